@@ -1,0 +1,42 @@
+# `make demo` and `make test` do all the set-up on a fresh machine.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint types layers tests test-gpu benchmarks clean
+
+demo: $(VENV)/.run
+	$(BIN)/chainrule demo
+
+test: lint types layers tests
+
+lint: $(VENV)/.judges
+	$(BIN)/ruff check .
+
+types: $(VENV)/.judges
+	$(BIN)/mypy
+
+layers: $(VENV)/.judges
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.judges
+	CHAINRULE_DATA=$${CHAINRULE_DATA:-$(wildcard ../shared/data)} $(BIN)/pytest -n 2 --cov --cov-report=term
+
+test-gpu: $(VENV)/.judges
+	$(BIN)/pytest -m gpu
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+
+# torch comes first and alone: the constraints pin the build that was tested, and nothing may pull a wider one.
+$(VENV)/.run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.judges: $(VENV)/.run
+	$(PIP) --editable ".[judges]"
+	touch $@

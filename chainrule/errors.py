@@ -1,0 +1,14 @@
+"""A mistake that a user can make and mend. The command line prints it as one line and exits with 2."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """What came, what was wanted, how to mend it."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' Did you mean X?', or nothing when no known word is near."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""

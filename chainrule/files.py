@@ -1,0 +1,56 @@
+"""Files that are never half written: aside, fsync, rename."""
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chainrule.errors import UserError
+
+
+@contextmanager
+def write_aside(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes the place of `path` only when whole and on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".aside")
+    os.close(handle)
+    aside = Path(name)
+    try:
+        yield aside
+        _sync(aside)
+        aside.chmod(0o666 & ~_umask())
+        aside.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise UserError(f"no room to write {path}: {error.strerror}. Earlier files are untouched; free some space and run again.") from error
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with write_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,200 @@
+"""The protocol. Everything else is written against this page.
+
+    p(w1 … wT) = Π p(wt | w1 … wt-1)
+
+A language model fills in that conditional. It `start`s with a state that has read nothing, and each `step` reads tokens
+and answers with what may follow. Only the model looks inside its state; everyone else may `pick` rows of it, `join` it
+with others, move it, or count its bytes.
+
+Shapes: B rows, T tokens, S source tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+BOUNDARY = 0
+"""The one token that begins and ends every text, in every vocabulary."""
+
+State: TypeAlias = Any
+"""Plain tensors with the rows on axis 0: a tensor, or a tuple or dict of states."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model reads, and what it should have said. Padding is on the right and said by `lengths`."""
+
+    tokens: Tensor                         # (B, T) what the model reads
+    targets: Tensor                        # (B, T) what follows each token; (B,) where a row has one answer
+    lengths: Tensor | None = None          # (B,) targets that are real; None: all of them
+    skips: Tensor | None = None            # (B,) leading targets that give context only, being counted elsewhere
+    source: Tensor | None = None           # (B, S) or (B, S, F): what the text is about
+    source_lengths: Tensor | None = None   # (B,)
+
+    @property
+    def counted(self) -> Tensor:
+        """True where a target counts: neither padding nor mere context."""
+        counted = torch.ones(self.targets.shape, dtype=torch.bool, device=self.targets.device)
+        if self.targets.dim() > 1:
+            position = torch.arange(self.targets.shape[1], device=self.targets.device)
+            if self.lengths is not None:
+                counted &= position < self.lengths[:, None]
+            if self.skips is not None:
+                counted &= position >= self.skips[:, None]
+        return counted
+
+    def to(self, device: torch.device | str) -> "Batch":
+        moved = (getattr(self, field.name) for field in fields(self))
+        return Batch(*(None if value is None else value.to(device, non_blocking=True) for value in moved))
+
+
+class Model(nn.Module):
+    """Anything that can be trained and evaluated."""
+
+    learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM
+    Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
+    recipe: ClassVar[Mapping[str, Any]] = {}         # where this kind differs from the house's defaults, dotted
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Unnormalised log-probabilities; the leading shape is that of `batch.targets`."""
+        raise NotImplementedError
+
+
+class LanguageModel(Model):
+    """A model that can also go on from where it is."""
+
+    context: int | None = None                       # how many tokens a state can hold; None: no limit
+    reach: int | None = None                         # how many tokens back an answer can depend on; None: no limit
+
+    def start(self, rows: int, source: Tensor | None = None) -> State:
+        """The state of `rows` texts of which nothing has been read, the boundary included."""
+        raise NotImplementedError
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, T) -> (B, T, V): what follows each token. The old state is spent."""
+        raise NotImplementedError
+
+    def score(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, T): log p of targets[:, t] once tokens[:, t] has been read. A kind that can look up only what is asked overrides it."""
+        logits, state = self.step(tokens, state)
+        return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
+
+    def forward(self, batch: Batch) -> Tensor:
+        logits, _ = self.step(batch.tokens, self.start(len(batch.tokens), batch.source))
+        return logits
+
+
+class Statistics(Protocol):
+    """What counting collects: it adds, over batches and over ranks."""
+
+    nats: float                                      # -log p of what was read, under the model that read it; nan where unknown
+
+    def __add__(self, other: Self) -> Self: ...
+
+
+class CountingModel(Protocol):
+    """A model that learns by counting: an n-gram in one round, EM in many."""
+
+    def forget(self, generator: torch.Generator) -> None:
+        """Begin anew, with whatever chance the start needs drawn from `generator`."""
+
+    def collect(self, batch: Batch) -> Any:
+        """The Statistics of one batch."""
+
+    def update(self, statistics: Any) -> None:
+        """The parameters that fit the statistics best."""
+
+
+def loss(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """A sum in nats and a count: divide once, at the end, over micro-batches and ranks."""
+    counted = batch.counted
+    nats = cross_entropy(logits[counted].float(), batch.targets[counted], reduction="sum")
+    return nats, counted.sum()
+
+
+def pick(state: State, rows: Tensor) -> State:
+    """The rows of a state, in the order given; a row may be taken twice, so this is also how to branch."""
+    return _map(state, lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
+
+
+def join(states: Sequence[State]) -> State:
+    """Rows of several states as one. Where tensors differ in length they are padded with zeros on the right."""
+    first = states[0]
+    if isinstance(first, dict):
+        return {name: join([state[name] for state in states]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(join(parts) for parts in zip(*states, strict=True))
+    shape = [max(sizes) for sizes in zip(*(state.shape[1:] for state in states), strict=True)]
+    return torch.cat([_pad(state, shape) for state in states])
+
+
+def tensors(state: State) -> Iterator[Tensor]:
+    if isinstance(state, Tensor):
+        yield state
+    else:
+        for part in state.values() if isinstance(state, dict) else state:
+            yield from tensors(part)
+
+
+def state_bytes(state: State) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
+
+
+def _map(state: State, change: Any) -> State:
+    if isinstance(state, dict):
+        return {name: _map(part, change) for name, part in state.items()}
+    if isinstance(state, tuple):
+        return tuple(_map(part, change) for part in state)
+    return change(state)
+
+
+def _pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    if list(tensor.shape[1:]) == list(shape):
+        return tensor
+    padded = tensor.new_zeros((len(tensor), *shape))
+    padded[(slice(None), *(slice(size) for size in tensor.shape[1:]))] = tensor
+    return padded
+
+
+class Tap(nn.Module):
+    """A named place in a model that can be looked at; free when nobody watches.
+
+        self.belief = Tap()            in the model
+        belief = self.belief(belief)   where it is made; returns what it was given
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] | None = None
+
+    @property
+    def watched(self) -> bool:
+        return self.seen is not None
+
+    def forward(self, value: Tensor) -> Tensor:
+        if self.seen is not None:
+            self.seen.append(value.detach())
+        return value
+
+
+def taps(model: nn.Module) -> dict[str, Tap]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, Tap)}
+
+
+@contextmanager
+def watch(model: nn.Module, *names: str) -> Iterator[dict[str, list[Tensor]]]:
+    """What passes through the named taps (all of them, if none is named), one list a tap, in the order it passes."""
+    every = taps(model)
+    chosen = {name: every[name] for name in names or every}
+    for tap in chosen.values():
+        tap.seen = []
+    try:
+        yield {name: tap.seen for name, tap in chosen.items() if tap.seen is not None}
+    finally:
+        for tap in chosen.values():
+            tap.seen = None

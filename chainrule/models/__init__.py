@@ -1,0 +1,42 @@
+"""The kinds. A new one is a file beside this and a line below.
+
+Nothing is imported until it is asked for, so that naming the kinds costs nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from chainrule.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Kind:
+    where: str                                                   # module:class
+    idea: str                                                    # one line for people
+    preset: Mapping[str, Any] = field(default_factory=dict)      # dotted settings that make it what it is
+
+
+KINDS: Mapping[str, Kind] = {
+    "uniform": Kind("uniform:Uniform", "every token is as likely as any other"),
+    "unigram": Kind("ngram:NGram", "tokens by how often they occur", {"model.order": 1}),
+    "bigram": Kind("ngram:NGram", "each token given the one before it", {"model.order": 2}),
+    "ngram": Kind("ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
+    "hmm": Kind("hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
+}
+
+
+def kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise UserError(f"unknown kind {name}.{did_you_mean(name, KINDS) or ' Known: ' + ', '.join(KINDS) + '.'}")
+    return KINDS[name]
+
+
+def model_class(name: str) -> Any:
+    module, _, attribute = kind(name).where.partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), attribute)
+
+
+def build(name: str, settings: Any, vocab: int) -> Any:
+    return model_class(name)(settings, vocab)

@@ -1,0 +1,52 @@
+"""Every token is as likely as any other: log p = -log V. The bottom of the ladder, and the protocol at its smallest.
+
+State: nothing, as an empty tensor with one row a text. Shapes: B rows, T tokens, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from chainrule.model import Batch, LanguageModel
+
+
+@dataclass(frozen=True)
+class UniformSettings:
+    pass
+
+
+@dataclass
+class Nothing:
+    nats: float
+
+    def __add__(self, other: "Nothing") -> "Nothing":
+        return Nothing(self.nats + other.nats)
+
+
+class Uniform(LanguageModel):
+    learns_by = "counting"
+    Settings = UniformSettings
+    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words"}
+    log_prob: Tensor
+
+    def __init__(self, settings: UniformSettings, vocab: int):
+        super().__init__()
+        self.register_buffer("log_prob", torch.full((vocab,), -math.log(vocab)))
+
+    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+        return self.log_prob.new_empty((rows, 0))
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return self.log_prob.expand(*tokens.shape, -1), state
+
+    def forget(self, generator: torch.Generator) -> None:
+        pass
+
+    def collect(self, batch: Batch) -> Nothing:
+        return Nothing(-float(self.log_prob[0]) * int(batch.counted.sum()))
+
+    def update(self, statistics: Nothing) -> None:
+        pass

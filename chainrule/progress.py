@@ -1,0 +1,101 @@
+"""Progress on stderr: a live bar on a terminal, a plain line now and then elsewhere, nothing when quiet.
+
+A bar shows itself only after two seconds, so quick work stays silent.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 2.0    # seconds before a bar appears
+INTERVAL = 10.0   # seconds between plain lines
+
+_quiet = False
+
+
+def set_quiet(quiet: bool) -> None:
+    global _quiet
+    _quiet = quiet
+
+
+def say(line: str) -> None:
+    """One line for a person, on stderr."""
+    if not _quiet:
+        print(line, file=sys.stderr, flush=True)
+
+
+class Bar:
+    """Work under way: `advance(amount, note)` as it goes on."""
+
+    def __init__(self, title: str, total: float | None, unit: str):
+        self.title, self.total, self.unit = title, total, unit
+        self.done, self.note = 0.0, ""
+        self.began = time.monotonic()
+        self._last_line = self.began + PATIENCE - INTERVAL
+        self._live: Any = None
+
+    def advance(self, amount: float = 1, note: str = "") -> None:
+        self.done += amount
+        self.note = note or self.note
+        now = time.monotonic()
+        if _quiet or now - self.began < PATIENCE:
+            return
+        if sys.stderr.isatty():
+            self._draw()
+        elif now - self._last_line >= INTERVAL:
+            self._last_line = now
+            print(self.line(), file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        seconds = max(time.monotonic() - self.began, 1e-9)
+        rate = self.done / seconds
+        share = f" {100 * self.done / self.total:.0f} %" if self.total else ""
+        left = f", {(self.total - self.done) / rate:.0f} s left" if self.total and rate else ""
+        note = f", {self.note}" if self.note else ""
+        return f"{self.title}:{share} {short(self.done)} {self.unit}, {short(rate)} {self.unit}/s{left}{note}"
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _draw(self) -> None:
+        if self._live is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"), TimeRemainingColumn())
+            self._live = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._live.add_task(self.title, total=self.total, line="")
+            self._live.start()
+        rate = self.done / max(time.monotonic() - self.began, 1e-9)
+        line = f"{short(rate)} {self.unit}/s {self.note}"
+        self._live.update(self._task, completed=self.done, line=line)
+
+
+@contextmanager
+def bar(title: str, total: float | None = None, unit: str = "steps") -> Iterator[Callable[..., None]]:
+    """`with bar("counting", total, "tokens") as advance: … advance(amount, note="…")`"""
+    shown = Bar(title, total, unit)
+    try:
+        yield shown.advance
+    finally:
+        shown.close()
+
+
+def track(items: Iterable[T], title: str, total: float | None = None, unit: str = "steps") -> Iterator[T]:
+    with bar(title, total, unit) as advance:
+        for item in items:
+            yield item
+            advance()
+
+
+def short(number: float) -> str:
+    """1234567 -> 1.2M"""
+    for scale, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= scale:
+            return f"{number / scale:.1f}{letter}"
+    return f"{number:.0f}"
