@@ -1,0 +1,56 @@
+"""Every language model, from counting words to GPT, behind one small protocol.
+
+    p(w1 … wT) = Π p(wt | w1 … wt-1)
+
+The names below are the public ones. Each is fetched when first asked for, so that importing chainrule costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chainrule.errors import UserError as UserError
+    from chainrule.model import BOUNDARY as BOUNDARY
+    from chainrule.model import Batch as Batch
+    from chainrule.model import LanguageModel as LanguageModel
+    from chainrule.model import Model as Model
+    from chainrule.model import watch as watch
+    from chainrule.models import build as build
+    from chainrule.recipe import Recipe as Recipe
+    from chainrule.recipe import make_recipe as make_recipe
+    from chainrule.run import Run as Run
+    from chainrule.run import load as load
+    from chainrule.run import save as save
+    from chainrule.text.corpus import prepare as prepare
+    from chainrule.text.tokenizer import Tokenizer as Tokenizer
+    from chainrule.train.fit import fit as fit
+    from chainrule.train.pipeline import make_run as make_run
+    from chainrule.use.evaluate import evaluate as evaluate
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "errors": ("UserError",),
+    "model": ("BOUNDARY", "Batch", "LanguageModel", "Model", "watch"),
+    "models": ("build",),
+    "recipe": ("Recipe", "make_recipe"),
+    "run": ("Run", "load", "save"),
+    "text.corpus": ("prepare",),
+    "text.tokenizer": ("Tokenizer",),
+    "train.fit": ("fit",),
+    "train.pipeline": ("make_run",),
+    "use.evaluate": ("evaluate",),
+}
+_MODULES = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = ["__version__", *_MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])
