@@ -43,7 +43,7 @@ _WHERE = {
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = ["__version__", *_MODULES]  # noqa: PLE0604
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
