@@ -20,10 +20,10 @@ def write_aside(path: Path) -> Iterator[Path]:
     aside = Path(name)
     try:
         yield aside
-        _sync(aside)
+        sync(aside)
         aside.chmod(0o666 & ~_umask())
         aside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise UserError(f"no room to write {path}: {error.strerror}. Earlier files are untouched; free some space and run again.") from error
@@ -42,7 +42,8 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return only when what was written to `path` is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

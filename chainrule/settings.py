@@ -105,6 +105,14 @@ def _no(value: Any) -> bool:
     raise ValueError(value)
 
 
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted settings: {"model": {"order": 5}} -> {"model.order": 5}."""
+    flat: dict[str, Any] = {}
+    for name, value in tables.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
+
+
 SETTING = re.compile(r"^([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)=(.*)$", re.DOTALL)
 
 

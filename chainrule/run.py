@@ -1,0 +1,198 @@
+"""The run directory: the one hand-off between training and everything after it, complete and verified.
+
+    recipe.json  tokenizer.json  model.safetensors  log.jsonl
+
+All files are written and synced aside before the first takes its place, and recipe.json, which knows the sha256 of the
+others, takes its place last. So a run is whole, or it is no run, or `load` says which of its files is damaged.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from chainrule import __version__
+from chainrule.errors import UserError
+from chainrule.files import sha256, sync, write_aside
+from chainrule.models import build, model_class
+from chainrule.recipe import Recipe, make_recipe
+from chainrule.settings import flatten
+from chainrule.text.tokenizer import Tokenizer
+
+FORMAT = 1
+"""The number of this layout. A run with a higher one was made by a newer chainrule."""
+
+MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far training has come."""
+
+    rounds: int = 0                 # steps of the recipe that are behind the model
+    finished: bool = True           # False: stopped by hand, and the same command goes on from here
+    nats: float | None = None       # nats per training token that the last round began with
+
+
+@dataclass(frozen=True)
+class Run:
+    path: Path
+    recipe: Recipe
+    tokenizer: Tokenizer
+    model: Any
+    about: Mapping[str, Any]        # what recipe.json says beside the recipe: version, splits, done, files
+
+
+def save(
+    path: str | Path,
+    model: torch.nn.Module,
+    tokenizer: Tokenizer,
+    recipe: Recipe,
+    *,
+    splits: Mapping[str, Mapping[str, Any]] = {},
+    done: Done = Done(),
+    log: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Write a run. What was at `path` before stays whole unless all of the new run could be written."""
+    path = Path(path)
+    with ExitStack() as stack:
+        aside = {name: stack.enter_context(write_aside(path / name)) for name in reversed(FILES)}
+        _write_tensors(model, aside[MODEL])
+        tokenizer.save(aside[TOKENIZER])
+        aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
+        about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
+        about["files"] = {name: _facts(aside[name]) for name in (MODEL, TOKENIZER)}
+        aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        for file in aside.values():
+            sync(file)  # the last moment at which a full disk can speak up, and nothing has been replaced yet
+
+
+def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
+    """The run at `path`, verified, its model on `device` and ready to answer."""
+    path = Path(path)
+    about = read_about(path)
+    verify(path, about)
+    recipe = recipe_of(path, about)
+    tokenizer = Tokenizer.load(path / TOKENIZER)
+    model = build(recipe.kind, recipe.model, len(tokenizer))
+    try:
+        model.load_state_dict(load_file(path / MODEL), strict=True)
+    except (RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"{path / MODEL} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
+    return Run(path, recipe, tokenizer, model.to(device).eval(), about)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What recipe.json says; one clear line where there is no run, or one that this version cannot read."""
+    if not path.exists():
+        raise UserError(f"there is no run at {path}. `chainrule train TEXT --out {path}` would make one.")
+    if not path.is_dir():
+        raise UserError(f"{path} is a file; a run is a folder that `chainrule train` has made.")
+    if not (path / RECIPE).is_file():
+        raise UserError(f"{path} is not a run: it holds no {RECIPE}. A run is a folder that `chainrule train` has made.")
+    try:
+        about = json.loads((path / RECIPE).read_text(encoding="utf-8"))
+        written, _ = int(about["format"]), {about[key] for key in ("chainrule", "kind", "task")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path / RECIPE} is damaged: it is not the JSON that chainrule wrote. Train again with --overwrite.") from error
+    if written > FORMAT:
+        raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}, which is older. Upgrade to read it.")
+    return dict(about)
+
+
+def verify(path: Path, about: Mapping[str, Any]) -> None:
+    """Are the files those that were written?"""
+    for name in (MODEL, TOKENIZER):
+        file, wanted = path / name, about.get("files", {}).get(name, {})
+        if not file.is_file():
+            raise UserError(f"{path} is incomplete: {name} is missing. Restore it, or train again with --overwrite.")
+        size = file.stat().st_size
+        if size != wanted.get("bytes"):
+            raise UserError(f"{file} is damaged: it has {size} bytes of {wanted.get('bytes')}. Restore it, or train again with --overwrite.")
+        if sha256(file) != wanted.get("sha256"):
+            raise UserError(f"{file} has been changed since it was written (its sha256 differs). Restore it, or train again with --overwrite.")
+
+
+def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
+    given = flatten({part: about[part] for part in ("text", "model", "train")})
+    try:
+        return make_recipe(about["kind"], model_class(about["kind"]), given, task=about["task"])
+    except UserError as error:
+        raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in (path / LOG).read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):  # the log is for people and plots: a run without it still answers
+        return []
+
+
+def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str, Any] | None:
+    """What recipe.json of an earlier run by the same recipe says, or None where `path` is free to be written to."""
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        raise UserError(f"--out {path} is a file; a run is written to a folder. Choose another --out.")
+    if not (path / RECIPE).is_file():
+        others = sorted(file.name for file in path.iterdir() if not _left_over(file))
+        if others:
+            more = ", …" if len(others) > 3 else ""
+            raise UserError(f"--out {path} holds files that are no run ({', '.join(others[:3])}{more}). Choose another --out.")
+        return None
+    if overwrite:
+        return None
+    about = read_about(path)
+    if differing := differences(about, recipe.as_dict()):
+        raise UserError(f"--out {path} holds another run: {'; '.join(differing)}. Choose another --out, or replace it with --overwrite.")
+    return about
+
+
+def same_text(path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuses to take a run on other text for one on this."""
+    was = {name: split["sha256"] for name, split in about["splits"].items()}
+    now = {name: split["sha256"] for name, split in splits.items()}
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name) != now.get(name):
+            raise UserError(
+                f"--out {path} holds a run by the same recipe on other text (its {name} text differs). "
+                "Choose another --out, or replace it with --overwrite."
+            )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """'model.order is 3 there and 5 here', one for each setting that differs; of another kind, only that."""
+    old = flatten({part: there.get(part) for part in here})
+    new = flatten(json.loads(json.dumps(here)))  # as recipe.json has it: tuples are lists there
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if "kind" in differing:
+        differing = ["kind"]
+    return [f"{name} is {old.get(name)} there and {new.get(name)} here" for name in differing]
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": sha256(file)}
+
+
+def _left_over(file: Path) -> bool:
+    """A file of ours that a killed process was still writing."""
+    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in FILES)
+
+
+def _write_tensors(model: torch.nn.Module, path: Path) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        if number := re.search(r"os error (\d+)", str(error)):  # a full disk, as an OSError like any other
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        raise

@@ -1,0 +1,85 @@
+"""The whole of training, as the pipeline it is: text → corpus → model → fit → evaluate → run directory."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chainrule import run
+from chainrule.device import choose_device
+from chainrule.models import build
+from chainrule.progress import short
+from chainrule.recipe import Recipe
+from chainrule.run import Done
+from chainrule.text.corpus import Corpus, prepare
+from chainrule.train.fit import fit
+from chainrule.train.log import Log
+from chainrule.use.evaluate import evaluate
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run on disk, and what is known of it."""
+
+    path: Path
+    result: Mapping[str, Any] | None    # on the whole validation text; None: stopped by hand before it was measured
+    interrupted: bool = False           # stopped by hand
+    finished: bool = True               # False: the same call goes on from here
+    before: bool = False                # True: the run was there already
+
+
+def make_run(
+    texts: Sequence[str],
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    overwrite: bool = False,
+    device: str = "cpu",
+) -> Made:
+    """Train by `recipe` on `texts` and write the run to `out`. The same run is not made twice, and one stopped by hand goes on."""
+    out, place = Path(out), choose_device(device)
+    about = run.look_before_writing(out, recipe, overwrite)
+    corpus = prepare(texts, recipe.text, valid=valid, test=test)
+    splits = {name: _facts(split) for name, split in corpus.splits.items()}
+    log, done = Log(), Done()
+    if about is None:
+        model = build(recipe.kind, recipe.model, len(corpus.tokenizer)).to(place)
+    else:
+        run.same_text(out, about, splits)
+        log, done = Log(run.read_log(out)), Done(**about["done"])
+        model = run.load(out, place).model
+        if done.finished:
+            return Made(out, log.last("result"), before=True)
+    _begin(log, corpus, recipe, splits, str(place))
+    began = time.monotonic()
+    done = fit(model, corpus, recipe, log, done)
+    result = _measure(model, corpus, log, time.monotonic() - began) if done.finished else None
+    run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records)
+    return Made(out, result, interrupted=result is None, finished=done.finished)
+
+
+def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], device: str) -> None:
+    for note in corpus.notes:
+        log("note", note, note=note)
+    for name, facts in splits.items():
+        line = f"{name}: {short(facts['tokens'])} tokens, {short(facts['bytes'])} bytes, {short(facts['documents'])} documents"
+        log("text", line, split=name, **facts)
+    line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
+    log("begin", line, device=device, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
+
+
+def _measure(model: Any, corpus: Corpus, log: Log, seconds: float) -> dict[str, Any] | None:
+    """The result on the whole validation text; None where Ctrl-C would not wait for it, for the model itself is done."""
+    try:
+        result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict() | {"train_seconds": round(seconds, 3)}
+    except KeyboardInterrupt:
+        return None
+    log("result", split="valid", **result)
+    return result
+
+
+def _facts(split: Any) -> dict[str, Any]:
+    return {"tokens": len(split.tokens), "bytes": split.bytes, "documents": split.documents, "sha256": split.sha256}
