@@ -1,0 +1,194 @@
+"""n-gram language model: p(w | the n - 1 words before), learned by counting. State: the last n - 1 tokens.
+
+Modified Kneser–Ney by default (Chen & Goodman 1998). Tables are a trie: the words that may follow a context lie side by
+side, so a whole next-word distribution is a slice of each order (`step`), and one word's probability is one look-up an
+order (`score`). Reading past a boundary needs no care: no gram runs across one, so the look-up ends there by itself.
+
+Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
+from chainrule.models.grams import Grams, count_grams, merge
+from chainrule.models.lookup import Lookup
+from chainrule.models.pruning import prune_by_count, prune_by_entropy
+from chainrule.models.smoothing import Table, estimate
+
+
+@dataclass(frozen=True)
+class NGramSettings:
+    order: int = 5                  # tokens in a gram: the one foretold and the order - 1 before it
+    estimator: Literal["kneser-ney", "add-k", "mle"] = "kneser-ney"  # how counts become probabilities
+    k: float = 1.0                  # what add-k adds to every count
+    cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen at most so often are left out; the last holds for all higher orders
+    prune: float = 0.0              # grams that change the perplexity by less than this share are left out (Stolcke 1998)
+    memory: int = 1024              # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
+
+    def __post_init__(self) -> None:
+        if self.order < 1:
+            raise UserError(f"model.order={self.order}: an n-gram has an order of at least 1; 5 is usual for words.")
+        if self.k <= 0:
+            raise UserError(f"model.k={self.k:g}: add-k adds more than 0; for plain counting use model.estimator=mle.")
+        if self.k != 1 and self.estimator != "add-k":
+            raise UserError(f"model.k={self.k:g} belongs to model.estimator=add-k, and this is {self.estimator}.")
+        if self.cutoffs and (self.cutoffs[0] != 0 or list(self.cutoffs) != sorted(self.cutoffs)):
+            raise UserError(f"model.cutoffs={','.join(map(str, self.cutoffs))}: they begin with 0 (single words stay) and never fall, as in 0,0,1.")
+        if self.prune < 0:
+            raise UserError(f"model.prune={self.prune:g} is below 0; try 1e-8, or 0 to keep every gram.")
+
+
+class NGram(LanguageModel):
+    learns_by = "counting"
+    Settings = NGramSettings
+    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 22}
+
+    def __init__(self, settings: NGramSettings, vocab: int):
+        super().__init__()
+        self.settings, self.vocab = settings, vocab
+        self.order = settings.order
+        self.reach = settings.order - 1
+        self.answered = Tap()                                   # (B, T): the order that answered
+        self.set_tables(_empty(vocab, self.order))
+        self.register_load_state_dict_pre_hook(_make_room)
+
+    # Learning
+
+    def forget(self, generator: torch.Generator) -> None:
+        self.set_tables(_empty(self.vocab, self.order))
+
+    def collect(self, batch: Batch) -> Grams:
+        return count_grams(batch, self.order, self.vocab, self.settings.memory << 20)
+
+    def update(self, statistics: Grams) -> None:
+        levels = merge(statistics)
+        tables = estimate(levels, self.settings.estimator, self.settings.k, self.settings.cutoffs)
+        if self.settings.cutoffs:
+            tables = prune_by_count(tables, levels, self.settings.cutoffs)
+        if self.settings.prune:
+            tables = prune_by_entropy(tables, self.settings.prune)
+        self.set_tables(tables)
+
+    def set_tables(self, tables: list[Table]) -> None:
+        device = self.log_prob_1.device if hasattr(self, "log_prob_1") else None
+        with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
+            for order, table in enumerate(tables, 1):
+                self.register_buffer(f"log_prob_{order}", torch.from_numpy(np.log(table.prob)).float().to(device))
+                if order < self.order:
+                    self.register_buffer(f"backoff_{order}", torch.from_numpy(np.log(table.backoff)).float().to(device))
+                if order > 1:
+                    self.register_buffer(f"words_{order}", torch.from_numpy(table.words).int().to(device))
+                    self.register_buffer(f"starts_{order}", torch.from_numpy(table.starts).to(device))
+        self._lookups: dict[int, Lookup] = {}
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "NGram":
+        self._lookups = {}                                       # they belong to the device they were made on
+        return super()._apply(*args, **kwargs)
+
+    # Answering
+
+    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+        return torch.full((rows, self.order - 1), BOUNDARY, device=self.log_prob_1.device)
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        history = torch.cat([state, tokens], 1)
+        contexts = [places[:, self.order - 1 :].flatten() for places in self._places(history, self.order - 1)]   # (R,) an order
+        weights = self._backoffs(contexts)
+        logits = self.log_prob_1 + (weights[0][:, None] if contexts else torch.zeros(tokens.numel(), 1, device=tokens.device))
+        answered = torch.ones(tokens.numel(), dtype=torch.int64, device=tokens.device)
+        for order, context in enumerate(contexts, 2):
+            row, child = self._children(order, context)
+            weight = weights[order - 1][row] if order < self.order else 0
+            logits[row, self._table("words", order)[child].long()] = self._table("log_prob", order)[child] + weight
+            answered[row] = order
+        self.answered(answered.view(tokens.shape))
+        return logits.view(*tokens.shape, self.vocab), history[:, history.shape[1] - self.order + 1 :]
+
+    def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if not torch.equal(tokens[:, 1:], targets[:, :-1]):
+            return super().score(tokens, targets, state)
+        text = torch.cat([state, tokens, targets[:, -1:]], 1)
+        places = self._places(text, self.order)
+        found = [place[:, self.order :] for place in places]                   # the grams that end at each target
+        before = [place[:, self.order - 1 : -1] for place in places]           # and one earlier: their contexts
+        result = self.log_prob_1[targets]
+        answered = torch.ones_like(targets) if self.answered.watched else None
+        for order in range(2, self.order + 1):
+            gram, context = found[order - 1], before[order - 2]
+            known = (context >= 0).nonzero(as_tuple=True)
+            gram, context = gram[known], context[known]
+            backed_off = result[known] + self._table("backoff", order - 1)[context]
+            direct = self._table("log_prob", order)[gram.clamp(min=0)] if len(self._table("words", order)) else backed_off
+            result[known] = torch.where(gram >= 0, direct, backed_off)
+            if answered is not None:
+                answered[known] = torch.where(gram >= 0, order, answered[known])
+        if answered is not None:
+            self.answered(answered)
+        return result, text[:, text.shape[1] - self.order : -1]
+
+    def _places(self, text: Tensor, highest: int) -> list[Tensor]:
+        """For each order up to `highest`, the place of the gram that ends at each position of `text`; -1: there is none.
+
+        The rows are looked up end to end; what runs from one row into the next ends within its first order - 1 positions,
+        and those nobody reads.
+        """
+        flat = text.flatten()
+        places = [flat]
+        for order in range(2, highest + 1):
+            known = (places[-1][:-1] >= 0).nonzero()[:, 0]
+            place = torch.full_like(flat, -1)
+            place[known + 1] = self._lookup(order).find(places[-1][known] * self.vocab + flat[known + 1]).long()
+            places.append(place)
+        return [place.view(text.shape) for place in places[:highest]]
+
+    def _lookup(self, order: int) -> Lookup:
+        if order not in self._lookups:
+            starts, words = self._table("starts", order), self._table("words", order)
+            contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
+            self._lookups[order] = Lookup(contexts * self.vocab + words)
+        return self._lookups[order]
+
+    def _backoffs(self, contexts: list[Tensor]) -> list[Tensor]:
+        """weights[k - 1]: the sum of log back-offs of all known contexts of k words or more."""
+        weights: list[Tensor] = []
+        for order in range(len(contexts), 0, -1):
+            context = contexts[order - 1]
+            backoff = torch.where(context >= 0, self._table("backoff", order)[context.clamp(min=0)], 0) if len(self._table("backoff", order)) else torch.zeros_like(context, dtype=torch.float32)
+            weights.insert(0, backoff + weights[0] if weights else backoff)
+        return weights
+
+    def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Every gram of `order` that goes on from the contexts: whose row it is, and its place."""
+        row = (context >= 0).nonzero()[:, 0]
+        starts = self._table("starts", order)
+        first, sizes = starts[context[row]], starts[context[row] + 1] - starts[context[row]]
+        offset = torch.arange(int(sizes.sum()), device=context.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        return row.repeat_interleave(sizes), first.repeat_interleave(sizes) + offset
+
+    def _table(self, name: str, order: int) -> Tensor:
+        table: Tensor = getattr(self, f"{name}_{order}")
+        return table
+
+
+def _empty(vocab: int, order: int) -> list[Table]:
+    """Before anything is counted every word is as likely as any other."""
+    none = np.zeros(0, np.int32)
+    tables = [Table(np.arange(vocab), np.array([0, vocab]), np.zeros(vocab, np.int32), np.full(vocab, 1 / vocab), np.ones(vocab))]
+    for k in range(2, order + 1):
+        tables.append(Table(none, np.zeros((vocab if k == 2 else 0) + 1, np.int64), none, np.zeros(0), np.zeros(0)))
+    return tables
+
+
+def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Tables have whatever size the text gave them, so those of a file replace ours."""
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        if prefix + name in state:
+            module.register_buffer(name, torch.empty_like(state[prefix + name], device=buffer.device))
+    assert isinstance(module, NGram)
+    module._lookups = {}

@@ -1,0 +1,90 @@
+"""Leaving grams out: by how seldom they were seen, or by how little they are missed (Stolcke 1998).
+
+A gram that others need, as their context or as their suffix, stays.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.models.grams import Level
+from chainrule.models.smoothing import Floats, Table, dropped
+
+Keep = NDArray[np.bool_]
+
+
+def prune_by_count(tables: list[Table], levels: Sequence[Level], cutoffs: Sequence[int]) -> list[Table]:
+    """The estimator has already given the share of the dropped to back-off; here they lose their places."""
+    drops = [dropped(level, order, cutoffs) for order, level in enumerate(levels)]
+    return _take(tables, [np.ones(len(level), bool) if drop is None else ~drop for level, drop in zip(levels, drops)])
+
+
+def prune_by_entropy(tables: list[Table], threshold: float) -> list[Table]:
+    """Drop, from the highest order down, each gram whose loss would raise the perplexity by less than `threshold`, a share."""
+    keep: list[Keep] = [np.ones(len(table.words), bool) for table in tables]
+    histories = _history_log_probs(tables)
+    needed = np.zeros(len(tables[-1].words), bool)
+    for order in range(len(tables) - 1, 0, -1):
+        table, lower = tables[order], tables[order - 1].prob[tables[order].suffixes]
+        rise = np.expm1(_divergence(table, lower, histories[order - 1]))
+        keep[order] = needed | (rise >= threshold)
+        tables[order - 1].backoff = _left_over(table, lower, keep[order], tables[order - 1].backoff)
+        needed = np.zeros(len(tables[order - 1].words), bool)
+        needed[table.suffixes[keep[order]]] = True
+        needed |= _sums(table, keep[order]) > 0
+    return _take(tables, keep)
+
+
+def _history_log_probs(tables: list[Table]) -> list[Floats]:
+    """log p of each gram as a whole, which is how often its context comes up."""
+    with np.errstate(divide="ignore"):
+        logs = [np.log(tables[0].prob)]
+        for table in tables[1:]:
+            logs.append(np.repeat(logs[-1], table.sizes) + np.log(table.prob))
+    return logs
+
+
+def _divergence(table: Table, lower: Floats, history: Floats) -> Floats:
+    """(N,) the relative entropy, in nats per word, between the model with and without each gram by itself.
+
+    p(h) { p(w|h) [log p(w|h) - log p(w|h') - log α'(h)] + (1 - Σ p) [log α(h) - log α'(h)] }, α' the back-off without the gram.
+    """
+    spread = lambda values: np.repeat(values, table.sizes)  # noqa: E731
+    mass, room = 1 - _sums(table, table.prob), 1 - _sums(table, lower)
+    mass, room = np.maximum(mass, 1e-12), np.maximum(room, 1e-12)
+    alpha = np.log(spread(mass / room))
+    without = np.log((spread(mass) + table.prob) / (spread(room) + lower))
+    lost = table.prob * (np.log(table.prob) - np.log(lower) - without) + spread(mass) * (alpha - without)
+    divergence: Floats = np.exp(spread(history)) * lost
+    return divergence
+
+
+def _left_over(table: Table, lower: Floats, keep: Keep, before: Floats) -> Floats:
+    """The back-off weights that make each context's probabilities sum to one again."""
+    mass, room = 1 - _sums(table, table.prob * keep), 1 - _sums(table, lower * keep)
+    changed = _sums(table, ~keep) > 0
+    weights: Floats = np.where(changed, np.maximum(mass, 0) / np.maximum(room, 1e-12), before)
+    return weights
+
+
+def _sums(table: Table, values: NDArray[np.generic]) -> Floats:
+    """(C,) over the children of each context."""
+    sums = np.zeros(len(table.starts) - 1)
+    full = table.sizes > 0
+    if len(values):
+        sums[full] = np.add.reduceat(values, table.starts[:-1][full], dtype=np.float64)
+    return sums
+
+
+def _take(tables: list[Table], keep: list[Keep]) -> list[Table]:
+    """The kept grams, renumbered. What is kept has its context and suffix kept."""
+    taken = [tables[0]]
+    places = np.arange(len(tables[0].words))
+    for order in range(1, len(tables)):
+        table, kept = tables[order], keep[order]
+        sizes = _sums(table, kept).astype(np.int64)[keep[order - 1]]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        taken.append(Table(table.words[kept], starts, places[table.suffixes[kept]], table.prob[kept], table.backoff[kept]))
+        places = np.cumsum(kept) - 1
+    return taken

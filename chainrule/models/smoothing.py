@@ -1,0 +1,154 @@
+"""From counts to probabilities. Every estimator fills the same tables, and all tables are read in the same way:
+
+    p(w | h) = table(hw)                 if hw is in the tables
+             = backoff(h) · p(w | h')    otherwise; h' is h without its first word, and backoff is 1 where h is unknown
+
+Orders 2 … n are `Level`s of grams (see grams.py), level 0 the single words. Below the highest order only grams that begin
+with the boundary have a whole context; those are counted as the highest order is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.model import BOUNDARY
+from chainrule.models.grams import Ints, Level
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Table:
+    """One order of a model that answers. Probabilities, not yet logs."""
+
+    words: Ints        # (N,)
+    starts: Ints       # (C + 1,) children of context c: starts[c]:starts[c + 1]
+    suffixes: Ints     # (N,)
+    prob: Floats       # (N,) p(last word | the words before)
+    backoff: Floats    # (N,) what is left for words never seen after this gram; 1 where nothing was
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.starts)
+
+
+def estimate(levels: Sequence[Level], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> list[Table]:
+    """The tables of all orders. A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off (`dropped` says which)."""
+    fill = _ESTIMATORS[estimator]
+    whole = _whole(levels)
+    tables: list[Table] = []
+    lower = np.full(1, 1 / len(levels[0]))                       # below the single words lies the uniform distribution
+    for order, level in enumerate(levels):
+        above = levels[order + 1] if order + 1 < len(levels) else None
+        suffixes = level.suffixes if order else np.zeros(len(level), np.int32)
+        evidence = Evidence(level, above, whole[order], lower[suffixes], dropped(level, order, cutoffs), k, len(levels[0]))
+        prob, left = fill(evidence)
+        if tables:
+            tables[-1].backoff = left
+        tables.append(Table(level.words, level.starts, suffixes, prob, np.ones(len(level))))
+        lower = prob
+    return tables
+
+
+def dropped(level: Level, order: int, cutoffs: Sequence[int]) -> NDArray[np.bool_] | None:
+    """Which grams of a level fall to the cut-off; None where there is none. Single words never do."""
+    cutoff = cutoffs[min(order, len(cutoffs) - 1)] if cutoffs and order else 0
+    return level.counts <= cutoff if cutoff else None
+
+
+@dataclass
+class Evidence:
+    """All that an estimator may look at for one order."""
+
+    level: Level
+    above: Level | None                   # the next order; None at the highest
+    whole: NDArray[np.bool_]              # (N,) grams whose context has nothing before it that was left out
+    below: Floats                         # (N,) p(w | h'), one order down
+    dropped: NDArray[np.bool_] | None     # (N,) grams that a cut-off takes away; None: nothing is
+    k: float
+    vocab: int
+
+    def per_context(self, values: NDArray[Any]) -> Floats:
+        """(C,) sums over the children of each context; 0 where there is none."""
+        sums = np.zeros(len(self.level.starts) - 1)
+        full = self.level.sizes > 0
+        if len(values):
+            sums[full] = np.add.reduceat(values, self.level.starts[:-1][full], dtype=np.float64)
+        return sums
+
+    def spread(self, values: Floats) -> Floats:
+        """(N,) each context's value, for each of its children."""
+        return np.repeat(values, self.level.sizes)
+
+    def left_over(self, missing: Floats) -> Floats:
+        """(C,) the back-off weight that spreads the `missing` probability over the words that have no place."""
+        below = self.below if self.dropped is None else np.where(self.dropped, 0, self.below)
+        room = 1 - self.per_context(below)
+        return np.divide(missing, room, out=np.zeros_like(missing), where=(missing > 0) & (room > 0))
+
+
+def kneser_ney(evidence: Evidence) -> tuple[Floats, Floats]:
+    """Interpolated modified Kneser–Ney (Chen & Goodman 1998):
+
+    p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h'),  c below the highest order = how many different words come before hw.
+    """
+    counts = evidence.level.counts
+    if evidence.above is not None:
+        different = np.bincount(evidence.above.suffixes, minlength=len(counts))
+        counts = np.where(evidence.whole, counts, different)
+    total = evidence.per_context(counts)
+    some = np.maximum(total, 1)
+    discount = discounts(counts)[np.minimum(counts, 3)]
+    given_up = discount if evidence.dropped is None else np.where(evidence.dropped, counts, discount)
+    left = np.where(total > 0, evidence.per_context(given_up) / some, 1)
+    return (counts - discount) / evidence.spread(some) + evidence.spread(left) * evidence.below, left
+
+
+def discounts(counts: Ints) -> Floats:
+    """D(0) … D(3+) from the counts of counts. Where those cannot tell (tiny or odd texts), the usual ½, 1 and 1½."""
+    n = np.bincount(np.minimum(counts, 5), minlength=6)[:5].astype(float)
+    usual = np.array([0, 0.5, 1, 1.5])
+    if not n[1:].all():
+        return usual
+    y = n[1] / (n[1] + 2 * n[2])
+    found = np.array([0, *(j - (j + 1) * y * n[j + 1] / n[j] for j in (1, 2, 3))])
+    return found if ((found >= 0) & (found <= np.arange(4))).all() else usual
+
+
+def maximum_likelihood(evidence: Evidence) -> tuple[Floats, Floats]:
+    """p(w | h) = c(hw) / c(h·): what was counted, and nothing for what was not."""
+    counts = evidence.level.counts
+    total = evidence.per_context(counts)
+    some = np.maximum(total, 1)
+    lost = np.zeros_like(some) if evidence.dropped is None else evidence.per_context(counts * evidence.dropped) / some
+    return counts / evidence.spread(some), np.where(total > 0, evidence.left_over(lost), 1)
+
+
+def add_k(evidence: Evidence) -> tuple[Floats, Floats]:
+    """p(w | h) = (c(hw) + k) / (c(h·) + kV) for whole contexts; the shorter ones, which only an unknown context asks for, are uniform."""
+    counts = evidence.level.counts
+    total = evidence.per_context(counts) + evidence.k * evidence.vocab
+    prob = np.where(evidence.whole, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
+    kept = prob if evidence.dropped is None else np.where(evidence.dropped, 0, prob)
+    seen = evidence.per_context(evidence.whole) > 0
+    return prob, np.where(seen, evidence.left_over(1 - evidence.per_context(kept)), 1)
+
+
+_ESTIMATORS: dict[str, Callable[[Evidence], tuple[Floats, Floats]]] = {
+    "kneser-ney": kneser_ney,
+    "mle": maximum_likelihood,
+    "add-k": add_k,
+}
+
+
+def _whole(levels: Sequence[Level]) -> list[NDArray[np.bool_]]:
+    """Grams of the highest order, and shorter ones that begin with the boundary: there is nothing before it."""
+    begins = [levels[0].words == BOUNDARY]
+    for level in levels[1:]:
+        begins.append(np.repeat(begins[-1], level.sizes))
+    begins[0] = np.zeros(len(levels[0]), bool)                   # a word by itself, the boundary too, has lost its context
+    begins[-1] = np.ones(len(levels[-1]), bool)
+    return begins
