@@ -1,0 +1,87 @@
+"""Every kind under the contract, one line each, small and trained on a small text.
+
+Shapes: B rows, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from toy import Attentive, Recurrent, ToySettings
+
+from chainrule.model import BOUNDARY, Batch, LanguageModel, loss
+from chainrule.models import KINDS, build, kind, model_class
+from chainrule.recipe import make_recipe
+
+VOCAB = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    kind: str
+    settings: dict[str, Any] = field(default_factory=dict)    # its `model.*`
+    rounds: int = 1                                           # of counting, or steps of descent
+    network: Callable[..., LanguageModel] | None = None       # for networks that are no kind of the house
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *(f"{name}={value}" for name, value in self.settings.items())])
+
+    def recipe(self) -> Any:
+        given = {f"model.{name}": value for name, value in self.settings.items()}
+        return make_recipe(self.kind, model_class(self.kind), given, kind(self.kind).preset)
+
+    def make(self) -> LanguageModel:
+        """The model as it is before it learns, always the same."""
+        torch.manual_seed(1)
+        if self.network is not None:
+            return self.network(ToySettings(**self.settings), VOCAB)
+        model: LanguageModel = build(self.kind, self.recipe().model, VOCAB)
+        if model.learns_by == "counting":
+            model.forget(torch.Generator().manual_seed(1))
+        return model
+
+    def train(self) -> LanguageModel:
+        model = self.make()
+        for _ in range(self.rounds):
+            learn(model, TEXT)
+        return model.eval()
+
+
+CASES = [
+    Case("uniform"),
+    Case("recurrent", rounds=30, network=Recurrent),
+    Case("attentive", {"context": 16}, rounds=30, network=Attentive),
+]
+assert KINDS.keys() - {case.kind for case in CASES} <= {"unigram", "bigram", "ngram", "hmm"}, "a kind without a contract"
+
+
+@torch.enable_grad()
+def learn(model: Any, batch: Batch) -> None:
+    """One round of counting, or one step of descent."""
+    if model.learns_by == "counting":
+        model.update(model.collect(batch))
+    else:
+        model.zero_grad()
+        total, count = loss(model(batch), batch)
+        (total / count).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.3 * parameter.grad
+
+
+def texts(rows: int, longest: int, seed: int) -> Batch:
+    """Texts of 1 to `longest` tokens in which one token often brings the next, padded with tokens like any other."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.zeros(rows, longest + 2, dtype=torch.long)
+    for column in range(1, longest + 2):
+        habit = tokens[:, column - 1] % (VOCAB - 1) + 1
+        chance = torch.randint(1, VOCAB, (rows,), generator=generator)
+        tokens[:, column] = torch.where(torch.rand(rows, generator=generator) < 0.6, habit, chance)
+    lengths = torch.randint(1, longest + 1, (rows,), generator=generator) + 1
+    lengths[0] = longest + 1
+    tokens[torch.arange(rows), lengths] = BOUNDARY
+    return Batch(tokens[:, :-1], tokens[:, 1:], lengths)
+
+
+TEXT = texts(rows=24, longest=10, seed=1)
