@@ -29,6 +29,15 @@ class Counting:
     length: int | None = None       # longest row, in tokens; longer texts are cut and each piece begins afresh; None: never cut
     tokens: int = 1 << 20           # targets read at a time, which bounds memory and changes no result
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "restarts", "length", "tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"train.{name}={value}: it is 1 or more.")
+        for name in ("seed", "tolerance"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"train.{name}={getattr(self, name)}: it is 0 or more.")
+
 
 TRAIN: Mapping[str, type] = {"counting": Counting}
 

@@ -38,7 +38,7 @@ class Done:
     """How far training has come."""
 
     rounds: int = 0                 # steps of the recipe that are behind the model
-    finished: bool = True           # False: stopped by hand, and the same command goes on from here
+    finished: bool = False          # False: stopped by hand, and the same command goes on from here
     nats: float | None = None       # nats per training token that the last round began with
 
 
@@ -58,7 +58,7 @@ def save(
     recipe: Recipe,
     *,
     splits: Mapping[str, Mapping[str, Any]] = {},
-    done: Done = Done(),
+    done: Done = Done(finished=True),
     log: Iterable[Mapping[str, Any]] = (),
 ) -> None:
     """Write a run. What was at `path` before stays whole unless all of the new run could be written."""

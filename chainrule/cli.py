@@ -1,0 +1,208 @@
+"""The command line: words to verbs. Nothing heavy is imported before the verb that needs it, so help is instant.
+
+A user's mistake is one line on stderr and exit code 2; Ctrl-C is 130; an unexpected exception keeps its traceback.
+"""
+
+import errno
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import NoReturn
+
+from chainrule import __version__
+from chainrule.device import DEVICES
+from chainrule.errors import UserError, did_you_mean
+from chainrule.progress import set_quiet
+from chainrule.settings import split_words
+
+
+class Parser(ArgumentParser):
+    """argparse, whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        if "expected one argument" in message:
+            message += " (a value that begins with - is written --option=-value)"
+        raise UserError(f"{self.prog.partition(' ')[2]}: {message}. `{self.prog} --help` says more.")
+
+
+@dataclass(frozen=True)
+class Verb:
+    where: str                                     # module:function in chainrule.commands
+    idea: str                                      # one line for people
+    arguments: Callable[[ArgumentParser], None]
+    settings: bool = False                         # takes dotted key=value words
+
+
+def _demo(parser: ArgumentParser) -> None:
+    parser.add_argument("--out", default="runs/demo", help="folder for the runs (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace runs that are there already")
+
+
+def _train(parser: ArgumentParser) -> None:
+    parser.add_argument("text", nargs="+", help="files, folders, globs, names of `chainrule data`, or - for stdin")
+    parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
+    parser.add_argument("--task", help="what is learned (default: lm, a language model)")
+    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on; else a part is held out")
+    parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
+    parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+    parser.add_argument("--recipe", metavar="F.toml", help="settings from a file; those on the command line win")
+    _device(parser)
+
+
+def _sample(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--prompt", default="", help="text to go on from")
+    parser.add_argument("--tokens", type=int, default=200, help="most tokens to write (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: always the likeliest; inf: all alike (default: %(default)s)")
+    parser.add_argument("--top-k", type=int, help="draw from the k likeliest tokens only")
+    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the fewest tokens with this probability together")
+    parser.add_argument("--min-p", type=float, default=0.0, help="draw from tokens at least this many times as likely as the likeliest")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, help="make tokens of the text so far this many times less likely")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed writes the same text (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=1, help="how many texts to write (default: %(default)s)")
+    _device(parser)
+
+
+def _score(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("file", nargs="?", default="-", help="text to score; - or nothing: stdin")
+    _device(parser)
+
+
+def _eval(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("file", nargs="+", help="held-out text: files, folders, globs, or -")
+    _device(parser)
+
+
+def _settings(parser: ArgumentParser) -> None:
+    parser.add_argument("kind", nargs="?", help="kind of model; nothing: all of them")
+
+
+def _data(parser: ArgumentParser) -> None:
+    parser.add_argument("get", nargs="?", help="the word get: fetch a text and say where it is")
+    parser.add_argument("name", nargs="?", help="which one")
+
+
+def _export(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("out", help="file to write")
+    parser.add_argument("--to", required=True, choices=["arpa"], help="format")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file that is there already")
+
+
+def _import(parser: ArgumentParser) -> None:
+    parser.add_argument("path", help="file to read: an ARPA n-gram model")
+    parser.add_argument("out", help="run directory to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+
+
+def _device(parser: ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", choices=DEVICES, help="auto: a GPU when there is one")
+
+
+VERBS = {
+    "demo": Verb("demo:demo", "the ladder of models on an embedded text, in one table", _demo),
+    "train": Verb("train:train", "a text in, a model out", _train, settings=True),
+    "sample": Verb("use:sample", "let a model write", _sample),
+    "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
+    "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
+    "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
+    "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),
+    "export": Verb("formats:export", "write a model in another program's format", _export),
+    "import": Verb("formats:import_", "make a run from another program's model", _import),
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    try:
+        return _answer(list(sys.argv[1:] if words is None else words))
+    except UserError as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return _complain("stopped.", 130)
+    except BrokenPipeError:  # whoever was reading has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (MemoryError, OSError, RuntimeError) as error:
+        if line := _machine_trouble(error):
+            return _complain(line, 2)
+        raise
+
+
+def _answer(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"chainrule {__version__}")
+        return 0
+    args = parse(words)
+    module, _, function = VERBS[words[0]].where.partition(":")
+    set_quiet(args.json)
+    try:
+        answer = getattr(import_module(f"chainrule.commands.{module}"), function)(args)
+    finally:
+        set_quiet(False)
+    if args.json:
+        print(json.dumps(answer, allow_nan=False))
+    sys.stdout.flush()
+    return 130 if answer.get("interrupted") else 0
+
+
+def parse(words: list[str]) -> Namespace:
+    name, *rest = words
+    if name not in VERBS:
+        what, known = ("option", ["--help", "--version"]) if name.startswith("-") else ("verb", list(VERBS))
+        raise UserError(f"unknown {what} {name}.{did_you_mean(name, known) or ' Known: ' + ', '.join(known) + '.'}")
+    verb, settings = VERBS[name], dict[str, str]()
+    parser = Parser(f"chainrule {name}", description=verb.idea, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, and nothing else there")
+    verb.arguments(parser)
+    if verb.settings:
+        parser.epilog = "Settings are dotted key=value words, such as model.order=5; `chainrule settings` lists them."
+        rest, settings = split_words(rest)
+    args, unknown = parser.parse_known_intermixed_args(rest)
+    for word in unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        what = "option" if word.startswith("-") else "word"
+        raise UserError(f"{name}: unknown {what} {word}.{did_you_mean(word, options)} `{parser.prog} --help` says more.")
+    args.settings = settings
+    return args
+
+
+def overview() -> str:
+    verbs = "\n".join(f"  {name:<10}{verb.idea}" for name, verb in VERBS.items())
+    return f"""usage: chainrule VERB … [--json]
+
+Every language model, from counting words to GPT, behind one small protocol.
+
+{verbs}
+
+  chainrule VERB --help says more; chainrule --version says which this is.
+
+Begin with:  chainrule demo
+Or with:     chainrule train book.txt --kind ngram model.order=5 --out runs/five
+             chainrule sample runs/five --prompt "The \""""
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"chainrule: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _machine_trouble(error: Exception) -> str:
+    """A line where the machine, not the program, is at fault; nothing where it is a bug."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return "out of memory. A smaller model, a smaller train.tokens or a smaller text would fit."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"no room to write {error.filename or ''}: {error.strerror}. Free some space and run again."
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR):
+        return f"{error.filename}: {error.strerror}."
+    return ""

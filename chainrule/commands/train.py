@@ -1,0 +1,92 @@
+"""`chainrule train`: a text in, a model out."""
+
+import tomllib
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chainrule import models
+from chainrule.errors import UserError, did_you_mean
+from chainrule.progress import say
+from chainrule.recipe import Recipe, make_recipe
+from chainrule.settings import flatten
+from chainrule.train.pipeline import Made, make_run
+
+TASKS = ("lm",)
+
+
+def train(args: Namespace) -> dict[str, Any]:
+    recipe = recipe_from(args)
+    refuse_settings(args.text, recipe)
+    out = Path(args.out or f"runs/{recipe.kind}-{text_name(args.text[0])}")
+    made = make_run(
+        args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
+    )
+    if not args.json:
+        tell(made)
+    return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
+
+
+def recipe_from(args: Namespace) -> Recipe:
+    """The file's settings, and over them those of the command line."""
+    given = flatten(read_toml(Path(args.recipe))) if args.recipe else {}
+    from_file = {name: str(given.pop(name)) for name in ("kind", "task") if name in given}
+    kind = args.kind or from_file.get("kind", "ngram")
+    task = args.task or from_file.get("task", "lm")
+    if task not in TASKS:
+        raise UserError(f"unknown task {task}.{did_you_mean(task, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
+    return make_recipe(kind, models.model_class(kind), given | args.settings, models.kind(kind).preset, task)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"--recipe {path}: there is no such file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"--recipe {path} is not TOML: {error}.") from error
+
+
+def refuse_settings(texts: list[str], recipe: Recipe) -> None:
+    """`order=5` is a setting without its dot, not a text."""
+    names = [name for name in flatten(recipe.as_dict()) if "." in name]
+    for word in texts:
+        if "=" in word and not Path(word).exists():
+            name = word.partition("=")[0]
+            near = [full for full in names if full.partition(".")[2] == name] or names
+            raise UserError(f"{word} is neither a text nor a setting.{did_you_mean(name, near)}")
+
+
+def text_name(text: str) -> str:
+    """book.txt.gz -> book"""
+    return "stdin" if text == "-" else Path(text).resolve().name.partition(".")[0] or "text"
+
+
+def result_of(made: Made) -> Mapping[str, Any]:
+    return {name: value for name, value in (made.result or {}).items() if name not in ("time", "event", "elapsed")}
+
+
+def tell(made: Made) -> None:
+    if made.interrupted:
+        again = "The same command goes on from here." if not made.finished else f"`chainrule eval {made.path} TEXT` measures it."
+        say(f"stopped by hand: {made.path} holds what the last whole round gave. {again}")
+        return
+    if made.before:
+        say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")
+    print(f"{made.path}: {summary(result_of(made))}")
+    say("Try next:")
+    for verb in ("sample", "score", "eval"):
+        say(f"  chainrule {verb} {made.path}" + {"sample": ' --prompt "The "', "score": " -", "eval": " TEXT"}[verb])
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    """The numbers that compare, or why there are none."""
+    words = []
+    if result.get("bits_per_byte") is not None:
+        words.append(f"{result['bits_per_byte']:.4f} bits per byte")
+    if result.get("perplexity") is not None:
+        words.append(f"perplexity {result['perplexity']:.4f}")
+    if "tokens" in result:
+        words.append(f"over {result['tokens']:,} held-out tokens")
+    return ", ".join(words) + (f" ({result['why']})" if result.get("why") else "")

@@ -1,0 +1,107 @@
+"""`chainrule sample`, `score` and `eval`: a run answers."""
+
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from chainrule.commands.train import summary
+from chainrule.device import choose_device
+from chainrule.errors import UserError
+from chainrule.recipe import Text
+from chainrule.run import Run, load
+from chainrule.settings import make
+from chainrule.text.corpus import read_split
+from chainrule.text.sources import read_text
+from chainrule.use.die import Sampling
+from chainrule.use.evaluate import evaluate as evaluate_split
+from chainrule.use.sample import generate, stream_text
+from chainrule.use.score import token_bits
+
+READING = ("errors", "separator")
+"""Settings of the text that may differ from those the run was trained with."""
+
+
+def sample(args: Namespace) -> dict[str, Any]:
+    if args.rows < 1:
+        raise UserError(f"--rows {args.rows}: ask for 1 or more.")
+    sampling = Sampling(
+        args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, tuple(args.stop), args.seed
+    )
+    run = load(args.run, choose_device(args.device))
+    if args.rows == 1 and not args.json:
+        text = stream_and_keep(run, args, sampling)
+        return {"texts": [text]}
+    texts = generate(run.model, run.tokenizer, args.prompt, args.tokens, sampling, args.rows)
+    if not args.json:
+        for number, text in enumerate(texts, 1):
+            print(f"--- {number}\n{args.prompt}{text}")
+    return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": asdict(sampling)}
+
+
+def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
+    """Writes the text as it comes."""
+    print(args.prompt, end="", flush=True)
+    written = ""
+    for piece in stream_text(run.model, run.tokenizer, args.prompt, args.tokens, sampling):
+        print(piece, end="", flush=True)
+        written += piece
+    print()
+    return written
+
+
+def score(args: Namespace) -> dict[str, Any]:
+    run = load(args.run, choose_device(args.device))
+    text = read_text(args.file, reading(run, args).errors)
+    pairs = token_bits(run.model, run.tokenizer, text)
+    answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer.lossless)
+    if not args.json:
+        print_bits(pairs, answer)
+    shown = {"shown": [token for token, _ in pairs], "bits": [finite(bits) for _, bits in pairs]}
+    return {"run": args.run, **answer, **shown}
+
+
+def totals(bits: list[float], size: int, lossless: bool) -> dict[str, Any]:
+    total = sum(bits)
+    return {
+        "total_bits": finite(total),
+        "tokens": len(bits),
+        "bytes": size,
+        "bits_per_byte": finite(total / size) if lossless and size else None,
+        "perplexity": finite(2 ** (total / len(bits))) if total / len(bits) < 1000 else None,
+    }
+
+
+def print_bits(pairs: list[tuple[str, float]], answer: Mapping[str, Any]) -> None:
+    width = min(40, max(len(token) for token, _ in pairs))
+    for token, bits in pairs:
+        print(f"{token:<{width}} {bits:8.3f}")
+    total = "infinite" if answer["total_bits"] is None else f"{answer['total_bits']:.3f}"
+    print(f"{'total':<{width}} {total:>8} bits, {summary(answer)}")
+
+
+def evaluate(args: Namespace) -> dict[str, Any]:
+    run = load(args.run, choose_device(args.device))
+    split = read_split(args.file, reading(run, args), run.tokenizer)
+    result = evaluate_split(run.model, run.tokenizer, split).as_dict()
+    if not args.json:
+        print(f"{args.run}: {summary(result)}\n{result['signature']}")
+    return {"run": args.run, **result}
+
+
+def reading(run: Run, args: Namespace) -> Text:
+    """How the run read its text, but for what the command line says about reading this one."""
+    given = {}
+    for name, value in args.settings.items():
+        part, _, setting = name.partition(".")
+        if part != "text" or setting not in READING:
+            takes = " and ".join(f"text.{reading}" for reading in READING)
+            raise UserError(f"{name}={value} cannot be set here: the run has its own. Only {takes} can.")
+        given[setting] = value
+    text: Text = run.recipe.text
+    return replace(text, **{name: getattr(make(Text, given, "text"), name) for name in given})
+
+
+def finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
