@@ -1,54 +1,58 @@
-"""Finding grams by hash, many at once: open addressing where every probe is one vectorised look.
+"""Finding grams, many at once: guess twice by hash, check, and settle the few wrong guesses by binary search.
 
-A table of at least twice as many slots as grams holds the place of each gram; a key that finds its slot taken by
-another goes on by a stride of its own. Works on any device, and no loop is longer than the unluckiest key's probes.
+Keys are sorted. A table with several slots a key remembers, for each slot, one key that hashes there; a key that loses
+its first slot takes its second if that is free. An empty slot proves that a key is absent, and a slot that holds the
+key asked for is the answer. Nothing loops over keys, so building and asking are a few vectorised steps on any device.
 """
+
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-GOLDEN = -7046029254386353131   # 2^64 / φ as a signed number: Knuth's multiplicative hash
+HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers (2^64 / φ is the first); the top bits are the slot
+
+
+FEW = 256   # up to here the search alone is quicker than the steps around it
 
 
 class Lookup:
     def __init__(self, keys: Tensor):
-        """`keys` (N,) are distinct; `find` answers with a key's place among them."""
+        """`keys` (N,) are sorted and distinct; `find` answers with a key's place among them."""
         self.keys = keys
-        self.bits = max(2 * len(keys), 8).bit_length()
-        self.slots = torch.full((1 << self.bits,), -1, dtype=torch.int32, device=keys.device)
-        waiting = torch.arange(len(keys), dtype=torch.int32, device=keys.device)
-        slot, stride = self._hash(keys)
-        while len(waiting):
-            taken = self.slots[slot]
-            self.slots[slot] = torch.where(taken < 0, waiting, taken)   # of several that want one slot, one gets it
-            lost = (self.slots[slot] != waiting).nonzero()[:, 0]
-            waiting, stride = waiting[lost], stride[lost]
-            slot = (slot[lost] + stride) & self._mask
+        self.bits = max(2 * len(keys), 1).bit_length()           # 2 to 4 slots a key
 
-    @property
-    def _mask(self) -> int:
-        return (1 << self.bits) - 1
+    @cached_property
+    def slots(self) -> Tensor:
+        """(2^bits,) the place of the key that lives there, or -1. Made when many keys are first asked for."""
+        slots = torch.full((1 << self.bits,), -1, dtype=torch.int32, device=self.keys.device)
+        place = torch.arange(len(self.keys), dtype=torch.int32, device=self.keys.device)
+        for multiplier in HASHES:
+            slot = self._slot(self.keys.index_select(0, place), multiplier)
+            free = (slots.index_select(0, slot) < 0).nonzero()[:, 0]
+            slots[slot[free]] = place[free]                      # of several that want one slot, one gets it
+            place = place[(slots.index_select(0, slot) != place).nonzero()[:, 0]]
+        return slots
 
-    def _hash(self, keys: Tensor) -> tuple[Tensor, Tensor]:
-        mixed = keys * GOLDEN
-        return (mixed >> (64 - self.bits)) & self._mask, (mixed >> 16) & self._mask | 1
+    def _slot(self, keys: Tensor, multiplier: int) -> Tensor:
+        return (keys * multiplier >> (64 - self.bits)) & ((1 << self.bits) - 1)
 
     def find(self, keys: Tensor) -> Tensor:
         """The place of each key, or -1."""
-        slot, stride = self._hash(keys)
-        place = self.slots.index_select(0, slot)
-        wrong = self._wrong(place, keys)
-        open_keys, slot, stride = keys[wrong], slot[wrong], stride[wrong]
-        while len(wrong):
-            slot = (slot + stride) & self._mask
-            here = self.slots.index_select(0, slot)
-            place[wrong] = here
-            still = self._wrong(here, open_keys)
-            wrong, open_keys, slot, stride = wrong[still], open_keys[still], slot[still], stride[still]
-        return place
-
-    def _wrong(self, place: Tensor, keys: Tensor) -> Tensor:
-        """Which keys met another key's slot."""
         if not len(self.keys):
-            return place.new_empty(0, dtype=torch.int64)
-        return ((place >= 0) & (self.keys.index_select(0, place.clamp(min=0)) != keys)).nonzero()[:, 0]
+            return torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
+        if len(keys) <= FEW:
+            return self._search(keys)
+        result = torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
+        at = torch.arange(len(keys), device=keys.device)
+        for multiplier in HASHES:
+            guess = self.slots.index_select(0, self._slot(keys, multiplier))
+            right = self.keys.index_select(0, guess.clamp(min=0)) == keys
+            result.index_copy_(0, at, torch.where(right, guess, -1))
+            unsure = (~right & (guess >= 0)).nonzero()[:, 0]
+            at, keys = at.index_select(0, unsure), keys.index_select(0, unsure)
+        return result.index_copy_(0, at, self._search(keys))
+
+    def _search(self, keys: Tensor) -> Tensor:
+        place = torch.searchsorted(self.keys, keys, out_int32=True).clamp_(max=len(self.keys) - 1)
+        return torch.where(self.keys.index_select(0, place) == keys, place, -1)

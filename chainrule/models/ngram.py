@@ -7,6 +7,7 @@ order (`score`). Reading past a boundary needs no care: no gram runs across one,
 Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -98,54 +99,59 @@ class NGram(LanguageModel):
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)
-        contexts = [places[:, self.order - 1 :].flatten() for places in self._places(history, self.order - 1)]   # (R,) an order
-        weights = self._backoffs(contexts)
-        logits = self.log_prob_1 + (weights[0][:, None] if contexts else torch.zeros(tokens.numel(), 1, device=tokens.device))
-        answered = torch.ones(tokens.numel(), dtype=torch.int64, device=tokens.device)
-        for order, context in enumerate(contexts, 2):
-            row, child = self._children(order, context)
-            weight = weights[order - 1][row] if order < self.order else 0
-            logits[row, self._table("words", order)[child].long()] = self._table("log_prob", order)[child] + weight
+        contexts = self._contexts(history)
+        weight = torch.zeros(tokens.numel(), device=tokens.device)            # (R,) log back-off of the orders above
+        children = []
+        for order in range(self.order, 1, -1):
+            row, child = self._children(order, contexts[order - 2])
+            children.append((row, self._table("words", order)[child], self._table("log_prob", order)[child] + weight[row]))
+            known = (contexts[order - 2] >= 0).nonzero()[:, 0]
+            weight[known] += self._table("backoff", order - 1)[contexts[order - 2][known]]
+        logits = self.log_prob_1 + weight[:, None]
+        answered = torch.ones_like(tokens).flatten()
+        for order, (row, word, log_prob) in enumerate(reversed(children), 2):
+            logits[row, word.long()] = log_prob
             answered[row] = order
         self.answered(answered.view(tokens.shape))
-        return logits.view(*tokens.shape, self.vocab), history[:, history.shape[1] - self.order + 1 :]
+        return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
 
     def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if not torch.equal(tokens[:, 1:], targets[:, :-1]):
             return super().score(tokens, targets, state)
         text = torch.cat([state, tokens, targets[:, -1:]], 1)
-        places = self._places(text, self.order)
-        found = [place[:, self.order :] for place in places]                   # the grams that end at each target
-        before = [place[:, self.order - 1 : -1] for place in places]           # and one earlier: their contexts
-        result = self.log_prob_1[targets]
-        answered = torch.ones_like(targets) if self.answered.watched else None
-        for order in range(2, self.order + 1):
-            gram, context = found[order - 1], before[order - 2]
-            known = (context >= 0).nonzero(as_tuple=True)
-            gram, context = gram[known], context[known]
-            backed_off = result[known] + self._table("backoff", order - 1)[context]
-            direct = self._table("log_prob", order)[gram.clamp(min=0)] if len(self._table("words", order)) else backed_off
-            result[known] = torch.where(gram >= 0, direct, backed_off)
+        result = self.log_prob_1.index_select(0, text.flatten())
+        answered = torch.ones_like(text).flatten() if self.answered.watched else None
+        for order, end, context, gram in self._grams(text, self.order):
+            direct = _take(self._table("log_prob", order), gram.clamp(min=0))
+            backed_off = result.index_select(0, end) + _take(self._table("backoff", order - 1), context)
+            result.index_copy_(0, end, torch.where(gram >= 0, direct, backed_off))
             if answered is not None:
-                answered[known] = torch.where(gram >= 0, order, answered[known])
+                answered[end[gram >= 0]] = order
         if answered is not None:
-            self.answered(answered)
-        return result, text[:, text.shape[1] - self.order : -1]
+            self.answered(answered.view(text.shape)[:, self.order :])
+        return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
 
-    def _places(self, text: Tensor, highest: int) -> list[Tensor]:
-        """For each order up to `highest`, the place of the gram that ends at each position of `text`; -1: there is none.
+    def _contexts(self, text: Tensor) -> list[Tensor]:
+        """contexts[k - 1]: the place of the gram of k words that ends at each token behind the state; -1: there is none."""
+        contexts = [text]
+        for _, end, _, gram in self._grams(text, self.order - 1):
+            contexts.append(torch.full_like(text, -1))
+            contexts[-1].view(-1)[end] = gram.long()
+        return [context[:, self.order - 1 :].flatten() for context in contexts]
 
-        The rows are looked up end to end; what runs from one row into the next ends within its first order - 1 positions,
-        and those nobody reads.
+    def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """For each order from 2: the positions of `text` whose context is known, that context, and the gram that ends there or -1.
+
+        The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions, and
+        those nobody looks at.
         """
         flat = text.flatten()
-        places = [flat]
+        end, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
         for order in range(2, highest + 1):
-            known = (places[-1][:-1] >= 0).nonzero()[:, 0]
-            place = torch.full_like(flat, -1)
-            place[known + 1] = self._lookup(order).find(places[-1][known] * self.vocab + flat[known + 1]).long()
-            places.append(place)
-        return [place.view(text.shape) for place in places[:highest]]
+            gram = self._lookup(order).find(context * self.vocab + flat.index_select(0, end))
+            yield order, end, context, gram
+            found = ((gram >= 0) & (end < len(flat) - 1)).nonzero()[:, 0]
+            end, context = end.index_select(0, found) + 1, gram.index_select(0, found).long()
 
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
@@ -153,15 +159,6 @@ class NGram(LanguageModel):
             contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
             self._lookups[order] = Lookup(contexts * self.vocab + words)
         return self._lookups[order]
-
-    def _backoffs(self, contexts: list[Tensor]) -> list[Tensor]:
-        """weights[k - 1]: the sum of log back-offs of all known contexts of k words or more."""
-        weights: list[Tensor] = []
-        for order in range(len(contexts), 0, -1):
-            context = contexts[order - 1]
-            backoff = torch.where(context >= 0, self._table("backoff", order)[context.clamp(min=0)], 0) if len(self._table("backoff", order)) else torch.zeros_like(context, dtype=torch.float32)
-            weights.insert(0, backoff + weights[0] if weights else backoff)
-        return weights
 
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
         """Every gram of `order` that goes on from the contexts: whose row it is, and its place."""
@@ -174,6 +171,11 @@ class NGram(LanguageModel):
     def _table(self, name: str, order: int) -> Tensor:
         table: Tensor = getattr(self, f"{name}_{order}")
         return table
+
+
+def _take(table: Tensor, places: Tensor) -> Tensor:
+    """table[places], also where the table is empty and so nothing of it can be wanted."""
+    return table.index_select(0, places) if len(table) else torch.zeros(places.shape, device=table.device)
 
 
 def _empty(vocab: int, order: int) -> list[Table]:

@@ -17,6 +17,7 @@ from chainrule.model import BOUNDARY
 
 MESSAGES = 1 << 25      # numbers kept for one block of texts: 256 MB of float64
 STEP = 1 << 17          # numbers of one time step of a block: 1 MB, so that they stay in the cache
+TINY = torch.finfo(torch.float64).tiny
 CANDIDATES = (8, 32)    # predecessors tried before all of them are
 
 
@@ -81,7 +82,7 @@ def forward(packed: Packed, initial: Tensor, transition: Tensor, emission: Tenso
         torch.index_select(symbols, 0, packed.tokens[here], out=message)
         message.mul_(predicted[: len(message)])
         torch.sum(message, 1, out=scale)
-        if not bool((scale > 0).all()):
+        if bool(scale.amin() < TINY):
             _ignore_the_impossible(message, scale, predicted)
         message.mul_((scale + (scale == 0)).reciprocal_()[:, None])
         torch.mm(message[:following], transition, out=predicted[:following])
@@ -89,7 +90,7 @@ def forward(packed: Packed, initial: Tensor, transition: Tensor, emission: Tenso
 
 
 def _ignore_the_impossible(message: Tensor, scale: Tensor, predicted: Tensor) -> None:
-    impossible = (scale < torch.finfo(scale.dtype).tiny).nonzero()[:, 0]
+    impossible = (scale < TINY).nonzero()[:, 0]
     message[impossible] = predicted[impossible]
     scale[impossible] = 0
 
@@ -161,7 +162,6 @@ def best_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Te
         best[len(chosen): width] = ended
         chosen = torch.cat([(delta[: len(chosen)] + into[chosen]).argmax(1), final])
         paths[here] = chosen
-        chosen = chosen.clone()
     return paths.masked_fill_(best[packed.texts] == -torch.inf, -1), best
 
 
