@@ -50,7 +50,8 @@ def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None)
     if sampling.temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
     logits = logits - logits.amax(-1, keepdim=True)
-    flat = torch.zeros_like(logits) if sampling.temperature == math.inf else logits / sampling.temperature
+    temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
+    flat = torch.zeros_like(logits) if temperature == math.inf else logits / temperature
     return flat.masked_fill(_cut(logits, sampling), -math.inf).softmax(-1)
 
 

@@ -1,12 +1,12 @@
 """The laws of the protocol, each once, for every kind. A new kind joins by one line in cases.py."""
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cases import CASES, TEXT, VOCAB, Case, learn
+from contract.cases import CASES, TEXT, VOCAB, Case, learn
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.testing import assert_close
@@ -205,7 +205,7 @@ def test_padding_changes_nothing_that_is_learned(case: Case) -> None:
 
 def _with_other_padding(batch: Batch) -> Batch:
     """Padding is right-hand and said by lengths: what stands there is nobody's business."""
-    rows, width = batch.tokens.shape
+    width = batch.tokens.shape[1]
     whole = torch.cat([batch.tokens, batch.targets[:, -1:]], 1)
     other = torch.randint(VOCAB, whole.shape, generator=torch.Generator().manual_seed(7))
     assert batch.lengths is not None
@@ -238,7 +238,7 @@ def test_learning_lowers_the_loss_and_counting_never_raises_it(case: Case) -> No
     for _ in range(6):
         learn(model, TEXT)
         seen.append(nats(model, TEXT))
-    assert all(after <= before + 1e-6 for before, after in zip(seen, seen[1:])), seen
+    assert all(after <= before + 1e-6 for before, after in pairwise(seen)), seen
     assert seen[-1] < seen[0] - 0.01 or case.kind == "uniform", seen
 
 

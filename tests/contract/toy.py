@@ -43,7 +43,7 @@ class Recurrent(LanguageModel):
 
 
 class Attentive(LanguageModel):
-    """One head of causal attention with learned positions. State: keys and values of what was read, and how much that was."""
+    """One head of causal attention, learned positions. State: the keys and values of what was read, and its length."""
 
     Settings = ToySettings
 
@@ -61,11 +61,11 @@ class Attentive(LanguageModel):
         return {"keys": empty, "values": empty, "length": torch.zeros(rows, dtype=torch.long, device=empty.device)}
 
     def step(self, tokens: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        here = state["length"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)    # (B, T) each one's place
+        here = state["length"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)    # (B, T) their places
         embedded = self.embed(tokens) + self.position(here)
         query, key, value = self.mix(embedded).chunk(3, -1)
         keys, values = _remember(state["keys"], key, here), _remember(state["values"], value, here)
-        later = torch.arange(keys.shape[1], device=tokens.device) > here[..., None]               # (B, T, C)
+        later = torch.arange(keys.shape[1], device=tokens.device) > here[..., None]              # (B, T, C)
         pattern = (query @ keys.transpose(1, 2)).masked_fill(later, -torch.inf).softmax(-1)
         state = {"keys": keys, "values": values, "length": state["length"] + tokens.shape[1]}
         return self.out(embedded + self.pattern(pattern) @ values), state
