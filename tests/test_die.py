@@ -51,7 +51,7 @@ def test_top_k_leaves_k_also_among_equals() -> None:
     assert (equals > 0).sum(-1).tolist() == [3, 3]
 
 
-@pytest.mark.parametrize(("top_p", "left"), [(0.01, 1), (0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.96, 5), (1.0, 5)])
+@pytest.mark.parametrize(("top_p", "left"), [(0.01, 1), (0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.96, 5), (1, 5)])
 def test_top_p_leaves_the_fewest_that_have_p(top_p: float, left: int) -> None:
     kept = sorted(PROBS[0].tolist(), reverse=True)[:left]
     assert sorted(die(top_p=top_p), reverse=True)[:left] == pytest.approx([p / sum(kept) for p in kept])

@@ -1,5 +1,3 @@
-import codecs
-
 import numpy as np
 import pytest
 import torch
@@ -8,6 +6,8 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
+from chainrule.recipe import Text
+from chainrule.text.tokenizer import train_tokenizer
 from chainrule.use import reading
 from chainrule.use.die import Sampling
 from chainrule.use.sample import BLOCK, generate, sample, stream_text
@@ -134,27 +134,8 @@ def test_sampling_leaves_gradients_and_training_alone(recurrent) -> None:
     assert recurrent.training
 
 
-class Bytes:
-    """Byte b is token b + 1."""
-
-    lines = False
-
-    def encode(self, text: str) -> np.ndarray:
-        return np.frombuffer(text.encode(), np.uint8).astype(np.uint32) + 1
-
-    def pieces(self) -> "Pieces":
-        return Pieces()
-
-
-class Pieces:
-    def __init__(self) -> None:
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def add(self, token: int) -> str:
-        return self.decoder.decode(bytes([token - 1]))
-
-    def rest(self) -> str:
-        return self.decoder.decode(b"", final=True)
+BYTES = train_tokenizer(Text(tokenizer="bytes"), [])
+WORDS = train_tokenizer(Text(tokenizer="words", min_count=1), ["the cat sat the cat the"])    # the 2, cat 3, sat 4
 
 
 def reciting(text: str | bytes) -> Recite:
@@ -165,8 +146,8 @@ def reciting(text: str | bytes) -> Recite:
 def both_ways(text: str | bytes, limit: int = 200, **settings) -> str:
     """Generated at once and streamed: the same, and no piece is half a character."""
     sampling = Sampling(temperature=0, **settings)
-    (whole,) = generate(reciting(text), Bytes(), "", limit, sampling)
-    pieces = list(stream_text(reciting(text), Bytes(), "", limit, sampling))
+    (whole,) = generate(reciting(text), BYTES, "", limit, sampling)
+    pieces = list(stream_text(reciting(text), BYTES, "", limit, sampling))
     assert "".join(pieces) == whole
     assert all(pieces)
     return whole
@@ -178,7 +159,7 @@ def test_text_comes_out_as_it_was() -> None:
 
 
 def test_a_character_is_streamed_only_when_whole() -> None:
-    assert list(stream_text(reciting("a🌍b"), Bytes(), "", 9, GREEDY)) == ["a", "🌍", "b"]
+    assert list(stream_text(reciting("a🌍b"), BYTES, "", 9, GREEDY)) == ["a", "🌍", "b"]
 
 
 def test_half_a_character_at_the_end_is_said_to_be_one() -> None:
@@ -203,7 +184,7 @@ def test_a_stop_text_ends_the_sample_and_no_part_of_it_is_shown(text: str, stop:
 
 
 def test_what_may_begin_a_stop_text_is_held_back_only_until_it_cannot() -> None:
-    pieces = list(stream_text(reciting("a##b###c"), Bytes(), "", 20, Sampling(temperature=0, stop=("###",))))
+    pieces = list(stream_text(reciting("a##b###c"), BYTES, "", 20, Sampling(temperature=0, stop=("###",))))
     assert pieces == ["a", "##b"]
 
 
@@ -212,25 +193,32 @@ def test_sampling_stops_soon_after_the_last_row_has_stopped() -> None:
     read = []
     step = model.step
     model.step = lambda tokens, state: read.append(tokens.shape[1]) or step(tokens, state)
-    assert generate(model, Bytes(), "", 1000, Sampling(temperature=0, stop=("b",)), rows=3) == ["a"] * 3
+    assert generate(model, BYTES, "", 1000, Sampling(temperature=0, stop=("b",)), rows=3) == ["a"] * 3
     assert sum(read) <= 2 * BLOCK + 2
 
 
 def test_rows_and_prompts_are_told_apart() -> None:
     model = reciting("abcdef")
-    assert generate(model, Bytes(), "ab", 3, GREEDY, rows=2) == ["cde", "cde"]
-    assert generate(model, Bytes(), ["a", "abc"], 3, GREEDY) == ["bcd", "def"]
+    assert generate(model, BYTES, "ab", 3, GREEDY, rows=2) == ["cde", "cde"]
+    assert generate(model, BYTES, ["a", "abc"], 3, GREEDY) == ["bcd", "def"]
 
 
 def test_lines_go_on_past_the_boundary() -> None:
-    class Lines(Bytes):
-        lines = True
+    model = Recite([2, 3, 4, 0], len(WORDS))
+    assert generate(model, WORDS, "", 6, GREEDY) == ["the cat sat\nthe cat"]
+    assert "".join(stream_text(model, WORDS, "", 9, Sampling(temperature=0, stop=("\n",)))) == "the cat sat"
 
-        def pieces(self) -> Pieces:
-            pieces = Pieces()
-            add = pieces.add
-            pieces.add = lambda token: "\n" if token == 0 else add(token)
-            return pieces
 
-    assert generate(reciting("ab"), Lines(), "", 7, GREEDY) == ["ab\nab\na"]
-    assert "".join(stream_text(reciting("ab"), Lines(), "", 9, Sampling(temperature=0, stop=("\n",)))) == "ab"
+@pytest.mark.parametrize(
+    ("prompt", "wanted"),
+    [
+        ("the", " cat sat\nthe"),
+        ("the ", "cat sat\nthe"),
+        ("the cat sat", "\nthe cat sat"),
+        ("the cat sat\n", "the cat sat\n"),
+    ],
+)
+def test_prompt_and_continuation_are_one_text(prompt: str, wanted: str) -> None:
+    model = Recite([2, 3, 4, 0], len(WORDS))
+    assert generate(model, WORDS, prompt, 4, GREEDY) == [wanted]
+    assert "".join(stream_text(model, WORDS, prompt, 4, GREEDY)) == wanted

@@ -8,6 +8,8 @@ from contract.toy import Attentive, Recurrent, ToySettings
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
 from chainrule.models.uniform import Uniform, UniformSettings
+from chainrule.recipe import Text
+from chainrule.text.tokenizer import train_tokenizer
 from chainrule.use import reading
 from chainrule.use.score import score_stream, score_texts, stream_pieces, token_bits, total_scores
 
@@ -125,24 +127,9 @@ def test_scoring_piece_by_piece_leaves_gradients_alone(recurrent, stream) -> Non
         assert not torch.is_inference_mode_enabled()
 
 
-class Letters:
-    """a is 1, b is 2 …; a newline is the boundary."""
-
-    lines = True
-
-    def encode(self, text: str) -> np.ndarray:
-        return np.array([0 if letter == "\n" else ord(letter) - 96 for letter in text], np.uint32)
-
-    def show(self, token: int) -> str:
-        return "⏎" if token == 0 else chr(token + 96)
-
-
 def test_every_token_is_shown_with_its_bits() -> None:
-    model = Uniform(UniformSettings(), 8)
-    assert token_bits(model, Letters(), "ab") == [("a", pytest.approx(3)), ("b", pytest.approx(3)), ("⏎", pytest.approx(3))]
-    assert token_bits(model, Letters(), "") == [("⏎", pytest.approx(3))]
-
-
-def test_the_newline_that_ends_the_last_line_is_counted_once() -> None:
-    model = Uniform(UniformSettings(), 8)
-    assert token_bits(model, Letters(), "a\nb\n") == token_bits(model, Letters(), "a\nb")
+    words = train_tokenizer(Text(tokenizer="words", min_count=1), ["a b c d e f"])
+    model = Uniform(UniformSettings(), len(words))
+    shown = [(token, round(bits, 5)) for token, bits in token_bits(model, words, "a z\nb\n")]
+    assert shown == [("a", 3), ("<unk>", 3), ("</s>", 3), ("b", 3), ("</s>", 3)]
+    assert [token for token, _ in token_bits(model, words, "")] == ["</s>"]

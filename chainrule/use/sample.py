@@ -7,7 +7,6 @@ Shapes: B rows, V vocabulary.
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick
+from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.die import Sampling, choose, numbers
 from chainrule.use.reading import at_rest, on_device, read
 
@@ -116,16 +116,16 @@ def _flush_right(texts: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.i
 
 def generate(
     model: LanguageModel,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     prompt: str | Sequence[str] = "",
     limit: int = 256,
     sampling: Sampling = PLAIN,
     rows: int = 1,
 ) -> list[str]:
     """What follows the prompt, `rows` times; or what follows each of several prompts, all sampled together."""
-    prompts = [tokenizer.encode(text) for text in ([prompt] * rows if isinstance(prompt, str) else prompt)]
-    texts = [Continuation(tokenizer, tokens, sampling.stop) for tokens in prompts]
-    columns = sample(model, prompts, limit, sampling, ends=not tokenizer.lines)
+    prompts = [prompt] * rows if isinstance(prompt, str) else prompt
+    texts = [Continuation(tokenizer, prompt, sampling.stop) for prompt in prompts]
+    columns = sample(model, [text.prompt for text in texts], limit, sampling, ends=not tokenizer.lines)
     written = [""] * len(texts)
     while (block := list(islice(columns, BLOCK))) and not all(text.over for text in texts):
         for row, tokens in enumerate(torch.stack(block, 1).tolist()):
@@ -134,12 +134,11 @@ def generate(
 
 
 def stream_text(
-    model: LanguageModel, tokenizer: Any, prompt: str = "", limit: int = 256, sampling: Sampling = PLAIN
+    model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", limit: int = 256, sampling: Sampling = PLAIN
 ) -> Iterator[str]:
     """What follows the prompt, as it comes: whole characters only, and no part of a stop text."""
-    tokens = tokenizer.encode(prompt)
-    text = Continuation(tokenizer, tokens, sampling.stop)
-    for column in sample(model, [tokens], limit, sampling, ends=not tokenizer.lines):
+    text = Continuation(tokenizer, prompt, sampling.stop)
+    for column in sample(model, [text.prompt], limit, sampling, ends=not tokenizer.lines):
         if piece := text.add(column.tolist()):
             yield piece
         if text.over:
@@ -151,13 +150,17 @@ def stream_text(
 class Continuation:
     """The text of one row as its tokens come, up to its end or a stop text."""
 
-    def __init__(self, tokenizer: Any, prompt: Tokens, stop: Sequence[str]):
+    def __init__(self, tokenizer: Tokenizer, prompt: str, stop: Sequence[str]):
+        self.prompt: Tokens = tokenizer.encode(prompt)
+        if tokenizer.lines and prompt.endswith("\n"):    # which a tokenizer takes for the end of a file
+            self.prompt = np.append(self.prompt, BOUNDARY)
         self.pieces, self.stop = tokenizer.pieces(), stop
-        self.ends = not tokenizer.lines       # is the boundary the end of the text?
-        self.held = ""                        # may be the beginning of a stop text
+        for token in self.prompt.tolist():               # what came before says whether a space comes first
+            self.pieces.feed(token)
+        self.space = " " if tokenizer.lines and prompt.endswith(" ") else ""    # the prompt has it already
+        self.ends = not tokenizer.lines                  # is the boundary the end of the text?
+        self.held = ""                                   # may be the beginning of a stop text
         self.over = False
-        for token in prompt.tolist():         # what came before says whether a space comes first
-            self.pieces.add(token)
 
     def add(self, tokens: Iterable[int]) -> str:
         """The text that is certain now."""
@@ -168,12 +171,14 @@ class Continuation:
             if token == BOUNDARY and self.ends:
                 certain += self.rest()
                 break
-            certain += self._settle(self.pieces.add(token))
+            piece = self.pieces.feed(token)
+            certain += self._settle(piece.removeprefix(self.space))
+            self.space = ""
         return certain
 
     def rest(self) -> str:
         """The text still held back, when nothing more comes."""
-        certain = "" if self.over else self._settle(self.pieces.rest())
+        certain = "" if self.over else self._settle(self.pieces.finish())
         certain, self.held, self.over = certain + self.held, "", True
         return certain
 

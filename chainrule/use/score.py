@@ -9,7 +9,6 @@ Shapes: B rows, T tokens.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.progress import bar
+from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.reading import at_rest, on_device, targets_at_once
 
 Tokens = NDArray[np.integer]
@@ -69,11 +69,9 @@ def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
     return np.add.reduceat(nats, np.append(0, ends[:-1])) if len(ends) else nats
 
 
-def token_bits(model: LanguageModel, tokenizer: Any, text: str) -> list[tuple[str, float]]:
+def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tuple[str, float]]:
     """Every token of the text as it is shown, with its bits; the last is the end of the text."""
-    tokens = tokenizer.encode(text)
-    ended = tokenizer.lines and len(tokens) and tokens[-1] == BOUNDARY
-    stream = np.concatenate([[BOUNDARY], tokens, [] if ended else [BOUNDARY]]).astype(np.int64)
+    stream = np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]).astype(np.int64)
     bits = score_stream(model, stream) / math.log(2)
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
 
