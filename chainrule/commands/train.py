@@ -14,6 +14,10 @@ from chainrule.settings import flatten
 from chainrule.train.pipeline import Made, make_run
 
 TASKS = ("lm",)
+NEXT = """Try next:
+  chainrule sample {run} --prompt "The "
+  chainrule score {run} TEXT
+  chainrule eval {run} TEXT"""
 
 
 def train(args: Namespace) -> dict[str, Any]:
@@ -74,10 +78,8 @@ def tell(made: Made) -> None:
         return
     if made.before:
         say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")
-    print(f"{made.path}: {summary(result_of(made))}")
-    say("Try next:")
-    for verb in ("sample", "score", "eval"):
-        say(f"  chainrule {verb} {made.path}" + {"sample": ' --prompt "The "', "score": " -", "eval": " TEXT"}[verb])
+    print(f"{made.path}: {summary(result_of(made))} of held-out text")
+    say(NEXT.format(run=made.path))
 
 
 def summary(result: Mapping[str, Any]) -> str:
@@ -88,5 +90,5 @@ def summary(result: Mapping[str, Any]) -> str:
     if result.get("perplexity") is not None:
         words.append(f"perplexity {result['perplexity']:.4f}")
     if "tokens" in result:
-        words.append(f"over {result['tokens']:,} held-out tokens")
+        words.append(f"over {result['tokens']:,} tokens")
     return ", ".join(words) + (f" ({result['why']})" if result.get("why") else "")

@@ -64,8 +64,10 @@ def audition(model: Any, corpus: Corpus, settings: Counting, log: Log, kept: "Ke
 def one_round(model: Any, corpus: Corpus, settings: Counting, log: Log, number: int, start: int | None = None) -> float:
     """Collect, update, and tell. Returns nats per token under the model that the round began with."""
     began = time.monotonic()
-    title = f"round {number} of {settings.steps}" if start is None else f"start {start + 1} of {settings.restarts}, round {number}"
-    statistics, tokens = collect(model, corpus, settings, title if settings.steps > 1 else "counting")
+    title = f"round {number} of {settings.steps}" if settings.steps > 1 else "counting"
+    if start is not None:
+        title = f"start {start + 1} of {settings.restarts}, round {number}"
+    statistics, tokens = collect(model, corpus, settings, title)
     nats = float(statistics.nats) / tokens
     if math.isnan(nats) and (settings.steps > 1 or settings.restarts > 1):
         raise UserError("this kind learns all there is in one round from one start: leave out train.steps and train.restarts.")

@@ -51,11 +51,12 @@ def make_run(
         run.same_text(out, about, splits)
         log, done = Log(run.read_log(out)), Done(**about["done"])
         model = run.load(out, place).model
-        if done.finished:
-            return Made(out, log.last("result"), before=True)
-    _begin(log, corpus, recipe, splits, str(place))
+        if done.finished and (result := log.last("result")):
+            return Made(out, result, before=True)
     began = time.monotonic()
-    done = fit(model, corpus, recipe, log, done)
+    if not done.finished:
+        _begin(log, corpus, recipe, splits, str(place))
+        done = fit(model, corpus, recipe, log, done)
     result = _measure(model, corpus, log, time.monotonic() - began) if done.finished else None
     run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records)
     return Made(out, result, interrupted=result is None, finished=done.finished)
@@ -65,7 +66,7 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
-        line = f"{name}: {short(facts['tokens'])} tokens, {short(facts['bytes'])} bytes, {short(facts['documents'])} documents"
+        line = f"{name}: " + ", ".join(f"{short(facts[what])} {what}" for what in ("documents", "bytes", "tokens"))
         log("text", line, split=name, **facts)
     line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
     log("begin", line, device=device, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())

@@ -1,0 +1,66 @@
+"""The command line, called in this process: `chainrule("train", …)` answers with its exit code, stdout and stderr."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from chainrule.cli import main
+
+BOOK = "".join(f"the {animal} saw the {other}, and the {other} ran.\n" for animal in ("cat", "dog", "cow") for other in ("bird", "mouse", "fox")) * 4
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        """The only line of stdout."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+@pytest.fixture
+def chainrule(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Answer(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def complaint(chainrule):
+    """The one line that a mistake is answered with."""
+
+    def call(*words):
+        answer = chainrule(*words)
+        assert answer.code == 2, answer
+        assert answer.out == ""
+        (line,) = answer.err.splitlines()
+        assert line.startswith("chainrule: ")
+        return line
+
+    return call
+
+
+@pytest.fixture
+def book(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text(BOOK)
+    return path
+
+
+@pytest.fixture
+def trained(chainrule, book):
+    """A small character model of the book."""
+    answer = chainrule("train", book, "--kind", "ngram", "model.order=4", "text.tokenizer=characters", "--out", "runs/four")
+    assert answer.code == 0, answer.err
+    return "runs/four"

@@ -1,0 +1,105 @@
+"""What the pages say is true: their code runs, their sessions run, and the new kind of the guide keeps the laws."""
+
+import re
+import shlex
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
+from pathlib import Path
+
+import pytest
+import torch
+from contract import test_laws as laws
+from contract.cases import Case
+
+from chainrule import models
+from chainrule.cli import VERBS, main
+
+ROOT = Path(__file__).parent.parent
+BOOK = "the cat saw the dog. the dog saw the cat.\nThe cow eats grass, and the cow eats corn.\n" * 30
+
+
+def blocks(page, language):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(page):
+    """The chainrule commands of a page's sessions."""
+    lines = "".join(blocks(page, "console")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line[2:]) for line in lines if line.startswith("$ chainrule")]
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("book.txt", "held-out.txt"):
+        (tmp_path / name).write_text(BOOK)
+    return tmp_path
+
+
+@pytest.fixture
+def sticky(desk, monkeypatch):
+    """The guide followed to the letter: its file, its line, its case."""
+    file, line, case = blocks("docs/adding-a-model.md", "python")
+    name, path = "chainrule.models.sticky", desk / "sticky.py"
+    path.write_text(file)
+    spec = spec_from_file_location(name, path)
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(models, "KINDS", {**models.KINDS, **eval("{" + line + "}", {"Kind": models.Kind})})
+    return eval(case.rstrip(",\n"), {"Case": Case})
+
+
+def laws_for_any_case():
+    """The laws that need only a case and its model."""
+    for name, law in vars(laws).items():
+        wants = set(signature(law).parameters) if name.startswith("test_") else None
+        if wants and wants <= {"made", "case"}:
+            yield name, law, wants
+
+
+def test_the_new_kind_of_the_guide_keeps_the_laws(sticky):
+    model, kept = sticky.train(), 0
+    with torch.no_grad():
+        for _, law, wants in laws_for_any_case():
+            law(**{name: value for name, value in {"made": model, "case": sticky}.items() if name in wants})
+            kept += 1
+    assert kept >= 8
+
+
+def test_the_new_kind_of_the_guide_works_at_once(sticky, capsys):
+    for words in commands("docs/adding-a-model.md"):
+        assert main(words[1:]) == 0, words
+    assert "added to every count" in capsys.readouterr().out
+
+
+def test_the_session_of_the_readme_runs(desk, capsys):
+    session = commands("README.md")
+    assert len(session) >= 4
+    for words in session:
+        assert main(words[1:]) == 0, words
+
+
+def test_the_python_of_the_readme_runs(desk):
+    for code in blocks("README.md", "python"):
+        exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+def test_every_verb_is_told_of(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [verb for verb in VERBS if f"chainrule {verb}" not in text] == []
+
+
+def test_every_kind_is_told_of():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [kind for kind in models.KINDS if f"`{kind}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/adding-a-model.md"])
+def test_files_that_a_page_points_to_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []

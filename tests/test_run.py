@@ -1,0 +1,231 @@
+"""A run is whole, or it is no run, or `load` says what is wrong with it in one line."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from chainrule.text.tokenizer import train_tokenizer
+
+from chainrule import models, run
+from chainrule.errors import UserError
+from chainrule.recipe import Text, make_recipe
+from chainrule.run import FILES, LOG, MODEL, RECIPE, TOKENIZER, Done, load, save
+
+SPLITS = {"train": {"tokens": 9, "bytes": 8, "documents": 1, "sha256": "ab"}}
+
+
+def recipe_for(kind="uniform", **given):
+    dotted = {"text.tokenizer": "characters"} | {name.replace("_", ".", 1): value for name, value in given.items()}
+    return make_recipe(kind, models.model_class(kind), dotted, models.kind(kind).preset)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(Text(tokenizer="characters"), ["hello world"])
+
+
+@pytest.fixture
+def model(tokenizer):
+    return models.build("uniform", recipe_for().model, len(tokenizer))
+
+
+@pytest.fixture
+def saved(tmp_path, model, tokenizer):
+    path = tmp_path / "runs" / "u"
+    save(path, model, tokenizer, recipe_for(), splits=SPLITS, log=[{"event": "result", "nats": 1.5}])
+    return path
+
+
+def test_a_saved_run_answers_the_same(saved, model, tokenizer):
+    back = load(saved)
+    tokens = torch.tensor([[0, 1, 2]])
+    assert torch.equal(back.model.step(tokens, back.model.start(1))[0], model.step(tokens, model.start(1))[0])
+    assert back.tokenizer.encode("hello").tolist() == tokenizer.encode("hello").tolist()
+    assert back.recipe == recipe_for()
+    assert back.about["splits"] == SPLITS
+    assert run.read_log(saved) == [{"event": "result", "nats": 1.5}]
+    assert sorted(file.name for file in saved.iterdir()) == sorted(FILES)
+    assert not back.model.training
+
+
+def one_line(call, *words):
+    with pytest.raises(UserError) as caught:
+        call(*words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
+def test_a_truncated_file_is_named(saved, name):
+    whole = (saved / name).read_bytes()
+    (saved / name).write_bytes(whole[:-1])
+    line = one_line(load, saved)
+    assert str(saved / name) in line
+    assert f"{len(whole) - 1} bytes of {len(whole)}" in line
+
+
+@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
+def test_a_changed_byte_is_found(saved, name):
+    content = bytearray((saved / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (saved / name).write_bytes(content)
+    assert "has been changed" in one_line(load, saved)
+
+
+@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
+def test_a_missing_file_is_named(saved, name):
+    (saved / name).unlink()
+    assert f"{name} is missing" in one_line(load, saved)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "one"}', '{"format": 1}'])
+def test_a_damaged_recipe_is_named(saved, content):
+    (saved / RECIPE).write_text(content)
+    assert f"{RECIPE} is damaged" in one_line(load, saved)
+
+
+def test_no_folder_a_file_and_a_folder_that_is_no_run_are_told_apart(tmp_path):
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "folder").mkdir()
+    assert "there is no run" in one_line(load, tmp_path / "nowhere")
+    assert "is a file" in one_line(load, tmp_path / "file")
+    assert "is not a run" in one_line(load, tmp_path / "folder")
+
+
+def change(path, **values):
+    about = json.loads((path / RECIPE).read_text())
+    (path / RECIPE).write_text(json.dumps(about | values))
+
+
+def test_a_newer_run_is_refused_by_its_version(saved):
+    change(saved, format=run.FORMAT + 1, chainrule="9.0")
+    line = one_line(load, saved)
+    assert "chainrule 9.0" in line
+    assert "Upgrade" in line
+
+
+def test_settings_that_this_version_does_not_know_are_said_with_the_version(saved):
+    change(saved, chainrule="0.0.7", model={"colour": "red"})
+    line = one_line(load, saved)
+    assert "chainrule 0.0.7" in line
+    assert "model.colour" in line
+
+
+def test_tables_that_do_not_fit_the_kind_are_refused(tmp_path, tokenizer):
+    stranger = torch.nn.Linear(1, 1)
+    save(tmp_path / "x", stranger, tokenizer, recipe_for())
+    assert "does not fit a uniform" in one_line(load, tmp_path / "x")
+
+
+def test_a_run_without_its_log_still_answers(saved):
+    (saved / LOG).unlink()
+    assert load(saved).recipe.kind == "uniform"
+    assert run.read_log(saved) == []
+
+
+# Where a run may be written
+
+
+def test_a_new_or_empty_place_is_free(tmp_path):
+    assert run.look_before_writing(tmp_path / "new", recipe_for(), False) is None
+    assert run.look_before_writing(tmp_path, recipe_for(), False) is None
+
+
+def test_what_a_killed_process_left_over_is_no_obstacle(tmp_path):
+    (tmp_path / f".{MODEL}.abc.aside").touch()
+    assert run.look_before_writing(tmp_path, recipe_for(), False) is None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_of_the_users_are_never_in_danger(tmp_path, overwrite):
+    (tmp_path / "thesis.tex").touch()
+    assert "thesis.tex" in one_line(run.look_before_writing, tmp_path, recipe_for(), overwrite)
+    assert "is a file" in one_line(run.look_before_writing, tmp_path / "thesis.tex", recipe_for(), overwrite)
+
+
+def test_another_recipe_is_refused_setting_by_setting(saved):
+    line = one_line(run.look_before_writing, saved, recipe_for(text_held_out=0.2, train_seed=7), False)
+    assert "text.held_out is 0.1 there and 0.2 here; train.seed is 1 there and 7 here" in line
+    line = one_line(run.look_before_writing, saved, recipe_for("bigram", train_seed=7), False)
+    assert "kind is uniform there and bigram here." in line
+    assert "seed" not in line
+
+
+def test_overwrite_and_the_same_recipe_may_go_on(saved):
+    assert run.look_before_writing(saved, recipe_for(train_seed=7), True) is None
+    assert run.look_before_writing(saved, recipe_for(), False)["splits"] == SPLITS
+
+
+def test_other_text_is_not_taken_for_the_same(saved):
+    about = run.read_about(saved)
+    run.same_text(saved, about, SPLITS)
+    assert "train text differs" in one_line(run.same_text, saved, about, {"train": {"sha256": "cd"}})
+    assert "test text differs" in one_line(run.same_text, saved, about, SPLITS | {"test": {"sha256": "ab"}})
+
+
+def test_tuples_that_came_back_as_lists_are_no_difference():
+    assert run.differences({"model": {"cutoffs": [0, 1]}}, {"model": {"cutoffs": (0, 1)}}) == []
+
+
+# A full disk
+
+
+class FullDisk:
+    """The nth file that is synced does not fit any more."""
+
+    def __init__(self, monkeypatch, at):
+        self.calls, self.at, self.sync = 0, at, os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, handle):
+        self.calls += 1
+        if self.calls == self.at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.sync(handle)
+
+
+@pytest.mark.parametrize("at", range(1, len(FILES) + 1))
+def test_a_full_disk_leaves_the_earlier_run_whole(saved, model, tokenizer, monkeypatch, at):
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    FullDisk(monkeypatch, at)
+    with pytest.raises(UserError, match="no room to write"):
+        save(saved, model, tokenizer, recipe_for(train_seed=2))
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert load(saved).recipe == recipe_for()
+
+
+def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, monkeypatch):
+    def full(tensors, path):
+        raise run.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(run, "save_file", full)
+    with pytest.raises(UserError, match=f"no room to write .*{MODEL}"):
+        save(saved, model, tokenizer, recipe_for(train_seed=2))
+    assert load(saved).recipe == recipe_for()
+
+
+def test_other_troubles_with_tensors_stay_what_they_are(saved, model, tokenizer, monkeypatch):
+    def fail(tensors, path):
+        raise run.SafetensorError("something new")
+
+    monkeypatch.setattr(run, "save_file", fail)
+    with pytest.raises(run.SafetensorError):
+        save(saved, model, tokenizer, recipe_for())
+
+
+def test_the_recipe_takes_its_place_last(tmp_path, model, tokenizer, monkeypatch):
+    placed = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: placed.append(target.name) or replace(self, target))
+    save(tmp_path / "x", model, tokenizer, recipe_for())
+    placed = [name for name in placed if name in FILES]
+    assert sorted(placed) == sorted(FILES)
+    assert placed[-1] == RECIPE
+
+
+def test_how_far_training_came_is_kept(tmp_path, model, tokenizer):
+    save(tmp_path / "x", model, tokenizer, recipe_for(), done=Done(3, False, 2.5))
+    assert Done(**load(tmp_path / "x").about["done"]) == Done(3, False, 2.5)
