@@ -70,12 +70,12 @@ def read(value: Any, hint: Any, name: str) -> Any:
             raise UserError(f"{name}={value} is not one of {', '.join(map(str, options))}.{near}")
         return value
     if get_origin(hint) is tuple:
-        parts = value.split(",") if isinstance(value, str) else list(value)
+        parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
         return tuple(read(part, get_args(hint)[0], name) for part in parts if part != "")
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}[hint]
     try:
         return _read_plain(value, hint)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise UserError(f"{name}={value} is not {wanted}.") from None
 
 

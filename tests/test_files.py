@@ -1,0 +1,68 @@
+import errno
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from chainrule import files
+from chainrule.errors import UserError
+from chainrule.files import sha256, sync, write_aside, write_text
+
+
+def test_a_file_is_written_whole_into_folders_that_need_not_exist(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "text.txt"
+    write_text(path, "Grüße\n")
+    assert path.read_bytes() == "Grüße\n".encode()
+    assert [file.name for file in path.parent.iterdir()] == ["text.txt"]
+
+
+def test_a_writer_that_fails_leaves_the_earlier_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), write_aside(path) as aside:
+        aside.write_text("half")
+        assert path.read_text() == "old"
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_clear_line_and_earlier_files_stay(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "text.txt"
+    write_text(path, "old")
+    with pytest.raises(UserError, match=r"no room to write .*text\.txt.*untouched"), write_aside(path) as aside:
+        aside.write_text("half")
+        raise OSError(number, os.strerror(number))
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_another_error_of_the_system_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), write_aside(tmp_path / "x"):
+        raise PermissionError(errno.EACCES, "no")
+
+
+def test_a_file_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "text.txt", []
+    monkeypatch.setattr(files, "sync", lambda file: synced.append((file, path.exists())))
+    write_text(path, "new")
+    (aside, before), (folder, after) = synced
+    assert aside.suffix == ".aside"
+    assert folder == tmp_path
+    assert (before, after) == (False, True)
+
+
+def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    write_text(tmp_path / "aside", "x")
+    plain, aside = (stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "aside"))
+    assert plain == aside
+
+
+def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc" * 100_000)
+    assert sha256(tmp_path / "x") == hashlib.sha256(b"abc" * 100_000).hexdigest()
+    sync(tmp_path / "x")

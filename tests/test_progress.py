@@ -1,0 +1,103 @@
+import io
+
+import pytest
+
+from chainrule import progress
+from chainrule.progress import bar, say, set_quiet, short, track
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def _not_quiet():
+    set_quiet(False)
+    yield
+    set_quiet(False)
+
+
+def test_quick_work_is_silent(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("counting", 100, "tokens") as advance:
+        clock.now += 1.9
+        advance(100)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_long_work_says_a_line_now_and_then_on_stderr(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("counting", 4000, "tokens") as advance:
+        for _ in range(40):
+            clock.now += 0.5
+            advance(100, note="2 nats")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "counting: 10 % 400 tokens, 200 tokens/s, 18 s left, 2 nats",
+        "counting: 60 % 2.4k tokens, 200 tokens/s, 8 s left, 2 nats",
+    ]
+
+
+def test_work_without_a_known_end_has_no_share(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("reading", unit="bytes") as advance:
+        clock.now += 4
+        advance(8e9)
+    assert capsys.readouterr().err == "reading: 8.0G bytes, 2.0G bytes/s\n"
+
+
+def test_quiet_is_quiet(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    set_quiet(True)
+    say("a line")
+    with bar("counting", 10) as advance:
+        clock.now += 60
+        advance(10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_for_a_person_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    say("the last tenth is held out")
+    assert capsys.readouterr() == ("", "the last tenth is held out\n")
+
+
+def test_tracking_gives_every_item_and_counts_it(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    for item in track("abc", "reading", total=3):
+        seen.append(item)
+        clock.now += 1.5
+    assert seen == ["a", "b", "c"]
+    assert capsys.readouterr().err.startswith("reading: 67 % 2 steps")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_that_goes_away(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    with bar("counting", 10, "tokens") as advance:
+        clock.now += 3
+        advance(5, note="2 nats")
+        clock.now += 1
+        advance(5)
+    assert "counting" in terminal.getvalue()
+    assert terminal.getvalue().count("\n") < 20
+    assert "\x1b[2K" in terminal.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(0, "0"), (999, "999"), (1234, "1.2k"), (1_234_567, "1.2M"), (2e9, "2.0G"), (-5e6, "-5.0M")]
+)
+def test_large_numbers_are_short(number: float, wanted: str) -> None:
+    assert short(number) == wanted

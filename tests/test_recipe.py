@@ -1,0 +1,68 @@
+import json
+from dataclasses import fields
+
+import pytest
+
+from chainrule.errors import UserError
+from chainrule.models import KINDS, build, kind, model_class
+from chainrule.recipe import TRAIN, Text, make_recipe
+from chainrule.settings import meanings
+
+
+def recipe(given=None, preset=None, name="uniform"):
+    return make_recipe(name, model_class(name), given or {}, preset or {})
+
+
+def test_what_the_user_gave_wins_over_preset_kind_and_house() -> None:
+    assert recipe().text.min_count == 2
+    assert recipe().text.tokenizer == "words"
+    assert recipe(preset={"text.tokenizer": "bytes"}).text.tokenizer == "bytes"
+    assert recipe({"text.tokenizer": "bpe"}, {"text.tokenizer": "bytes"}).text.tokenizer == "bpe"
+    assert recipe({"train.seed": "7"}).train.seed == 7
+
+
+def test_a_recipe_goes_through_json_and_back() -> None:
+    first = recipe({"train.seed": 9, "text.vocab": 50})
+    plain = json.loads(json.dumps(first.as_dict()))
+    given = {f"{part}.{name}": value for part in ("text", "model", "train") for name, value in plain[part].items()}
+    assert recipe(given) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("modle.order", "unknown setting modle.order. Did you mean model"),
+        ("xyzzy.order", "Settings begin with text., model. or train."),
+        ("model", "unknown setting model"),
+        ("text.tokeniser", "Did you mean text.tokenizer"),
+        ("model.order", "This kind has no model settings"),
+    ],
+)
+def test_an_unknown_setting_stops_at_once(name: str, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        recipe({name: 1})
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("settings", [Text, *TRAIN.values()])
+def test_every_setting_of_the_house_has_a_meaning(settings: type) -> None:
+    assert [name for name, meaning in meanings(settings).items() if not meaning] == []
+    assert meanings(settings).keys() == {field.name for field in fields(settings)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_setting_of_a_kind_has_a_meaning(name: str) -> None:
+    assert [field for field, meaning in meanings(model_class(name).Settings).items() if not meaning] == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_made_from_its_preset(name: str) -> None:
+    made = recipe(preset=kind(name).preset, name=name)
+    assert isinstance(build(name, made.model, 11), model_class(name))
+
+
+def test_an_unknown_kind_names_the_nearest_or_all() -> None:
+    with pytest.raises(UserError, match=r"unknown kind ngrma. Did you mean ngram\?"):
+        kind("ngrma")
+    with pytest.raises(UserError, match="Known: uniform, unigram"):
+        model_class("zzz")

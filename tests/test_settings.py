@@ -1,0 +1,134 @@
+import math
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from chainrule.errors import UserError
+from chainrule.settings import default, make, meanings, split_words
+
+
+@dataclass(frozen=True)
+class Some:
+    """Not a meaning: # this."""
+
+    order: int = 5                            # tokens in one gram
+    rate: float = 1e-3                        # highest learning rate; # warms up
+    shuffle: bool = True
+    name: str = "a # b"                       # text with a mark in it
+    way: Literal["up", "down"] = "up"         # where to
+    most: int | None = None                   # None: no limit
+    cuts: tuple[int, ...] = (0, 1)            # one for each order
+    where: Path = Path("here")                # a folder
+    words: tuple[str, ...] = field(
+        default_factory=tuple
+    )                                         # over several lines
+
+    def order_of(self) -> int:
+        here = self.order                     # not a field
+        return here
+
+
+def test_the_comment_behind_a_field_is_its_meaning() -> None:
+    assert meanings(Some) == {
+        "order": "tokens in one gram",
+        "rate": "highest learning rate; # warms up",
+        "shuffle": "",
+        "name": "text with a mark in it",
+        "way": "where to",
+        "most": "None: no limit",
+        "cuts": "one for each order",
+        "where": "a folder",
+        "words": "over several lines",
+    }
+
+
+def test_a_default_is_found_also_where_it_is_made() -> None:
+    assert {item.name: default(item) for item in fields(Some)} == Some().__dict__
+    assert default(fields(make_bare())[0]) is MISSING
+
+
+def make_bare() -> type:
+    @dataclass
+    class Bare:
+        name: str
+
+    return Bare
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("order", "7", 7),
+        ("order", "1e6", 1_000_000),
+        ("order", "16_384", 16_384),
+        ("order", 3, 3),
+        ("order", 3.0, 3),
+        ("rate", "3e-4", 3e-4),
+        ("rate", 1, 1.0),
+        ("rate", "inf", math.inf),
+        *(("shuffle", word, True) for word in ("true", "Yes", "1", True)),
+        *(("shuffle", word, False) for word in ("false", "NO", "0", False)),
+        ("name", "none", "none"),
+        ("name", "", ""),
+        ("way", "down", "down"),
+        ("most", "none", None),
+        ("most", None, None),
+        ("most", "12", 12),
+        ("cuts", "0,1,2", (0, 1, 2)),
+        ("cuts", [3, 4], (3, 4)),
+        ("cuts", "5", (5,)),
+        ("cuts", 5, (5,)),
+        ("cuts", "", ()),
+        ("where", "a/b", Path("a/b")),
+        ("words", "x,y", ("x", "y")),
+    ],
+)
+def test_a_value_is_read_by_the_type_of_its_field(name: str, given: object, value: object) -> None:
+    made = getattr(make(Some, {name: given}, "model"), name)
+    assert made == value
+    assert type(made) is type(value) or isinstance(value, Path)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "line"),
+    [
+        ("order", "many", "model.order=many is not a whole number"),
+        ("order", "1.5", "model.order=1.5 is not a whole number"),
+        ("order", 1.5, "model.order=1.5 is not a whole number"),
+        ("order", True, "model.order=True is not a whole number"),
+        ("order", "inf", "model.order=inf is not a whole number"),
+        ("order", "nan", "model.order=nan is not a whole number"),
+        ("order", None, "model.order=None is not a whole number"),
+        ("rate", "fast", "model.rate=fast is not a number"),
+        ("shuffle", "maybe", "model.shuffle=maybe is not true or false"),
+        ("way", "dawn", "model.way=dawn is not one of up, down. Did you mean down?"),
+        ("most", "x", "model.most=x is not a whole number"),
+        ("cuts", "1,x", "model.cuts=x is not a whole number"),
+        ("cuts", [0, "x"], "model.cuts=x is not a whole number"),
+        ("order", math.inf, "model.order=inf is not a whole number"),
+        ("order", [3], "model.order=[3] is not a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_one_clear_line(name: str, given: object, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        make(Some, {name: given}, "model")
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown setting model.oder. Did you mean model.order\?"):
+        make(Some, {"oder": 1}, "model")
+    with pytest.raises(UserError, match=r"It takes model.order, model.rate"):
+        make(Some, {"zzzzzzzzzzzzz": 1}, "model")
+    with pytest.raises(UserError, match="has no model settings"):
+        make(dataclass(type("Nothing", (), {})), {"zzzzzzzzzzzzz": 1}, "model")
+
+
+def test_dotted_words_are_settings_and_the_rest_keeps_its_order() -> None:
+    words = ["book.txt", "model.order=3", "a=b", "text.separator=a=b", "--out", "x.y", "MODEL.ORDER=3", "train.lr="]
+    rest, settings = split_words(words)
+    assert rest == ["book.txt", "a=b", "--out", "x.y", "MODEL.ORDER=3"]
+    assert settings == {"model.order": "3", "text.separator": "a=b", "train.lr": ""}
