@@ -12,6 +12,8 @@ import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +125,7 @@ def _unpack(keys: Ints, vocab: int) -> tuple[Ints, Ints]:
 
 @dataclass
 class Level:
-    """All grams of one order once everything has been counted: the children of context c lie at starts[c]:starts[c + 1]."""
+    """All grams of one order, once all is counted: the children of context c lie at starts[c]:starts[c + 1]."""
 
     words: Ints      # (N,)
     starts: Ints     # (C + 1,)
@@ -138,12 +140,21 @@ class Level:
         return np.diff(self.starts)
 
 
+def sum_children(values: NDArray[Any], starts: Ints) -> NDArray[np.float64]:
+    """(N,) -> (C,): sums over the children of each context; 0 where there is none."""
+    sums = np.zeros(len(starts) - 1)
+    full = np.flatnonzero(np.diff(starts))
+    if len(full):
+        sums[full] = np.add.reduceat(values, starts[full], dtype=np.float64)
+    return sums
+
+
 def merge(grams: Grams, block: int = 1 << 24) -> list[Level]:
     """All runs as one trie. Level 0 holds the single words, each at its own place, whether it was seen or not."""
     vocab = len(grams.unigrams)
     everything = np.arange(vocab, dtype=np.int32)
     levels = [Level(everything, np.array([0, vocab]), grams.unigrams, np.zeros(0, np.int32))]
-    places = [everything for _ in grams.runs]                    # where each run's grams of the order before have gone
+    places: list[Ints] = [everything] * len(grams.runs)          # where each run's grams of the order before have gone
     for k in range(len(grams.runs[0]) if grams.runs else 0):
         orders = [run[k] for run in grams.runs]
         level, places = _merge_order(orders, places, len(levels[-1]), vocab, block)
@@ -151,10 +162,14 @@ def merge(grams: Grams, block: int = 1 << 24) -> list[Level]:
     return levels
 
 
-def _merge_order(orders: list[Order], places: list[Ints], contexts: int, vocab: int, block: int) -> tuple[Level, list[Ints]]:
-    if len(orders) == 1 and places[0].size == contexts:          # nothing to merge with: names are already right
+def _merge_order(
+    orders: list[Order], places: list[Ints], contexts: int, vocab: int, block: int
+) -> tuple[Level, list[Ints]]:
+    """One order of all runs, and where each run's grams have gone. Contexts are taken in ranges, to bound memory."""
+    if len(orders) == 1:                                         # nothing to merge with: the places are already right
         only = orders[0]
-        return Level(only.words, _starts(only.contexts, contexts), only.counts, only.suffixes), [np.arange(len(only), dtype=np.int32)]
+        level = Level(only.words, _starts(only.contexts, contexts), only.counts, only.suffixes)
+        return level, [np.arange(len(only), dtype=np.int32)]
     total = sum(map(len, orders))
     words, counts, suffixes = [], [], []
     starts = np.zeros(contexts + 1, np.int64)
@@ -186,7 +201,7 @@ def _starts(contexts: Ints, number: int) -> Ints:
 
 def _ranges(contexts: int, parts: int) -> Iterator[tuple[int, int]]:
     cuts = np.linspace(0, contexts, max(parts, 1) + 1).astype(int)
-    return ((int(first), int(last)) for first, last in zip(cuts[:-1], cuts[1:]))
+    return pairwise(cuts.tolist())
 
 
 def _slice(order: Order, place: Ints, first: int, last: int) -> Order:

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers (2^64 / φ is the first); the top bits are the slot
+HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers, 2^64 / φ first; the top bits are the slot
 
 
 FEW = 256   # up to here the search alone is quicker than the steps around it

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
@@ -28,8 +29,8 @@ class NGramSettings:
     order: int = 5                  # tokens in a gram: the one foretold and the order - 1 before it
     estimator: Literal["kneser-ney", "add-k", "mle"] = "kneser-ney"  # how counts become probabilities
     k: float = 1.0                  # what add-k adds to every count
-    cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen at most so often are left out; the last holds for all higher orders
-    prune: float = 0.0              # grams that change the perplexity by less than this share are left out (Stolcke 1998)
+    cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen so often or less are left out; the last holds on
+    prune: float = 0.0              # grams that raise the perplexity by less than this share are left out (Stolcke)
     memory: int = 1024              # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
 
     def __post_init__(self) -> None:
@@ -40,7 +41,8 @@ class NGramSettings:
         if self.k != 1 and self.estimator != "add-k":
             raise UserError(f"model.k={self.k:g} belongs to model.estimator=add-k, and this is {self.estimator}.")
         if self.cutoffs and (self.cutoffs[0] != 0 or list(self.cutoffs) != sorted(self.cutoffs)):
-            raise UserError(f"model.cutoffs={','.join(map(str, self.cutoffs))}: they begin with 0 (single words stay) and never fall, as in 0,0,1.")
+            given = ",".join(map(str, self.cutoffs))
+            raise UserError(f"model.cutoffs={given}: they begin with 0 (words stay) and never fall, as in 0,0,1.")
         if self.prune < 0:
             raise UserError(f"model.prune={self.prune:g} is below 0; try 1e-8, or 0 to keep every gram.")
 
@@ -50,6 +52,9 @@ class NGram(LanguageModel):
     Settings = NGramSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 22}
 
+    answered: Tap
+    log_prob_1: Tensor
+
     def __init__(self, settings: NGramSettings, vocab: int):
         super().__init__()
         self.settings, self.vocab = settings, vocab
@@ -57,7 +62,7 @@ class NGram(LanguageModel):
         self.reach = settings.order - 1
         self.answered = Tap()                                   # (B, T): the order that answered
         self.set_tables(_empty(vocab, self.order))
-        self.register_load_state_dict_pre_hook(_make_room)
+        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
 
     # Learning
 
@@ -77,20 +82,24 @@ class NGram(LanguageModel):
         self.set_tables(tables)
 
     def set_tables(self, tables: list[Table]) -> None:
-        device = self.log_prob_1.device if hasattr(self, "log_prob_1") else None
         with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
             for order, table in enumerate(tables, 1):
-                self.register_buffer(f"log_prob_{order}", torch.from_numpy(np.log(table.prob)).float().to(device))
+                self._set("log_prob", order, np.log(table.prob).astype(np.float32))
                 if order < self.order:
-                    self.register_buffer(f"backoff_{order}", torch.from_numpy(np.log(table.backoff)).float().to(device))
+                    self._set("backoff", order, np.log(table.backoff).astype(np.float32))
                 if order > 1:
-                    self.register_buffer(f"words_{order}", torch.from_numpy(table.words).int().to(device))
-                    self.register_buffer(f"starts_{order}", torch.from_numpy(table.starts).to(device))
+                    self._set("words", order, table.words.astype(np.int32))
+                    self._set("starts", order, table.starts)
         self._lookups: dict[int, Lookup] = {}
+
+    def _set(self, name: str, order: int, values: NDArray[Any]) -> None:
+        device = self.log_prob_1.device if hasattr(self, "log_prob_1") else None
+        self.register_buffer(f"{name}_{order}", torch.from_numpy(values).to(device))
 
     def _apply(self, *args: Any, **kwargs: Any) -> "NGram":
         self._lookups = {}                                       # they belong to the device they were made on
-        return super()._apply(*args, **kwargs)
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self
 
     # Answering
 
@@ -104,13 +113,14 @@ class NGram(LanguageModel):
         children = []
         for order in range(self.order, 1, -1):
             row, child = self._children(order, contexts[order - 2])
-            children.append((row, self._table("words", order)[child], self._table("log_prob", order)[child] + weight[row]))
+            log_prob = self.table("log_prob", order)[child] + weight[row]
+            children.append((row, self.table("words", order)[child].long(), log_prob))
             known = (contexts[order - 2] >= 0).nonzero()[:, 0]
-            weight[known] += self._table("backoff", order - 1)[contexts[order - 2][known]]
+            weight[known] += self.table("backoff", order - 1)[contexts[order - 2][known]]
         logits = self.log_prob_1 + weight[:, None]
         answered = torch.ones_like(tokens).flatten()
         for order, (row, word, log_prob) in enumerate(reversed(children), 2):
-            logits[row, word.long()] = log_prob
+            logits[row, word] = log_prob
             answered[row] = order
         self.answered(answered.view(tokens.shape))
         return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
@@ -122,8 +132,8 @@ class NGram(LanguageModel):
         result = self.log_prob_1.index_select(0, text.flatten())
         answered = torch.ones_like(text).flatten() if self.answered.watched else None
         for order, end, context, gram in self._grams(text, self.order):
-            direct = _take(self._table("log_prob", order), gram.clamp(min=0))
-            backed_off = result.index_select(0, end) + _take(self._table("backoff", order - 1), context)
+            direct = _take(self.table("log_prob", order), gram.clamp(min=0))
+            backed_off = result.index_select(0, end) + _take(self.table("backoff", order - 1), context)
             result.index_copy_(0, end, torch.where(gram >= 0, direct, backed_off))
             if answered is not None:
                 answered[end[gram >= 0]] = order
@@ -132,7 +142,7 @@ class NGram(LanguageModel):
         return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
 
     def _contexts(self, text: Tensor) -> list[Tensor]:
-        """contexts[k - 1]: the place of the gram of k words that ends at each token behind the state; -1: there is none."""
+        """contexts[k - 1]: the place of the gram of k words that ends at each token behind the state, or -1."""
         contexts = [text]
         for _, end, _, gram in self._grams(text, self.order - 1):
             contexts.append(torch.full_like(text, -1))
@@ -140,10 +150,10 @@ class NGram(LanguageModel):
         return [context[:, self.order - 1 :].flatten() for context in contexts]
 
     def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """For each order from 2: the positions of `text` whose context is known, that context, and the gram that ends there or -1.
+        """For each order from 2: the positions whose context is known, the context, and the gram that ends there or -1.
 
-        The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions, and
-        those nobody looks at.
+        The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions,
+        and those nobody looks at.
         """
         flat = text.flatten()
         end, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
@@ -155,7 +165,7 @@ class NGram(LanguageModel):
 
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
-            starts, words = self._table("starts", order), self._table("words", order)
+            starts, words = self.table("starts", order), self.table("words", order)
             contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
             self._lookups[order] = Lookup(contexts * self.vocab + words)
         return self._lookups[order]
@@ -163,12 +173,13 @@ class NGram(LanguageModel):
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
         """Every gram of `order` that goes on from the contexts: whose row it is, and its place."""
         row = (context >= 0).nonzero()[:, 0]
-        starts = self._table("starts", order)
+        starts = self.table("starts", order)
         first, sizes = starts[context[row]], starts[context[row] + 1] - starts[context[row]]
-        offset = torch.arange(int(sizes.sum()), device=context.device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
-        return row.repeat_interleave(sizes), first.repeat_interleave(sizes) + offset
+        before = sizes.cumsum(0) - sizes                         # children of the rows above
+        child = torch.arange(int(sizes.sum()), device=context.device) + (first - before).repeat_interleave(sizes)
+        return row.repeat_interleave(sizes), child
 
-    def _table(self, name: str, order: int) -> Tensor:
+    def table(self, name: str, order: int) -> Tensor:
         table: Tensor = getattr(self, f"{name}_{order}")
         return table
 
@@ -180,10 +191,11 @@ def _take(table: Tensor, places: Tensor) -> Tensor:
 
 def _empty(vocab: int, order: int) -> list[Table]:
     """Before anything is counted every word is as likely as any other."""
-    none = np.zeros(0, np.int32)
-    tables = [Table(np.arange(vocab), np.array([0, vocab]), np.zeros(vocab, np.int32), np.full(vocab, 1 / vocab), np.ones(vocab))]
-    for k in range(2, order + 1):
-        tables.append(Table(none, np.zeros((vocab if k == 2 else 0) + 1, np.int64), none, np.zeros(0), np.zeros(0)))
+    none, nothing = np.zeros(0, np.int32), np.zeros(0)
+    everything = np.arange(vocab)
+    tables = [Table(everything, np.array([0, vocab]), everything, np.full(vocab, 1 / vocab), np.ones(vocab))]
+    for contexts in [vocab, *[0] * (order - 2)][: order - 1]:
+        tables.append(Table(none, np.zeros(contexts + 1, np.int64), none, nothing, nothing))
     return tables
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.models.grams import Level
+from chainrule.models.grams import Level, sum_children
 from chainrule.models.smoothing import Floats, Table, dropped
 
 Keep = NDArray[np.bool_]
@@ -21,7 +21,7 @@ def prune_by_count(tables: list[Table], levels: Sequence[Level], cutoffs: Sequen
 
 
 def prune_by_entropy(tables: list[Table], threshold: float) -> list[Table]:
-    """Drop, from the highest order down, each gram whose loss would raise the perplexity by less than `threshold`, a share."""
+    """Drop, from the highest order down, grams without which the perplexity rises by less than a share `threshold`."""
     keep: list[Keep] = [np.ones(len(table.words), bool) for table in tables]
     histories = _history_log_probs(tables)
     needed = np.zeros(len(tables[-1].words), bool)
@@ -32,7 +32,7 @@ def prune_by_entropy(tables: list[Table], threshold: float) -> list[Table]:
         tables[order - 1].backoff = _left_over(table, lower, keep[order], tables[order - 1].backoff)
         needed = np.zeros(len(tables[order - 1].words), bool)
         needed[table.suffixes[keep[order]]] = True
-        needed |= _sums(table, keep[order]) > 0
+        needed |= sum_children(keep[order], table.starts) > 0
     return _take(tables, keep)
 
 
@@ -46,12 +46,17 @@ def _history_log_probs(tables: list[Table]) -> list[Floats]:
 
 
 def _divergence(table: Table, lower: Floats, history: Floats) -> Floats:
-    """(N,) the relative entropy, in nats per word, between the model with and without each gram by itself.
+    """(N,) the relative entropy, in nats per word, between the model with and without each gram by itself:
 
-    p(h) { p(w|h) [log p(w|h) - log p(w|h') - log α'(h)] + (1 - Σ p) [log α(h) - log α'(h)] }, α' the back-off without the gram.
+    p(h) { p(w|h) [log p(w|h) - log p(w|h') - log α'(h)] + (1 - Σ p) [log α(h) - log α'(h)] }
+
+    where α is the back-off weight of h and α' what it becomes without the gram.
     """
-    spread = lambda values: np.repeat(values, table.sizes)  # noqa: E731
-    mass, room = 1 - _sums(table, table.prob), 1 - _sums(table, lower)
+
+    def spread(values: Floats) -> Floats:
+        return np.repeat(values, table.sizes)
+
+    mass, room = 1 - sum_children(table.prob, table.starts), 1 - sum_children(lower, table.starts)
     mass, room = np.maximum(mass, 1e-12), np.maximum(room, 1e-12)
     alpha = np.log(spread(mass / room))
     without = np.log((spread(mass) + table.prob) / (spread(room) + lower))
@@ -62,19 +67,10 @@ def _divergence(table: Table, lower: Floats, history: Floats) -> Floats:
 
 def _left_over(table: Table, lower: Floats, keep: Keep, before: Floats) -> Floats:
     """The back-off weights that make each context's probabilities sum to one again."""
-    mass, room = 1 - _sums(table, table.prob * keep), 1 - _sums(table, lower * keep)
-    changed = _sums(table, ~keep) > 0
+    mass, room = 1 - sum_children(table.prob * keep, table.starts), 1 - sum_children(lower * keep, table.starts)
+    changed = sum_children(~keep, table.starts) > 0
     weights: Floats = np.where(changed, np.maximum(mass, 0) / np.maximum(room, 1e-12), before)
     return weights
-
-
-def _sums(table: Table, values: NDArray[np.generic]) -> Floats:
-    """(C,) over the children of each context."""
-    sums = np.zeros(len(table.starts) - 1)
-    full = table.sizes > 0
-    if len(values):
-        sums[full] = np.add.reduceat(values, table.starts[:-1][full], dtype=np.float64)
-    return sums
 
 
 def _take(tables: list[Table], keep: list[Keep]) -> list[Table]:
@@ -83,8 +79,9 @@ def _take(tables: list[Table], keep: list[Keep]) -> list[Table]:
     places = np.arange(len(tables[0].words))
     for order in range(1, len(tables)):
         table, kept = tables[order], keep[order]
-        sizes = _sums(table, kept).astype(np.int64)[keep[order - 1]]
+        sizes = sum_children(kept, table.starts).astype(np.int64)[keep[order - 1]]
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        taken.append(Table(table.words[kept], starts, places[table.suffixes[kept]], table.prob[kept], table.backoff[kept]))
+        suffixes = places[table.suffixes[kept]]
+        taken.append(Table(table.words[kept], starts, suffixes, table.prob[kept], table.backoff[kept]))
         places = np.cumsum(kept) - 1
     return taken

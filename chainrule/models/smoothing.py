@@ -3,8 +3,8 @@
     p(w | h) = table(hw)                 if hw is in the tables
              = backoff(h) · p(w | h')    otherwise; h' is h without its first word, and backoff is 1 where h is unknown
 
-Orders 2 … n are `Level`s of grams (see grams.py), level 0 the single words. Below the highest order only grams that begin
-with the boundary have a whole context; those are counted as the highest order is.
+Orders 2 … n are `Level`s of grams (see grams.py), level 0 the single words. Below the highest order only grams that
+begin with the boundary have a whole context; those are counted as the highest order is.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.model import BOUNDARY
-from chainrule.models.grams import Ints, Level
+from chainrule.models.grams import Ints, Level, sum_children
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Table:
 
 
 def estimate(levels: Sequence[Level], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> list[Table]:
-    """The tables of all orders. A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off (`dropped` says which)."""
+    """The tables of all orders. A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off."""
     fill = _ESTIMATORS[estimator]
     whole = _whole(levels)
     tables: list[Table] = []
@@ -44,8 +44,8 @@ def estimate(levels: Sequence[Level], estimator: str, k: float, cutoffs: Sequenc
     for order, level in enumerate(levels):
         above = levels[order + 1] if order + 1 < len(levels) else None
         suffixes = level.suffixes if order else np.zeros(len(level), np.int32)
-        evidence = Evidence(level, above, whole[order], lower[suffixes], dropped(level, order, cutoffs), k, len(levels[0]))
-        prob, left = fill(evidence)
+        drop = dropped(level, order, cutoffs)
+        prob, left = fill(Evidence(level, above, whole[order], lower[suffixes], drop, k, vocab=len(levels[0])))
         if tables:
             tables[-1].backoff = left
         tables.append(Table(level.words, level.starts, suffixes, prob, np.ones(len(level))))
@@ -72,12 +72,7 @@ class Evidence:
     vocab: int
 
     def per_context(self, values: NDArray[Any]) -> Floats:
-        """(C,) sums over the children of each context; 0 where there is none."""
-        sums = np.zeros(len(self.level.starts) - 1)
-        full = self.level.sizes > 0
-        if len(values):
-            sums[full] = np.add.reduceat(values, self.level.starts[:-1][full], dtype=np.float64)
-        return sums
+        return sum_children(values, self.level.starts)
 
     def spread(self, values: Floats) -> Floats:
         """(N,) each context's value, for each of its children."""
@@ -93,7 +88,9 @@ class Evidence:
 def kneser_ney(evidence: Evidence) -> tuple[Floats, Floats]:
     """Interpolated modified Kneser–Ney (Chen & Goodman 1998):
 
-    p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h'),  c below the highest order = how many different words come before hw.
+    p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h')
+
+    Below the highest order c is the number of different words seen before a gram, not how often it was seen.
     """
     counts = evidence.level.counts
     if evidence.above is not None:
@@ -123,12 +120,14 @@ def maximum_likelihood(evidence: Evidence) -> tuple[Floats, Floats]:
     counts = evidence.level.counts
     total = evidence.per_context(counts)
     some = np.maximum(total, 1)
-    lost = np.zeros_like(some) if evidence.dropped is None else evidence.per_context(counts * evidence.dropped) / some
+    lost = np.zeros_like(some)
+    if evidence.dropped is not None:
+        lost = evidence.per_context(counts * evidence.dropped) / some
     return counts / evidence.spread(some), np.where(total > 0, evidence.left_over(lost), 1)
 
 
 def add_k(evidence: Evidence) -> tuple[Floats, Floats]:
-    """p(w | h) = (c(hw) + k) / (c(h·) + kV) for whole contexts; the shorter ones, which only an unknown context asks for, are uniform."""
+    """p(w | h) = (c(hw) + k) / (c(h·) + kV). Shorter contexts, which only an unknown one asks for, are uniform."""
     counts = evidence.level.counts
     total = evidence.per_context(counts) + evidence.k * evidence.vocab
     prob = np.where(evidence.whole, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
@@ -149,6 +148,6 @@ def _whole(levels: Sequence[Level]) -> list[NDArray[np.bool_]]:
     begins = [levels[0].words == BOUNDARY]
     for level in levels[1:]:
         begins.append(np.repeat(begins[-1], level.sizes))
-    begins[0] = np.zeros(len(levels[0]), bool)                   # a word by itself, the boundary too, has lost its context
+    begins[0] = np.zeros(len(levels[0]), bool)                   # a word by itself has lost its context
     begins[-1] = np.ones(len(levels[-1]), bool)
     return begins

@@ -1,0 +1,238 @@
+"""ARPA files: back-off n-grams as text, the form that KenLM, SRILM and speech recognisers read and write.
+
+    \\data\\                       one line an order: how many grams it has
+    ngram 1=10001
+    \\1-grams:
+    -2.35<TAB>the<TAB>-0.72        log10 p(the), the gram, log10 of its back-off weight (none at the highest order)
+
+The boundary is one token here and two words there: <s> where it begins a gram, </s> where it ends one.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError
+from chainrule.files import write_aside
+from chainrule.model import BOUNDARY
+from chainrule.models.grams import Ints
+from chainrule.models.lookup import Lookup
+from chainrule.models.ngram import NGram, NGramSettings
+from chainrule.models.smoothing import Table
+from chainrule.progress import bar
+from chainrule.text.tokenizer import Tokenizer, word_tokenizer
+
+BEGIN, END = "<s>", "</s>"
+NEVER = -99.0            # how ARPA files write log10 0
+LINES = 1 << 18          # lines written or read at a time
+Text = np.dtypes.StringDType()
+
+
+def write_arpa(model: Any, tokenizer: Tokenizer, path: Path) -> None:
+    if not isinstance(model, NGram):
+        raise UserError(f"an ARPA file holds an n-gram model, and this is {type(model).__name__}. Train one with --kind ngram.")
+    total = sum(len(model.table("log_prob", order)) for order in range(1, model.order + 1))
+    with write_aside(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file, bar("writing ARPA", total, "grams") as advance:
+        file.write("\\data\\\n")
+        for order in range(1, model.order + 1):
+            file.write(f"ngram {order}={len(model.table('log_prob', order)) + (order == 1)}\n")
+        for order, first, lines in _sections(model, _names(tokenizer)):
+            file.write(f"\n\\{order}-grams:\n" if first else "")
+            file.write("\n".join(lines) + "\n" if lines else "")
+            advance(len(lines))
+        file.write("\n\\end\\\n")
+
+
+def _names(tokenizer: Tokenizer) -> NDArray[Any]:
+    names = [END] + [tokenizer.token(id) for id in range(1, len(tokenizer))]
+    if clash := {BEGIN, END} & set(names[1:]):
+        raise UserError(f"the vocabulary has the word {clash.pop()}, which an ARPA file keeps for the ends of a sentence. Train on a text without it.")
+    return np.array(names, dtype=Text)
+
+
+def _sections(model: NGram, names: NDArray[Any]) -> Iterator[tuple[int, bool, list[str]]]:
+    """(order, whether it begins the section, lines), in pieces."""
+    texts = names.copy()                                         # the grams of the order before, as contexts
+    texts[BOUNDARY] = BEGIN
+    for order in range(1, model.order + 1):
+        prob = _log10(model.table("log_prob", order))
+        backoff = _log10(model.table("backoff", order)) if order < model.order else None
+        if order == 1:
+            start = "" if backoff is None else f"\t{_number(backoff[:1])[0]}"
+            yield 1, True, [f"{NEVER:g}\t{BEGIN}{start}"]
+            grams = names
+        else:
+            starts, words = model.table("starts", order).cpu().numpy(), model.table("words", order).cpu().numpy()
+            spaced = np.strings.add(texts, " ")
+            grams = np.strings.add(np.repeat(spaced, np.diff(starts)), names[words])
+            texts = grams
+        for at in range(0, max(len(grams), 1), LINES):
+            part = slice(at, at + LINES)
+            lines = np.strings.add(np.strings.add(_number(prob[part]), "\t"), grams[part])
+            if backoff is not None:
+                weights = _number(backoff[part])
+                if order == 1 and at == 0:
+                    weights[BOUNDARY] = "0"                      # nothing follows </s>; the weight is that of <s>
+                lines = np.strings.add(np.strings.add(lines, "\t"), weights)
+            yield order, order > 1 and at == 0, lines.tolist()
+
+
+def _log10(logs: torch.Tensor) -> NDArray[np.float64]:
+    return np.maximum(logs.double().cpu().numpy() / math.log(10), NEVER)
+
+
+def _number(values: NDArray[np.float64]) -> NDArray[Any]:
+    return values.astype(np.float32).astype(Text)
+
+
+def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
+    """The model of an ARPA file and the words it knows."""
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    with file:
+        reader = _Reader(path, file)
+        sizes = reader.header()
+        with bar("reading ARPA", sum(sizes), "grams") as advance:
+            words, first = _unigrams(*reader.section(1, sizes, advance))
+            tables, lookups = [first], []
+            for order in range(2, len(sizes) + 1):
+                table, lookup = _table(reader, order, sizes, words, lookups, advance)
+                tables.append(table)
+                lookups.append(lookup)
+        reader.end()
+    model = NGram(NGramSettings(order=len(sizes)), len(words))
+    model.set_tables(tables)
+    return model, word_tokenizer(list(words)[1:])
+
+
+class _Reader:
+    """Lines with their numbers, for messages that name the place."""
+
+    def __init__(self, path: Path, file: TextIO):
+        self.path, self.file, self.line = path, file, 0
+
+    def wrong(self, what: str) -> UserError:
+        return UserError(f"{self.path}, line {self.line}: {what}.")
+
+    def next(self) -> str:
+        """The next line that is not blank."""
+        for line in self.file:
+            self.line += 1
+            if stripped := line.strip():
+                return stripped
+        raise self.wrong("the file ends here, before \\end\\; it is cut short")
+
+    def header(self) -> list[int]:
+        try:
+            found = self.next()
+        except UnicodeDecodeError:
+            raise self.wrong("this is not text; a binary model must be exported as ARPA first") from None
+        if found != "\\data\\":
+            raise self.wrong(f"an ARPA file begins with \\data\\, and this begins with {found[:40]!r}")
+        sizes: list[int] = []
+        while (line := self.next()).startswith("ngram "):
+            order, _, size = line[6:].partition("=")
+            if not (order.strip().isdigit() and size.strip().isdigit()) or int(order) != len(sizes) + 1:
+                raise self.wrong(f"{line!r} should be ngram {len(sizes) + 1}=<a number>")
+            sizes.append(int(size))
+        if not sizes or line != "\\1-grams:":
+            raise self.wrong(f"{line[:40]!r} where \\1-grams: was expected")
+        return sizes
+
+    def section(self, order: int, sizes: list[int], advance: Any) -> tuple[NDArray[np.float64], list[list[str]], NDArray[np.float64]]:
+        """log10 p (N,), one list of words a position of the gram, log10 back-off (N,)."""
+        if order > 1 and (found := self.next()) != f"\\{order}-grams:":
+            raise self.wrong(f"{found[:60]!r} where \\{order}-grams: was expected; order {order - 1} has {sizes[order - 2]:,} grams by its header")
+        probs, backoffs, columns = [], [], [[] for _ in range(order)]  # type: ignore[var-annotated]
+        for at in range(0, sizes[order - 1], LINES):
+            want = min(LINES, sizes[order - 1] - at)
+            fields = self._fields(list(islice(self.file, want)), order, want, at, sizes[order - 1])
+            probs.append(self._floats(fields[0]))
+            for column, words in zip(columns, fields[1 : order + 1]):
+                column.extend(words)
+            backoffs.append(self._floats(fields[order + 1]))
+            self.line += want
+            advance(want)
+        empty = np.zeros(0)
+        return np.concatenate([empty, *probs]), columns, np.concatenate([empty, *backoffs])
+
+    def _fields(self, lines: list[str], order: int, want: int, at: int, size: int) -> list[list[str]]:
+        """The lines turned into columns: probability, words, back-off (0 where a line has none)."""
+        rows = [line.split() for line in lines]
+        for offset, row in enumerate(rows):
+            if len(row) == order + 1:
+                row.append("0")
+            elif len(row) != order + 2:
+                self.line += offset + 1
+                if not row or row[0].startswith("\\"):
+                    raise self.wrong(f"order {order} ends after {at + offset:,} grams, and the header says {size:,}")
+                raise self.wrong(f"a gram of order {order} has a number, {order} words and perhaps a number, not {len(row)} fields")
+        if len(rows) < want:
+            self.line += len(rows)
+            raise self.wrong(f"order {order} ends after {at + len(rows):,} grams, and the header says {size:,}")
+        return [list(column) for column in zip(*rows)]
+
+    def _floats(self, words: list[str]) -> NDArray[np.float64]:
+        try:
+            return np.array(words, dtype=np.float64)
+        except ValueError:
+            raise self.wrong("a probability or back-off weight below this line is not a number") from None
+
+    def end(self) -> None:
+        if (found := self.next()) != "\\end\\":
+            raise self.wrong(f"{found[:60]!r} where \\end\\ was expected; the last order has more grams than its header says")
+
+
+def _unigrams(prob: NDArray[np.float64], columns: list[list[str]], backoff: NDArray[np.float64]) -> tuple[dict[str, int], Table]:
+    """Ids for the words, the boundary at 0 and <unk> at 1; and their table."""
+    order = {word: row for row, word in enumerate(columns[0])}
+    words = {word: id for id, word in enumerate([END, "<unk>", *(w for w in order if w not in (BEGIN, END, "<unk>"))])}
+    table = Table(np.arange(len(words)), np.array([0, len(words)]), np.zeros(len(words), np.int32), np.zeros(len(words)), np.ones(len(words)))
+    known = [word for word in words if word in order]
+    rows, ids = [order[word] for word in known], [words[word] for word in known]
+    table.prob[ids] = _linear(prob[rows])
+    table.backoff[ids] = _linear(backoff[rows])
+    if BEGIN in order:
+        table.backoff[BOUNDARY] = _linear(backoff[[order[BEGIN]]])[0]
+    return words, table
+
+
+def _table(reader: _Reader, order: int, sizes: list[int], words: dict[str, int], lookups: list[Lookup], advance: Any) -> tuple[Table, Lookup]:
+    began = reader.line
+    prob, columns, backoff = reader.section(order, sizes, advance)
+    ids = {**words, BEGIN: BOUNDARY}
+    try:
+        grams = [np.fromiter(map(ids.__getitem__, column), np.int64, len(column)) for column in columns]
+    except KeyError as error:
+        raise reader.wrong(f"order {order} has the word {error.args[0]!r}, which is not among the single words") from None
+    context = torch.from_numpy(grams[0])
+    for lookup, column in zip(lookups, grams[1:-1]):
+        context = lookup.find(context * len(words) + torch.from_numpy(column)).long()
+        if bool((context < 0).any()):
+            row = int((context < 0).nonzero()[0])
+            reader.line = began + 2 + row
+            raise reader.wrong(f"the gram {' '.join(column[row] for column in columns)!r} has a context that order {order - 1} does not list")
+    keys = context * len(words) + torch.from_numpy(grams[-1])
+    keys, place = keys.sort()
+    if bool((keys[1:] == keys[:-1]).any()):
+        raise reader.wrong(f"order {order} lists a gram twice")
+    contexts = len(lookups[-1].keys) if lookups else len(words)
+    starts = torch.searchsorted(keys, torch.arange(contexts + 1) * len(words)).numpy()
+    table = Table(grams[-1][place.numpy()].astype(np.int32), starts, _none(place), _linear(prob[place.numpy()]), _linear(backoff[place.numpy()]))
+    return table, Lookup(keys)
+
+
+def _none(like: torch.Tensor) -> Ints:
+    return np.zeros(len(like), np.int32)                         # suffixes serve only to estimate
+
+
+def _linear(log10: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(log10 <= NEVER, 0, 10.0 ** np.maximum(log10, NEVER))
