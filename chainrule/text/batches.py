@@ -1,0 +1,145 @@
+"""Tokens into batches. A batch is a pure function of the tokens, the seed and the step, so going on from a step is instant.
+
+For networks `Windows` (shuffled) and `Streams` (in order, with a state that is carried on); for evaluation `stream`, the
+whole text in order; for models that begin afresh with each text, `texts`.
+
+Shapes: B rows, T tokens. Every row is cut from one int64 tensor (B, T + 1): `tokens` is all but its last column, `targets`
+all but its first.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY, Batch
+
+BLOCK = 1 << 22        # tokens looked through at a time for texts
+
+
+class Windows:
+    """Windows of the stream, shuffled: each epoch visits every window once, in a new order.
+
+    The few tokens that fill no window are left out at one end or the other, drawn anew each epoch.
+    """
+
+    def __init__(self, tokens: NDArray[np.unsignedinteger], rows: int, length: int, seed: int):
+        _refuse_short(tokens, length)
+        self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
+        self.windows, self.spare = divmod(len(tokens) - 1, length)
+        self._epoch = -1
+        self._starts = np.empty(0, np.int64)
+
+    def at(self, step: int) -> Batch:
+        epochs, places = np.divmod(np.arange(step * self.rows, (step + 1) * self.rows), self.windows)
+        starts = np.concatenate([self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        """Where the windows of an epoch begin, in the order in which they are visited."""
+        if epoch != self._epoch:
+            chance = np.random.default_rng((self.seed, epoch))
+            offset = chance.integers(self.spare + 1)
+            self._epoch, self._starts = epoch, chance.permutation(self.windows) * self.length + offset
+        return self._starts
+
+
+class Streams:
+    """`rows` contiguous streams, for truncated back-propagation: each row goes on at step s + 1 where step s ended.
+
+    After `steps` steps they begin again. What fills no step is left out at the end in even epochs, at the beginning in odd ones.
+    """
+
+    def __init__(self, tokens: NDArray[np.unsignedinteger], rows: int, length: int):
+        _refuse_short(tokens, rows * length)
+        self.tokens, self.rows, self.length = tokens, rows, length
+        self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
+
+    def at(self, step: int) -> Batch:
+        epoch, place = divmod(step, self.steps)
+        begin = (epoch % 2) * self.spare + place * self.length
+        starts = begin + np.arange(self.rows) * (self.steps * self.length)
+        return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
+
+
+def stream(tokens: NDArray[np.unsignedinteger], size: int, overlap: int = 0) -> Iterator[Batch]:
+    """The whole stream in order as (1, size) pieces, the last maybe shorter.
+
+    Each piece but the first begins `overlap` tokens earlier, for context, and skips those targets.
+    """
+    if not 0 <= overlap < size:
+        raise ValueError(f"overlap {overlap} is not within 0 and {size - 1}")
+    begin, done = 0, 0
+    while done < len(tokens) - 1:
+        end = min(begin + size, len(tokens) - 1)
+        piece = torch.from_numpy(tokens[begin : end + 1].astype(np.int64))[None]
+        yield _batch(piece, skips=torch.tensor([done - begin]) if done > begin else None)
+        done, begin = end, end - overlap
+
+
+def texts(tokens: NDArray[np.unsignedinteger], length: int | None, limit: int) -> Iterator[Batch]:
+    """Each text of a stream that begins with a boundary, as a row that begins with the boundary.
+
+    A text of more than `length` targets is cut, and each piece begins afresh. Rows of like length share a batch of at
+    most `limit` targets, padding included (a single longer row excepted).
+    """
+    for starts, ends in _spans(tokens):
+        starts, sizes = _cut(starts, ends, length)
+        order = np.argsort(sizes, kind="stable")
+        starts, sizes = starts[order], sizes[order]
+        row = 0
+        while row < len(sizes):
+            rows = sizes[row : row + 1 + limit // sizes[row]]          # ascending, so the last is the width
+            fitting = np.searchsorted(rows * np.arange(1, len(rows) + 1), limit, "right")
+            last = row + max(int(fitting), 1)
+            yield _padded(tokens, starts[row:last], sizes[row:last])
+            row = last
+
+
+def _spans(tokens: NDArray[np.unsignedinteger]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Where the targets of the texts begin and end (the closing boundary included), some texts at a time."""
+    begin = 1
+    for block in range(1, len(tokens), BLOCK):
+        ends = np.flatnonzero(tokens[block : block + BLOCK] == BOUNDARY) + block + 1
+        if block + BLOCK >= len(tokens) and (len(ends) == 0 or ends[-1] < len(tokens)):
+            ends = np.append(ends, len(tokens))
+        if len(ends):
+            yield np.concatenate([[begin], ends[:-1]]), ends
+            begin = int(ends[-1])
+
+
+def _cut(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Starts and sizes of the pieces of at most `length` targets."""
+    if length is None:
+        return starts, ends - starts
+    pieces = -(-(ends - starts) // length)
+    number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)    # of each piece within its text
+    cuts = np.repeat(starts, pieces) + number * length
+    return cuts, np.minimum(np.repeat(ends, pieces) - cuts, length)
+
+
+def _padded(tokens: NDArray[np.unsignedinteger], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Batch:
+    place = np.arange(sizes.max())
+    real = place < sizes[:, None]                                       # (B, T)
+    rows = np.full((len(sizes), len(place) + 1), BOUNDARY, np.int64)
+    rows[:, 1:][real] = tokens[(starts[:, None] + place)[real]]
+    return _batch(torch.from_numpy(rows), lengths=torch.from_numpy(sizes.astype(np.int64)))
+
+
+def _gather(tokens: NDArray[np.unsignedinteger], places: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(tokens[places].astype(np.int64))
+
+
+def _batch(rows: Tensor, lengths: Tensor | None = None, skips: Tensor | None = None) -> Batch:
+    return Batch(rows[:, :-1], rows[:, 1:], lengths, skips)
+
+
+def _refuse_short(tokens: NDArray[np.unsignedinteger], length: int) -> None:
+    if len(tokens) <= length:
+        raise UserError(
+            f"the text is shorter than the context: {len(tokens) - 1} tokens to predict, {length} wanted at once. "
+            f"Give more text, or a shorter context or fewer rows."
+        )

@@ -1,0 +1,218 @@
+"""Small languages whose entropy is known, so that one can say how far from the truth a model is.
+
+Each is a machine: from a state, characters follow with given probabilities, and each leads to one next state. So a text
+has one path, and its true cost in bits is a sum along it. The entropy per character is exact for machines with finitely
+many states (their stationary distribution times the entropy of each state) and for brackets; for `hidden` it lies between
+two bounds less than a millionth of a bit apart (Cover & Thomas, theorem 4.5.1).
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from random import Random
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+
+from chainrule.errors import UserError, did_you_mean
+
+State: TypeAlias = Hashable
+Choices: TypeAlias = Mapping[str, tuple[float, State]]
+"""What may come next: character -> (probability, the state after it)."""
+
+
+def surprise(probabilities: Iterable[float]) -> float:
+    """The entropy of a distribution, in bits."""
+    return -sum(p * math.log2(p) for p in probabilities if p > 0)
+
+
+class Language:
+    name: ClassVar[str]
+    idea: ClassVar[str]                                # one line for people
+    start: ClassVar[State] = ""
+
+    def after(self, state: State) -> Choices:
+        raise NotImplementedError
+
+    def text(self, characters: int, seed: int = 1) -> str:
+        chance, state, written = Random(f"{self.name} {seed}").random, self.start, []
+        for _ in range(characters):
+            left = chance()
+            for character, (probability, follows) in self.after(state).items():  # noqa: B007: the last one stays
+                left -= probability
+                if left < 0:
+                    break
+            written.append(character)
+            state = follows
+        return "".join(written)
+
+    def bits(self, text: str) -> float:
+        """What the text costs by the true probabilities; infinite if the language cannot say it."""
+        total, state = 0.0, self.start
+        for character in text:
+            probability, state = self.after(state).get(character, (0.0, None))
+            if probability == 0:
+                return math.inf
+            total -= math.log2(probability)
+        return total
+
+    @cached_property
+    def bits_per_character(self) -> float:
+        """Exact for finitely many states: how often each is visited, times the entropy of what follows it."""
+        states = self._reachable()
+        moves = np.zeros((len(states), len(states)))
+        for state, row in states.items():
+            for probability, follows in self.after(state).values():
+                moves[row, states[follows]] += probability
+        balance = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])     # visits do not change, and sum to 1
+        visits = np.linalg.lstsq(balance, np.append(np.zeros(len(states)), 1.0), rcond=None)[0]
+        return float(sum(visits[row] * surprise(p for p, _ in self.after(state).values()) for state, row in states.items()))
+
+    def _reachable(self) -> dict[State, int]:
+        found, waiting = {self.start: 0}, [self.start]
+        while waiting:
+            for _, follows in self.after(waiting.pop()).values():
+                if follows not in found:
+                    found[follows] = len(found)
+                    waiting.append(follows)
+        return found
+
+
+class Die(Language):
+    name = "die"
+    idea = "a weighted die rolled again and again; nothing before a character tells of it"
+    faces: ClassVar[Choices] = {str(face + 1): (weight, "") for face, weight in enumerate((1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 32))}
+
+    def after(self, state: State) -> Choices:
+        return self.faces
+
+
+class Markov(Language):
+    name = "markov"
+    idea = "each letter depends on the one before it, and on nothing else; a bigram can be exact"
+    start = "a"
+    chain: ClassVar[Mapping[State, Choices]] = {
+        "a": {"b": (0.7, "b"), "c": (0.2, "c"), "a": (0.1, "a")},
+        "b": {"a": (0.5, "a"), "d": (0.4, "d"), "b": (0.1, "b")},
+        "c": {"d": (0.8, "d"), "a": (0.2, "a")},
+        "d": {"a": (0.6, "a"), "c": (0.3, "c"), "d": (0.1, "d")},
+    }
+
+    def after(self, state: State) -> Choices:
+        return self.chain[state]
+
+
+class Rhythm(Language):
+    name = "rhythm"
+    idea = "bars of 1000 or 1010, a coin toss each; only one who counts the beats knows where a bar begins"
+    bars: ClassVar[Mapping[State, Choices]] = {
+        "": {"1": (1.0, "1")},
+        "1": {"0": (1.0, "10")},
+        "10": {"0": (0.5, "10?"), "1": (0.5, "10?")},
+        "10?": {"0": (1.0, "")},
+    }
+
+    def after(self, state: State) -> Choices:
+        return self.bars[state]
+
+
+class Sums(Language):
+    name = "sums"
+    idea = "digits, then their sum modulo 10, a line each; only one who adds knows the last digit"
+    start = (0, "first")
+    stop: ClassVar[float] = 1 / 5                      # chance that a digit is the last of its line
+
+    def after(self, state: State) -> Choices:
+        total, place = state  # type: ignore[misc]
+        if place == "=":
+            return {str(total): (1.0, (0, "end"))}
+        if place == "end":
+            return {"\n": (1.0, (0, "first"))}
+        more = 1.0 if place == "first" else 1 - self.stop
+        digits = {str(digit): (more / 10, ((total + digit) % 10, "more")) for digit in range(10)}
+        return digits if place == "first" else {"=": (self.stop, (total, "=")), **digits}
+
+
+class Brackets(Language):
+    """The depth is a random walk: up with `deeper`, down otherwise; at depth 0, a new line or up with `first`."""
+
+    name = "brackets"
+    idea = "brackets of three kinds, nested; each must be closed by its own kind, however far back it was opened"
+    pairs: ClassVar[Mapping[str, str]] = {"(": ")", "[": "]", "{": "}"}
+    first: ClassVar[float] = 0.75
+    deeper: ClassVar[float] = 0.4
+
+    def after(self, state: State) -> Choices:
+        assert isinstance(state, str)                  # the brackets still to come, the nearest last
+        up = self.deeper if state else self.first
+        closing = state[-1:] or "\n"
+        opened = {left: (up / len(self.pairs), state + right) for left, right in self.pairs.items()}
+        return {closing: (1 - up, state[:-1]), **opened}
+
+    @cached_property
+    def bits_per_character(self) -> float:
+        """Visits to depth d + 1 are visits to depth d times up / down: a geometric series."""
+        down = 1 - self.deeper
+        above = (self.first / down) / (1 - self.deeper / down)       # visits to all depths above 0, for each to depth 0
+        ground = 1 / (1 + above)
+        kinds = math.log2(len(self.pairs))
+        on_ground = surprise((self.first, 1 - self.first)) + self.first * kinds
+        on_top = surprise((self.deeper, down)) + self.deeper * kinds
+        return ground * on_ground + (1 - ground) * on_top
+
+
+class Hidden(Language):
+    """A hidden Markov model. The state is the belief: how likely each hidden state is, given the text so far."""
+
+    name = "hidden"
+    idea = "three hidden states take turns and show themselves only through noisy letters"
+    letters: ClassVar[str] = "abcd"
+    moves: ClassVar[np.ndarray] = np.array([[0.1, 0.85, 0.05], [0.05, 0.1, 0.85], [0.85, 0.05, 0.1]])
+    emits: ClassVar[np.ndarray] = np.array([[0.85, 0.05, 0.05, 0.05], [0.05, 0.6, 0.3, 0.05], [0.1, 0.05, 0.1, 0.75]])
+    start = (1 / 3, 1 / 3, 1 / 3)
+
+    def after(self, state: State) -> Choices:
+        joint = np.asarray(state)[:, None] * self.emits              # (hidden, letter)
+        chances = joint.sum(0)
+        beliefs = (joint / chances).T @ self.moves
+        return {
+            letter: (chance, tuple(belief))
+            for letter, chance, belief in zip(self.letters, chances.tolist(), beliefs.tolist())
+        }
+
+    def text(self, characters: int, seed: int = 1) -> str:
+        """The same language, said by walking the hidden states, which is quicker than following the belief."""
+        chance, written = Random(f"{self.name} {seed}"), []
+        state = chance.choices(range(3), self.start)[0]  # type: ignore[arg-type]
+        moves, emits = (np.cumsum(table, 1).tolist() for table in (self.moves, self.emits))
+        for _ in range(characters):
+            written += chance.choices(self.letters, cum_weights=emits[state])
+            state = chance.choices(range(3), cum_weights=moves[state])[0]
+        return "".join(written)
+
+    @cached_property
+    def bits_per_character(self) -> float:
+        return sum(self.bounds()) / 2
+
+    def bounds(self, length: int = 9) -> tuple[float, float]:
+        """H(letter | length letters before it, and the hidden state before them) <= entropy <= H(letter | length letters before it)."""
+        visits = np.linalg.matrix_power(self.moves, 1000)[0]
+        known = sum(visit * self._conditional(np.eye(3)[state], length) for state, visit in enumerate(visits))
+        return float(known), self._conditional(visits, length)
+
+    def _conditional(self, belief: np.ndarray, length: int) -> float:
+        """H(letter | length letters before it) from a belief, over all texts of that length."""
+        weights = belief[None, :]                                    # (texts, hidden): p(text, hidden state that comes next)
+        for _ in range(length):
+            weights = np.einsum("th,hl,hn->tln", weights, self.emits, self.moves).reshape(-1, 3)
+        joint = weights @ self.emits                                 # (texts, letters)
+        return float(-(joint * np.log2(joint / joint.sum(1, keepdims=True))).sum())
+
+
+LANGUAGES: Mapping[str, Language] = {made.name: made for made in (Die(), Markov(), Hidden(), Brackets(), Rhythm(), Sums())}
+
+
+def language(name: str) -> Language:
+    if name not in LANGUAGES:
+        raise UserError(f"unknown language {name}.{did_you_mean(name, LANGUAGES) or ' Known: ' + ', '.join(LANGUAGES) + '.'}")
+    return LANGUAGES[name]

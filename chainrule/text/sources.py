@@ -1,0 +1,251 @@
+"""Where text comes from: files, folders, globs, packed files, stdin; read as UTF-8 in bounded pieces, cut into documents.
+
+A file is one document, unless lines that hold only the separator cut it into several. Text is taken as it is: only a
+byte order mark is dropped. What cannot be text is refused with the offset of the byte that gives it away.
+"""
+
+import codecs
+import glob
+import gzip
+import hashlib
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+import zstandard
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.files import write_aside
+from chainrule.recipe import Text
+
+BLOCK = 1 << 20                      # bytes read at a time
+PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
+LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
+SPACE = re.compile(r"\s(?=\S*\Z)")   # the last white space
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a part of one: bytes `begin` to `end` of what it holds, once unpacked."""
+
+    path: Path
+    begin: int = 0
+    end: int | None = None
+
+    def fingerprint(self) -> tuple[str, int, int | None, int, int, int, int]:
+        """What changes when the file does."""
+        found = self.path.stat()
+        return (str(self.path.resolve()), self.begin, self.end, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
+    """The files that one word of a command names, in order. `-` is stdin, kept in `spool` since it is read more than once."""
+    if word == "-":
+        return [Source(keep_stdin(spool))]
+    path = Path(word).expanduser()
+    if path.is_dir():
+        return _in_folder(path)
+    if path.exists():
+        return [Source(path)]
+    if glob.has_magic(word):
+        return _in_glob(str(path))
+    near = [str(path.parent / other.name) for other in _children(path.parent)]
+    raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), near) or did_you_mean(word, known)}")
+
+
+def _in_folder(folder: Path) -> list[Source]:
+    inside = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    visible = (path for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    found = [Source(path) for path in visible if _looks_like_text(path)]
+    if not found:
+        raise UserError(f"the folder {folder} holds no text: no file in it that is not hidden, empty or binary.")
+    return found
+
+
+def _in_glob(pattern: str) -> list[Source]:
+    found = [Source(Path(name)) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file()]
+    if not found:
+        raise UserError(f"no file matches {pattern}. Try the pattern with ls, or name a folder.")
+    return found
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(islice(folder.iterdir(), 1000)) if folder.is_dir() else []
+
+
+def _looks_like_text(path: Path) -> bool:
+    with closing(unpacked(Source(path))) as blocks:
+        first = next(blocks, b"")
+    return bool(first) and b"\0" not in first
+
+
+def keep_stdin(folder: Path) -> Path:
+    """Stdin as a file named by what is in it, so that the same text is recognised."""
+    digest = hashlib.sha256()
+    path = folder / f"stdin-{uuid4().hex}.txt"
+    with write_aside(path) as aside, aside.open("wb") as file:
+        while block := sys.stdin.buffer.read(BLOCK):
+            digest.update(block)
+            file.write(block)
+    kept = folder / f"stdin-{digest.hexdigest()}.txt"
+    if kept.exists():
+        path.unlink()
+    else:
+        path.rename(kept)
+    return kept
+
+
+def unpacked(source: Source) -> Iterator[bytes]:
+    """The bytes of a source in blocks."""
+    path = source.path
+    try:
+        with path.open("rb") as file:
+            if path.suffix in OPENERS:
+                yield from _part(OPENERS[path.suffix](file), source.begin, source.end)
+            else:
+                file.seek(source.begin)
+                yield from _part(_plain(file), 0, None if source.end is None else source.end - source.begin)
+    except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged and cannot be unpacked ({error}). Fetch or pack it again.") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _plain(file: BinaryIO) -> Iterator[bytes]:
+    while block := file.read(BLOCK):
+        yield block
+
+
+def _gzip(file: BinaryIO) -> Iterator[bytes]:
+    with gzip.open(file) as inside:
+        while block := inside.read(BLOCK):
+            yield block
+
+
+def _xz(file: BinaryIO) -> Iterator[bytes]:
+    with lzma.open(file) as inside:
+        while block := inside.read(BLOCK):
+            yield block
+
+
+def _zstd(file: BinaryIO) -> Iterator[bytes]:
+    """Frame by frame; the library's own reader would take a file cut short for a whole one."""
+    frame = None
+    while packed := file.read(PACKED_BLOCK):
+        while packed:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            block = frame.decompress(packed)
+            if block:
+                yield block
+            packed = frame.unused_data if frame.eof else b""
+            frame = None if frame.eof else frame
+    if frame is not None:
+        raise EOFError("it ends too early")
+
+
+OPENERS = {".gz": _gzip, ".xz": _xz, ".zst": _zstd}
+
+
+def _part(blocks: Iterator[bytes], begin: int, end: int | None) -> Iterator[bytes]:
+    """Bytes `begin` to `end` of a stream."""
+    offset = 0
+    for block in blocks:
+        if end is not None and offset >= end:
+            return
+        part = block[max(begin - offset, 0) : None if end is None else end - offset]
+        offset += len(block)
+        if part:
+            yield part
+
+
+def read(source: Source, errors: str = "strict") -> Iterator[str]:
+    """The text of a source in pieces; a piece may end anywhere between two characters."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
+    offset = source.begin
+    for block in unpacked(source):
+        _refuse_binary(source.path, block, offset)
+        text = _decode(decoder, block, offset, source.path)
+        if offset == 0:
+            text = text.removeprefix("\ufeff")
+        offset += len(block)
+        if text:
+            yield text
+    if rest := _decode(decoder, b"", offset, source.path):
+        yield rest
+
+
+def _refuse_binary(path: Path, block: bytes, offset: int) -> None:
+    if offset == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path} is UTF-16, and chainrule reads UTF-8. Convert it: iconv -f utf-16 -t utf-8 {path} > new.txt")
+    if (place := block.find(b"\0")) >= 0:
+        raise UserError(f"{path} is binary: it has a NUL byte at offset {offset + place}, and chainrule reads text. Name text files only.")
+
+
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:
+    try:
+        return decoder.decode(block, final=not block)
+    except UnicodeDecodeError as error:
+        place = offset - (len(error.object) - len(block)) + error.start
+        byte = error.object[error.start]
+        raise UserError(
+            f"{path} is not UTF-8: byte 0x{byte:02x} at offset {place} ({error.reason}). "
+            f"Convert the file, or take text.errors=replace to put U+FFFD there."
+        ) from None
+
+
+def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, str]]:
+    """(number, piece of text): documents in order, numbered from 0, none empty.
+
+    A piece ends at the end of a line or, within a long line, behind white space if there is any.
+    """
+    number = 0
+    for source in sources:
+        wrote = False
+        for piece in _cut_at_separators(at_line_ends(read(source, settings.errors)), settings.separator):
+            if piece is None:
+                number += wrote
+                wrote = False
+            else:
+                wrote = True
+                yield number, piece
+        number += wrote
+
+
+def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for chunk in chunks:
+        rest += chunk
+        end = rest.rfind("\n") + 1
+        if not end and len(rest) >= LONG_LINE:
+            found = SPACE.search(rest, len(rest) - LONG_LINE // 2)
+            end = found.end() if found else len(rest)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _cut_at_separators(pieces: Iterable[str], separator: str) -> Iterator[str | None]:
+    """The text between separators; None where one stood."""
+    line = re.compile(rf"^{re.escape(separator)}\r?$\n?", re.MULTILINE)
+    at_start = True                                    # whether this piece begins a line
+    for piece in pieces:
+        begin = 0
+        for found in line.finditer(piece) if separator and separator in piece else ():
+            if found.start() > 0 or at_start:
+                if found.start() > begin:
+                    yield piece[begin : found.start()]
+                yield None
+                begin = found.end()
+        if begin < len(piece):
+            yield piece[begin:]
+        at_start = piece.endswith("\n")

@@ -1,0 +1,136 @@
+"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): pieces of words, learned from the text, that can spell anything.
+
+Text is first split as GPT-4's tokenizer does: words with the space before them, numbers by three digits, punctuation,
+white space. Here every run is bounded, so that a word of 100 MB costs no more than as much prose. No match looks at what
+stands before it, and only `\\s(?!\\S)` at what follows: hence a text may be cut wherever a match ends.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import models, pre_tokenizers, trainers
+
+from chainrule.errors import UserError
+from chainrule.recipe import Text
+from chainrule.text.units.bytes import BYTE_LEVEL, BYTES
+from chainrule.text.units.unit import BOUNDARY_NAME, ByteUnit, Ids, Spec, bpe_model, tokenizer_json, vocabulary
+
+SPLIT = "|".join([
+    r"'(?i:[sdmt]|ll|ve|re)",
+    r"[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]{1,128}",
+    r"\p{N}{1,3}",
+    r" ?[^\s\p{L}\p{M}\p{N}]{1,128}[\r\n]{0,128}",
+    r"\s{0,128}[\r\n]{1,128}",
+    r"\s{1,128}(?!\S)",
+    r"\s{1,128}",
+])
+REACH = 512                        # no match, with what it looks at, is longer
+EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")   # places where a match ends whatever stands around them
+BATCH = 1 << 16                    # characters encoded at a time on one core
+SMALLEST = 257                     # the boundary and the bytes
+SAMPLE = 64 << 20                  # characters that the pieces are learned from
+
+
+class BPE(ByteUnit):
+    name = "bpe"
+
+    def __init__(self, spec: Spec):
+        self.names = vocabulary(spec)
+        self.spellings = [b"", *(bytes(map(BYTES.__getitem__, name)) for name in self.names[1:])]
+        self.tokenizer = HuggingFace.from_str(json.dumps(spec))
+
+    @classmethod
+    def spec(cls, names: Sequence[str] = (), merges: Iterable[Sequence[str]] = ()) -> Spec:
+        split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
+        vocab = {name: id for id, name in enumerate([BOUNDARY_NAME, *names])}
+        return tokenizer_json(
+            bpe_model(vocab, [list(merge) for merge in merges]),
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]},
+            decoder=BYTE_LEVEL,
+        )
+
+    @classmethod
+    def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
+        if settings.vocab is not None and settings.vocab < SMALLEST:
+            raise UserError(f"text.vocab={settings.vocab} is too small for bpe: {SMALLEST} ids are the boundary and the bytes.")
+        sample, characters = even_sample(chunks, SAMPLE)
+        learner = HuggingFace(models.BPE())
+        learner.pre_tokenizer = HuggingFace.from_str(json.dumps(cls.spec())).pre_tokenizer
+        trainer = trainers.BpeTrainer(
+            vocab_size=(settings.vocab or fitting_vocab(characters)) - 1,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learner.train_from_iterator(sample, trainer)
+        learned = json.loads(learner.to_str())
+        return cls.spec(vocabulary(learned), learned["model"]["merges"])
+
+    def encode(self, text: str) -> Ids:
+        return np.concatenate([np.empty(0, np.uint32), *self.encode_many(list(self._batches(text)))])
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        return hugging_face_ids(self.tokenizer, texts)
+
+    def cut(self, text: str) -> int:
+        return last_match(EASY_CUT, text) or self._hard_cut(text)
+
+    def _hard_cut(self, text: str) -> int:
+        """Where the last match ends of which all is known."""
+        matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        return max((start for _, (start, _) in matches if start <= len(text) - REACH), default=0)
+
+    def _batches(self, text: str) -> Iterable[str]:
+        return easy_slices(EASY_CUT, text, BATCH)
+
+
+def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:
+    for text in texts:
+        text.encode()              # `tokenizers` says only that a lone surrogate is no string
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [np.array(encoding.ids, np.uint32) for encoding in encoded]
+
+
+def fitting_vocab(characters: int) -> int:
+    """A power of two near the root of the text's length: 1,024 for 1 MB, 8,192 for 100 MB, 32,768 for 1 GB."""
+    return 2 ** min(max(round(math.log2(max(characters, 1)) / 2), 9), 15)
+
+
+def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
+    """Chunks evenly spread over the text, `limit` characters at most, and how long the whole is."""
+    sample: list[str] = []
+    stride = kept = characters = 0
+    for number, chunk in enumerate(chunks):
+        characters += len(chunk)
+        if number % (1 << stride) == 0:
+            sample.append(chunk[:limit])
+            kept += len(sample[-1])
+        while kept > limit and len(sample) > 1:      # every second one goes
+            stride += 1
+            sample = sample[::2]
+            kept = sum(map(len, sample))
+    return sample, characters
+
+
+def last_match(pattern: re.Pattern[str], text: str) -> int:
+    """Where `pattern` last matches within the text; 0 if nowhere. It looks at the end first."""
+    size = 256
+    while True:
+        start = max(len(text) - size, 1)
+        places = [found.start() for found in pattern.finditer(text, start) if found.start() < len(text)]
+        if places or start == 1:
+            return places[-1] if places else 0
+        size *= 16
+
+
+def easy_slices(pattern: re.Pattern[str], text: str, size: int) -> Iterable[str]:
+    """The text in slices of about `size`, cut where `pattern` matches."""
+    start = 0
+    while start < len(text):
+        found = pattern.search(text, start + size) if start + size < len(text) else None
+        end = found.start() if found else len(text)
+        yield text[start:end]
+        start = end

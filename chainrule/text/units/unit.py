@@ -1,0 +1,151 @@
+"""What a tokenizer counts in: the part that differs between bytes, characters, words and pieces of words.
+
+A unit is read from one tokenizer.json, which Hugging Face's `tokenizers` reads too and takes the same way. A unit may
+know a faster road to the same ids. Each says where a text can be cut (`cut`) so that its parts give the ids of the whole.
+"""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.recipe import Text
+
+Ids: TypeAlias = NDArray[np.uint32]
+Spec: TypeAlias = dict[str, Any]
+"""A tokenizer.json, parsed."""
+
+BOUNDARY_NAME = "<|endoftext|>"
+"""Id 0 of the lossless units. It is in the vocabulary but not among the added tokens, so no text can spell it."""
+
+
+class Pieces(Protocol):
+    """Tokens one at a time into text, given out as soon as it is whole."""
+
+    def feed(self, id: int) -> str: ...
+
+    def finish(self) -> str:
+        """What is left when no more tokens come."""
+
+
+class Unit:
+    name: ClassVar[str]
+    lossless: bool = True                  # every text comes back exactly
+    lines: bool = False                    # each line is a text of its own
+    names: Sequence[str]                   # of every token, without white space
+
+    def encode(self, text: str) -> Ids:
+        """The ids of a text that `cut` could have given."""
+        raise NotImplementedError
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        return [self.encode(text) for text in texts]
+
+    def cut(self, text: str) -> int:
+        """How far a text can be encoded before what follows it is known; 0 if nowhere."""
+        return len(text)
+
+    def last(self, text: str) -> Ids:
+        """The ids of what is left when nothing follows."""
+        return self.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        pieces = self.pieces()
+        return "".join(map(pieces.feed, tokens)) + pieces.finish()
+
+    def pieces(self) -> Pieces:
+        raise NotImplementedError
+
+    def show(self, id: int) -> str:
+        return self.names[id]
+
+
+class ByteUnit(Unit):
+    """A unit whose every token is a string of bytes, so that any text, known or not, comes back."""
+
+    spellings: Sequence[bytes]             # of every token; the boundary's is empty
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return b"".join(map(self.spellings.__getitem__, tokens)).decode("utf-8", "replace")
+
+    def pieces(self) -> Pieces:
+        return BytePieces(self.spellings)
+
+    def show(self, id: int) -> str:
+        try:
+            return visible(self.spellings[id].decode()) or self.names[id]
+        except UnicodeDecodeError:
+            return "".join(f"\\x{byte:02x}" for byte in self.spellings[id])
+
+
+class BytePieces:
+    def __init__(self, spellings: Sequence[bytes]):
+        self.spellings = spellings
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, id: int) -> str:
+        return self.decoder.decode(self.spellings[id])
+
+    def finish(self) -> str:
+        return self.decoder.decode(b"", final=True)
+
+
+def visible(text: str) -> str:
+    """Text with its white space drawn, for people."""
+    drawn = text.translate({ord(" "): "·", ord("\n"): "↵", ord("\t"): "⇥", ord("\r"): "␍"})
+    return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in drawn)
+
+
+def nameable(token: str) -> str:
+    """A token's name with white space and unprintable characters written as code points: one word in any file."""
+    return "".join(char if char.isprintable() and not char.isspace() else f"<U+{ord(char):04X}>" for char in token)
+
+
+def tokenizer_json(model: Spec, pre_tokenizer: Spec | None = None, decoder: Spec | None = None, normalizer: Spec | None = None) -> Spec:
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def bpe_model(vocab: dict[str, int], merges: list[Any], byte_fallback: bool = False) -> Spec:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": False,
+        "vocab": vocab,
+        "merges": merges,
+    }
+
+
+def frame(spec: Spec) -> Spec:
+    """A tokenizer.json without what was learned: what tells one unit from another."""
+    model = {name: value for name, value in spec["model"].items() if name not in ("vocab", "merges")}
+    return {**spec, "model": model}
+
+
+def vocabulary(spec: Spec) -> list[str]:
+    """The names of the tokens by id, for the units whose ids have no gap."""
+    vocab: dict[str, int] = spec["model"]["vocab"]
+    return sorted(vocab, key=vocab.__getitem__)
+
+
+def refuse_vocab(settings: Text, why: str) -> None:
+    from chainrule.errors import UserError
+
+    if settings.vocab is not None:
+        raise UserError(f"text.vocab={settings.vocab} cannot be had with text.tokenizer={settings.tokenizer}: {why}. Leave text.vocab out.")

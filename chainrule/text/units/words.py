@@ -1,0 +1,106 @@
+"""Words, as white space separates them; each line is a text of its own. Not lossless: a rare word becomes <unk>.
+
+White space is ASCII's, as it is for KenLM. The newline itself is the name of id 0 in the vocabulary: no word can spell
+the boundary, and `</s>` in a text is not one. One split and one look-up a word, on bytes: memory compares faster than text.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY
+from chainrule.recipe import Text
+from chainrule.text.units.unit import Ids, Spec, Unit, tokenizer_json, vocabulary
+
+UNKNOWN = "<unk>"
+RESERVED = (UNKNOWN, "<s>", "</s>")     # never words of the vocabulary: files of n-grams give them a meaning of their own
+END_OF_LINE = b"\xff"                   # stands for the newline in a split; no UTF-8 text holds this byte
+SPACE = " \t\r\v\f"
+LOOK_UP = 1 << 15                       # bytes split at a time: the words stay in the processor's cache
+
+
+class Vocabulary(dict[bytes, int]):
+    def __missing__(self, word: bytes) -> int:
+        return 1
+
+
+class Words(Unit):
+    name = "words"
+    lossless = False
+    lines = True
+
+    def __init__(self, spec: Spec):
+        self.names = ["</s>", *vocabulary(spec)[1:]]
+        self.ids = Vocabulary((name.encode(), id) for id, name in enumerate(self.names) if id != BOUNDARY)
+        self.ids[END_OF_LINE] = BOUNDARY
+
+    @classmethod
+    def spec(cls, words: Iterable[str] = ()) -> Spec:
+        vocab = {name: id for id, name in enumerate(["\n", UNKNOWN, *words])}
+        lines = {"type": "Split", "pattern": {"String": "\n"}, "behavior": "Isolated", "invert": False}
+        spaces = {"type": "Split", "pattern": {"Regex": r"[ \t\r\x0b\x0c]+"}, "behavior": "Removed", "invert": False}
+        return tokenizer_json(
+            {"type": "WordLevel", "vocab": vocab, "unk_token": UNKNOWN},
+            normalizer={"type": "Replace", "pattern": {"Regex": r"\n\z"}, "content": ""},
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [lines, spaces]},
+        )
+
+    @classmethod
+    def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
+        """Chunks must not end within a word."""
+        if settings.vocab is not None and settings.vocab < 3:
+            raise UserError(f"text.vocab={settings.vocab} is too small for words: two ids are the boundary and {UNKNOWN}.")
+        counts: Counter[bytes] = Counter()
+        for chunk in chunks:
+            counts.update(chunk.encode().split())
+        for name in RESERVED:
+            counts.pop(name.encode(), None)
+        kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
+        room = None if settings.vocab is None else settings.vocab - 2
+        return cls.spec(word.decode() for _, word in kept[:room])
+
+    def encode(self, text: str) -> Ids:
+        parts = [self._look_up(part) for part in slices(text.encode())]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+
+    def _look_up(self, text: bytes) -> Ids:
+        words = text.replace(b"\n", b" " + END_OF_LINE + b" ").split()
+        return np.fromiter(map(self.ids.__getitem__, words), np.uint32, len(words))
+
+    def cut(self, text: str) -> int:
+        """Before the last newline, which is no boundary if the text should end with it; else behind the last space."""
+        newline = text.rfind("\n")
+        return newline if newline > 0 else 1 + max(text.rfind(space) for space in SPACE)
+
+    def last(self, text: str) -> Ids:
+        return self.encode(text.removesuffix("\n"))
+
+    def pieces(self) -> "WordPieces":
+        return WordPieces(self.names)
+
+
+class WordPieces:
+    """Words with a space between them, and lines."""
+
+    def __init__(self, names: list[str]):
+        self.names = names
+        self.in_line = False
+
+    def feed(self, id: int) -> str:
+        space = " " if self.in_line and id != BOUNDARY else ""
+        self.in_line = id != BOUNDARY
+        return space + (self.names[id] if self.in_line else "\n")
+
+    def finish(self) -> str:
+        return ""
+
+
+def slices(text: bytes) -> Iterator[bytes]:
+    """The text in slices of about LOOK_UP bytes, each behind a newline or space of the one before."""
+    start = 0
+    while start < len(text):
+        end = min((found + 1 for found in (text.find(b"\n", start + LOOK_UP), text.find(b" ", start + LOOK_UP)) if found >= 0), default=len(text))
+        yield text[start:end]
+        start = end
