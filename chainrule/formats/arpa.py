@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from chainrule.errors import UserError
 from chainrule.files import write_aside
 from chainrule.model import BOUNDARY
-from chainrule.models.grams import Ints
 from chainrule.models.lookup import Lookup
 from chainrule.models.ngram import NGram, NGramSettings
-from chainrule.models.smoothing import Table
+from chainrule.models.smoothing import Floats, Table
 from chainrule.progress import bar
-from chainrule.text.tokenizer import Tokenizer, word_tokenizer
+from chainrule.text.tokenizer import Tokenizer
+from chainrule.text.units.words import UNKNOWN, Words
 
 BEGIN, END = "<s>", "</s>"
 NEVER = -99.0            # how ARPA files write log10 0
@@ -36,58 +36,57 @@ Text = np.dtypes.StringDType()
 
 def write_arpa(model: Any, tokenizer: Tokenizer, path: Path) -> None:
     if not isinstance(model, NGram):
-        raise UserError(f"an ARPA file holds an n-gram model, and this is {type(model).__name__}. Train one with --kind ngram.")
+        raise UserError(f"an ARPA file holds an n-gram; this is {type(model).__name__}. Train one with --kind ngram.")
     total = sum(len(model.table("log_prob", order)) for order in range(1, model.order + 1))
-    with write_aside(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file, bar("writing ARPA", total, "grams") as advance:
+    with bar("writing ARPA", total, "grams") as advance, write_aside(path) as aside, _open(aside) as file:
         file.write("\\data\\\n")
         for order in range(1, model.order + 1):
             file.write(f"ngram {order}={len(model.table('log_prob', order)) + (order == 1)}\n")
-        for order, first, lines in _sections(model, _names(tokenizer)):
-            file.write(f"\n\\{order}-grams:\n" if first else "")
-            file.write("\n".join(lines) + "\n" if lines else "")
+        for lines in _sections(model, _names(tokenizer)):
+            file.write("\n".join(lines) + "\n")
             advance(len(lines))
         file.write("\n\\end\\\n")
+
+
+def _open(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", newline="\n")
 
 
 def _names(tokenizer: Tokenizer) -> NDArray[Any]:
     names = [END] + [tokenizer.token(id) for id in range(1, len(tokenizer))]
     if clash := {BEGIN, END} & set(names[1:]):
-        raise UserError(f"the vocabulary has the word {clash.pop()}, which an ARPA file keeps for the ends of a sentence. Train on a text without it.")
+        raise UserError(f"the vocabulary has {clash.pop()}, which ARPA files keep for the ends of a sentence.")
     return np.array(names, dtype=Text)
 
 
-def _sections(model: NGram, names: NDArray[Any]) -> Iterator[tuple[int, bool, list[str]]]:
-    """(order, whether it begins the section, lines), in pieces."""
+def _sections(model: NGram, names: NDArray[Any]) -> Iterator[list[str]]:
+    """All lines of all orders, in pieces."""
     texts = names.copy()                                         # the grams of the order before, as contexts
     texts[BOUNDARY] = BEGIN
+    grams = names
     for order in range(1, model.order + 1):
+        yield ["", f"\\{order}-grams:"]
         prob = _log10(model.table("log_prob", order))
         backoff = _log10(model.table("backoff", order)) if order < model.order else None
         if order == 1:
-            start = "" if backoff is None else f"\t{_number(backoff[:1])[0]}"
-            yield 1, True, [f"{NEVER:g}\t{BEGIN}{start}"]
-            grams = names
+            yield ["\t".join([f"{NEVER:g}", BEGIN, *([] if backoff is None else _number(backoff[:1]))])]
         else:
-            starts, words = model.table("starts", order).cpu().numpy(), model.table("words", order).cpu().numpy()
-            spaced = np.strings.add(texts, " ")
-            grams = np.strings.add(np.repeat(spaced, np.diff(starts)), names[words])
-            texts = grams
-        for at in range(0, max(len(grams), 1), LINES):
+            sizes = np.diff(model.table("starts", order).cpu().numpy())
+            words = names[model.table("words", order).cpu().numpy()]
+            texts = grams = np.strings.add(np.repeat(np.strings.add(texts, " "), sizes), words)
+        if backoff is not None and order == 1:
+            backoff[BOUNDARY] = 0                                # that was the weight of <s>; nothing follows </s>
+        for at in range(0, len(grams), LINES):
             part = slice(at, at + LINES)
-            lines = np.strings.add(np.strings.add(_number(prob[part]), "\t"), grams[part])
-            if backoff is not None:
-                weights = _number(backoff[part])
-                if order == 1 and at == 0:
-                    weights[BOUNDARY] = "0"                      # nothing follows </s>; the weight is that of <s>
-                lines = np.strings.add(np.strings.add(lines, "\t"), weights)
-            yield order, order > 1 and at == 0, lines.tolist()
+            columns = [_number(prob[part]), grams[part], *([] if backoff is None else [_number(backoff[part])])]
+            yield ["\t".join(line) for line in zip(*(column.tolist() for column in columns))]
 
 
-def _log10(logs: torch.Tensor) -> NDArray[np.float64]:
+def _log10(logs: torch.Tensor) -> Floats:
     return np.maximum(logs.double().cpu().numpy() / math.log(10), NEVER)
 
 
-def _number(values: NDArray[np.float64]) -> NDArray[Any]:
+def _number(values: Floats) -> NDArray[Any]:
     return values.astype(np.float32).astype(Text)
 
 
@@ -102,7 +101,8 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         sizes = reader.header()
         with bar("reading ARPA", sum(sizes), "grams") as advance:
             words, first = _unigrams(*reader.section(1, sizes, advance))
-            tables, lookups = [first], []
+            tables = [first]
+            lookups: list[Lookup] = []
             for order in range(2, len(sizes) + 1):
                 table, lookup = _table(reader, order, sizes, words, lookups, advance)
                 tables.append(table)
@@ -110,7 +110,7 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         reader.end()
     model = NGram(NGramSettings(order=len(sizes)), len(words))
     model.set_tables(tables)
-    return model, word_tokenizer(list(words)[1:])
+    return model, Tokenizer.from_spec(Words.spec(list(words)[2:]))
 
 
 class _Reader:
@@ -147,10 +147,11 @@ class _Reader:
             raise self.wrong(f"{line[:40]!r} where \\1-grams: was expected")
         return sizes
 
-    def section(self, order: int, sizes: list[int], advance: Any) -> tuple[NDArray[np.float64], list[list[str]], NDArray[np.float64]]:
+    def section(self, order: int, sizes: list[int], advance: Any) -> tuple[Floats, list[list[str]], Floats]:
         """log10 p (N,), one list of words a position of the gram, log10 back-off (N,)."""
         if order > 1 and (found := self.next()) != f"\\{order}-grams:":
-            raise self.wrong(f"{found[:60]!r} where \\{order}-grams: was expected; order {order - 1} has {sizes[order - 2]:,} grams by its header")
+            more = f"the header gives order {order - 1} {sizes[order - 2]:,} grams"
+            raise self.wrong(f"{found[:60]!r} where \\{order}-grams: was expected; {more}")
         probs, backoffs, columns = [], [], [[] for _ in range(order)]  # type: ignore[var-annotated]
         for at in range(0, sizes[order - 1], LINES):
             want = min(LINES, sizes[order - 1] - at)
@@ -174,13 +175,14 @@ class _Reader:
                 self.line += offset + 1
                 if not row or row[0].startswith("\\"):
                     raise self.wrong(f"order {order} ends after {at + offset:,} grams, and the header says {size:,}")
-                raise self.wrong(f"a gram of order {order} has a number, {order} words and perhaps a number, not {len(row)} fields")
+                wanted = f"a number, {order} words, perhaps a number"
+                raise self.wrong(f"a gram of order {order} is {wanted}; not {len(row)} fields")
         if len(rows) < want:
             self.line += len(rows)
             raise self.wrong(f"order {order} ends after {at + len(rows):,} grams, and the header says {size:,}")
         return [list(column) for column in zip(*rows)]
 
-    def _floats(self, words: list[str]) -> NDArray[np.float64]:
+    def _floats(self, words: list[str]) -> Floats:
         try:
             return np.array(words, dtype=np.float64)
         except ValueError:
@@ -188,14 +190,17 @@ class _Reader:
 
     def end(self) -> None:
         if (found := self.next()) != "\\end\\":
-            raise self.wrong(f"{found[:60]!r} where \\end\\ was expected; the last order has more grams than its header says")
+            more = "the last order has more grams than the header says"
+            raise self.wrong(f"{found[:60]!r} where \\end\\ was expected; {more}")
 
 
-def _unigrams(prob: NDArray[np.float64], columns: list[list[str]], backoff: NDArray[np.float64]) -> tuple[dict[str, int], Table]:
+def _unigrams(prob: Floats, columns: list[list[str]], backoff: Floats) -> tuple[dict[str, int], Table]:
     """Ids for the words, the boundary at 0 and <unk> at 1; and their table."""
+    own = (BEGIN, END, UNKNOWN)
     order = {word: row for row, word in enumerate(columns[0])}
-    words = {word: id for id, word in enumerate([END, "<unk>", *(w for w in order if w not in (BEGIN, END, "<unk>"))])}
-    table = Table(np.arange(len(words)), np.array([0, len(words)]), np.zeros(len(words), np.int32), np.zeros(len(words)), np.ones(len(words)))
+    words = {word: id for id, word in enumerate([END, UNKNOWN, *(word for word in order if word not in own)])}
+    everything = np.arange(len(words))
+    table = Table(everything, np.array([0, len(words)]), everything, np.zeros(len(words)), np.ones(len(words)))
     known = [word for word in words if word in order]
     rows, ids = [order[word] for word in known], [words[word] for word in known]
     table.prob[ids] = _linear(prob[rows])
@@ -205,34 +210,33 @@ def _unigrams(prob: NDArray[np.float64], columns: list[list[str]], backoff: NDAr
     return words, table
 
 
-def _table(reader: _Reader, order: int, sizes: list[int], words: dict[str, int], lookups: list[Lookup], advance: Any) -> tuple[Table, Lookup]:
-    began = reader.line
+def _table(
+    reader: _Reader, order: int, sizes: list[int], words: dict[str, int], lookups: list[Lookup], advance: Any
+) -> tuple[Table, Lookup]:
+    """The grams of one order, sorted by context and word, and the way to find them as contexts of the next."""
     prob, columns, backoff = reader.section(order, sizes, advance)
     ids = {**words, BEGIN: BOUNDARY}
     try:
         grams = [np.fromiter(map(ids.__getitem__, column), np.int64, len(column)) for column in columns]
     except KeyError as error:
-        raise reader.wrong(f"order {order} has the word {error.args[0]!r}, which is not among the single words") from None
+        word = error.args[0]
+        raise reader.wrong(f"order {order} has the word {word!r}, which is not among the single words") from None
     context = torch.from_numpy(grams[0])
     for lookup, column in zip(lookups, grams[1:-1]):
         context = lookup.find(context * len(words) + torch.from_numpy(column)).long()
         if bool((context < 0).any()):
-            row = int((context < 0).nonzero()[0])
-            reader.line = began + 2 + row
-            raise reader.wrong(f"the gram {' '.join(column[row] for column in columns)!r} has a context that order {order - 1} does not list")
-    keys = context * len(words) + torch.from_numpy(grams[-1])
-    keys, place = keys.sort()
+            gram = " ".join(column[int((context < 0).nonzero()[0])] for column in columns)
+            raise reader.wrong(f"the gram {gram!r} above has a context that order {order - 1} does not list")
+    keys, row = (context * len(words) + torch.from_numpy(grams[-1])).sort()
     if bool((keys[1:] == keys[:-1]).any()):
         raise reader.wrong(f"order {order} lists a gram twice")
     contexts = len(lookups[-1].keys) if lookups else len(words)
     starts = torch.searchsorted(keys, torch.arange(contexts + 1) * len(words)).numpy()
-    table = Table(grams[-1][place.numpy()].astype(np.int32), starts, _none(place), _linear(prob[place.numpy()]), _linear(backoff[place.numpy()]))
+    no_suffixes = np.zeros(len(keys), np.int32)                  # they serve only to estimate
+    place = row.numpy()
+    table = Table(grams[-1][place], starts, no_suffixes, _linear(prob[place]), _linear(backoff[place]))
     return table, Lookup(keys)
 
 
-def _none(like: torch.Tensor) -> Ints:
-    return np.zeros(len(like), np.int32)                         # suffixes serve only to estimate
-
-
-def _linear(log10: NDArray[np.float64]) -> NDArray[np.float64]:
+def _linear(log10: Floats) -> Floats:
     return np.where(log10 <= NEVER, 0, 10.0 ** np.maximum(log10, NEVER))
