@@ -142,18 +142,18 @@ def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str
     if not path.exists():
         return None
     if not path.is_dir():
-        raise UserError(f"--out {path} is a file; a run is written to a folder. Choose another --out.")
+        raise UserError(f"{path} is a file; a run is written to a folder. Choose another folder.")
     if not (path / RECIPE).is_file():
         others = sorted(file.name for file in path.iterdir() if not _left_over(file))
         if others:
             more = ", …" if len(others) > 3 else ""
-            raise UserError(f"--out {path} holds files that are no run ({', '.join(others[:3])}{more}). Choose another --out.")
+            raise UserError(f"{path} holds files that are no run ({', '.join(others[:3])}{more}). Choose another folder.")
         return None
     if overwrite:
         return None
     about = read_about(path)
     if differing := differences(about, recipe.as_dict()):
-        raise UserError(f"--out {path} holds another run: {'; '.join(differing)}. Choose another --out, or replace it with --overwrite.")
+        raise UserError(f"{path} holds another run: {'; '.join(differing)}. Choose another folder, or replace it with --overwrite.")
     return about
 
 
@@ -164,8 +164,8 @@ def same_text(path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping
     for name in sorted(was.keys() | now.keys()):
         if was.get(name) != now.get(name):
             raise UserError(
-                f"--out {path} holds a run by the same recipe on other text (its {name} text differs). "
-                "Choose another --out, or replace it with --overwrite."
+                f"{path} holds a run by the same recipe on other text (its {name} text differs). "
+                "Choose another folder, or replace it with --overwrite."
             )
 
 

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
 from chainrule.recipe import TRAIN, Text, make_recipe
@@ -38,9 +38,9 @@ def of_kind(kind: str) -> list[Row]:
 
 
 def of_class(cls: type, prefix: str) -> list[Row]:
-    says = meanings(cls)
+    says, hints = meanings(cls), get_type_hints(cls)
     return [
-        {"name": f"{prefix}.{field.name}", "default": default(field), "meaning": says[field.name]}
+        {"name": f"{prefix}.{field.name}", "default": default(field), "meaning": says[field.name] + _options(hints[field.name])}
         for field in fields(cls)
     ]
 
@@ -66,5 +66,12 @@ def _merge(own: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return merged
 
 
+def _options(hint: Any) -> str:
+    return f" ({', '.join(map(str, get_args(hint)))})" if get_origin(hint) is Literal else ""
+
+
 def _plain(value: Any) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    """A value as it would be given on the command line."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -4,6 +4,8 @@ import math
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from chainrule.commands.train import summary
@@ -13,7 +15,7 @@ from chainrule.recipe import Text
 from chainrule.run import Run, load
 from chainrule.settings import make
 from chainrule.text.corpus import read_split
-from chainrule.text.sources import read_text
+from chainrule.text.sources import find, read
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import evaluate as evaluate_split
 from chainrule.use.sample import generate, stream_text
@@ -53,13 +55,22 @@ def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
 
 def score(args: Namespace) -> dict[str, Any]:
     run = load(args.run, choose_device(args.device))
-    text = read_text(args.file, reading(run, args).errors)
+    text = text_of(args.file, reading(run, args))
     pairs = token_bits(run.model, run.tokenizer, text)
     answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer.lossless)
     if not args.json:
         print_bits(pairs, answer)
     shown = {"shown": [token for token, _ in pairs], "bits": [finite(bits) for _, bits in pairs]}
     return {"run": args.run, **answer, **shown}
+
+
+def text_of(file: str, settings: Text) -> str:
+    """The whole text that one word names, stdin too."""
+    with TemporaryDirectory() as spool:
+        text = "".join(piece for source in find(file, Path(spool)) for piece in read(source, settings.errors))
+    if not text:
+        raise UserError(f"{'stdin' if file == '-' else file} is empty: there is nothing to score.")
+    return text
 
 
 def totals(bits: list[float], size: int, lossless: bool) -> dict[str, Any]:

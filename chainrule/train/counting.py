@@ -96,7 +96,7 @@ def collect(model: Any, corpus: Corpus, settings: Counting, title: str) -> tuple
 def batches(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
     """One long row with as much overlap as the model can see, or rows that each begin a text where it sees for ever."""
     if settings.length is None and model.reach is not None:
-        return stream(tokens, settings.tokens, model.reach)
+        return stream(tokens, max(settings.tokens, model.reach + 1), model.reach)
     return texts(tokens, settings.length, settings.tokens)
 
 

@@ -26,6 +26,7 @@ class Answer:
 @pytest.fixture
 def chainrule(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
 
     def call(*words):
         capsys.readouterr()

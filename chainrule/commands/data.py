@@ -1,0 +1,42 @@
+"""`chainrule data`: texts with a name, and where they are."""
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from chainrule.errors import UserError
+from chainrule.progress import short
+from chainrule.text.datasets import catalogue, get
+from chainrule.text.sources import Source
+
+
+def data(args: Namespace) -> dict[str, Any]:
+    if args.get is None:
+        return list_all(args)
+    if args.get != "get" or args.name is None:
+        raise UserError("data: say `chainrule data` for the list, or `chainrule data get NAME` for one of them.")
+    splits = get(args.name)
+    if not args.json:
+        for split, sources in splits.items():
+            print(f"{split}: {place(sources)}")
+    return {"name": args.name, "splits": {split: [asdict(source) | {"path": str(source.path)} for source in sources] for split, sources in splits.items()}}
+
+
+def list_all(args: Namespace) -> dict[str, Any]:
+    entries = catalogue()
+    if not args.json:
+        name, size = max(len(entry.name) for entry in entries), 7
+        for entry in entries:
+            print(f"{entry.name:<{name}}  {short(entry.bytes) + 'B':>{size}}  {entry.idea}  [{entry.where}]")
+    return {"texts": [asdict(entry) for entry in entries]}
+
+
+def place(sources: Sequence[Source]) -> str:
+    """One file by its name and part, many by their folder."""
+    if len(sources) > 1:
+        return f"{len(sources)} files in {os.path.commonpath([source.path for source in sources])}"
+    (source,) = sources
+    part = f", bytes {source.begin:,} to {'the end' if source.end is None else f'{source.end:,}'}" if source.begin or source.end else ""
+    return f"{source.path}{part}"

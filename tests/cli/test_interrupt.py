@@ -1,0 +1,96 @@
+"""Ctrl-C at any time: one line, exit code 130, and nothing half written."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from chainrule.run import load
+
+
+def start(words, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "chainrule", *map(str, words)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def interrupt_after(process, line):
+    """SIGINT as soon as stderr has said `line`."""
+    said = []
+    for text in process.stderr:
+        said.append(text)
+        if line in text:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    return out, "".join(said) + err
+
+
+def test_counting_that_is_stopped_leaves_nothing(chainrule, book, tmp_path, monkeypatch):
+    from chainrule.models.ngram import NGram
+
+    def stop(self, statistics):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(NGram, "update", stop)
+    answer = chainrule("train", book, "--kind", "ngram", "--out", "runs/x")
+    assert answer.code == 130
+    assert answer.err.splitlines()[-1] == "chainrule: stopped."
+    assert not (tmp_path / "runs/x").exists()
+
+
+def test_a_signal_while_torch_is_imported_is_one_line(book, tmp_path):
+    for delay in (0.3, 0.8):
+        process = start(["train", book, "--kind", "bigram"], tmp_path)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        assert process.returncode in (0, 130)
+
+
+def test_em_that_is_stopped_keeps_its_last_round_and_goes_on_as_if_nothing_had_happened(chainrule, book, tmp_path):
+    words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=300", "--device", "cpu"]
+    process = start([*words, "--out", "runs/stopped"], tmp_path)
+    _, err = interrupt_after(process, "round 3 of")
+    assert process.returncode == 130, err
+    assert "stopped by hand" in err
+    about = load(tmp_path / "runs/stopped").about
+    assert about["done"]["rounds"] >= 3
+    assert not about["done"]["finished"]
+    assert chainrule(*words, "--out", "runs/stopped").code == 0
+    assert chainrule(*words, "--out", "runs/whole").code == 0
+    stopped, whole = (load(f"runs/{name}") for name in ("stopped", "whole"))
+    assert stopped.about["files"] == whole.about["files"]
+    assert stopped.about["done"] == whole.about["done"]
+
+
+def test_a_run_whose_measuring_is_stopped_is_whole(chainrule, book, monkeypatch):
+    from chainrule.train import pipeline
+
+    def stop(*words):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "evaluate", stop)
+        answer = chainrule("train", book, "--kind", "bigram", "--out", "runs/x")
+    assert answer.code == 130
+    assert "chainrule eval runs/x" in answer.err
+    assert load("runs/x").about["done"]["finished"]
+    assert chainrule("train", book, "--kind", "bigram", "--out", "runs/x", "--json").json["perplexity"] > 0
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_a_sample_that_is_stopped_is_one_line(trained, tmp_path, json):
+    process = start(["sample", trained, "--tokens", "100000000", *json], tmp_path)
+    if json:
+        time.sleep(2.5)
+    else:
+        process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "chainrule: stopped.\n"
+    assert not json or out == ""
