@@ -64,6 +64,10 @@ class Model(nn.Module):
         """Unnormalised log-probabilities; the leading shape is that of `batch.targets`."""
         raise NotImplementedError
 
+    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+        """`loss` of a batch, and the state it leaves behind: what training goes down. A large vocabulary overrides it."""
+        return *loss(self(batch), batch), None
+
 
 class LanguageModel(Model):
     """A model that can also go on from where it is."""
@@ -83,6 +87,11 @@ class LanguageModel(Model):
         """(B, T): log p of targets[:, t] once tokens[:, t] has been read. A kind that can look up only what is asked overrides it."""
         logits, state = self.step(tokens, state)
         return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
+
+    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+        state = self.start(len(batch.tokens), batch.source) if state is None else state
+        logits, state = self.step(batch.tokens, state)
+        return *loss(logits, batch), state
 
     def forward(self, batch: Batch) -> Tensor:
         logits, _ = self.step(batch.tokens, self.start(len(batch.tokens), batch.source))
