@@ -21,10 +21,8 @@ def test_a_file_is_written_whole_into_folders_that_need_not_exist(tmp_path: Path
 def test_a_writer_that_fails_leaves_the_earlier_file_and_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt), write_aside(path) as aside:
-        aside.write_text("half")
-        assert path.read_text() == "old"
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        _fail_half_way(path, KeyboardInterrupt())
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["text.txt"]
 
@@ -33,16 +31,23 @@ def test_a_writer_that_fails_leaves_the_earlier_file_and_nothing_beside_it(tmp_p
 def test_a_full_disk_is_one_clear_line_and_earlier_files_stay(tmp_path: Path, number: int) -> None:
     path = tmp_path / "text.txt"
     write_text(path, "old")
-    with pytest.raises(UserError, match=r"no room to write .*text\.txt.*untouched"), write_aside(path) as aside:
-        aside.write_text("half")
-        raise OSError(number, os.strerror(number))
+    with pytest.raises(UserError, match=r"no room to write .*text\.txt.*untouched"):
+        _fail_half_way(path, OSError(number, os.strerror(number)))
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_another_error_of_the_system_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(PermissionError), write_aside(tmp_path / "x"):
-        raise PermissionError(errno.EACCES, "no")
+    with pytest.raises(PermissionError):
+        _fail_half_way(tmp_path / "x", PermissionError(errno.EACCES, "no"))
+
+
+def _fail_half_way(path: Path, error: BaseException) -> None:
+    before = path.read_text() if path.exists() else None
+    with write_aside(path) as aside:
+        aside.write_text("half")
+        assert (path.read_text() if path.exists() else None) == before
+        raise error
 
 
 def test_a_file_is_on_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

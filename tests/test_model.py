@@ -108,11 +108,12 @@ def test_watching_shows_what_passes_in_order() -> None:
 
 def test_only_the_named_taps_are_watched_and_no_longer_after_an_error() -> None:
     model = Watched()
-    with pytest.raises(ZeroDivisionError), watch(model, "belief") as seen:
+    with watch(model, "belief") as seen:
         model(torch.ones(1))
         assert list(seen) == ["belief"]
         assert not model.layer["gate"].watched
-        raise ZeroDivisionError
+    with pytest.raises(TypeError), watch(model, "belief"):
+        model("no tensor")
     assert not model.belief.watched
 
 

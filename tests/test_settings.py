@@ -26,8 +26,7 @@ class Some:
     )                                         # over several lines
 
     def order_of(self) -> int:
-        here = self.order                     # not a field
-        return here
+        return self.order                     # not a field
 
 
 def test_the_comment_behind_a_field_is_its_meaning() -> None:

@@ -22,6 +22,7 @@ class Case:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)    # its `model.*`
     rounds: int = 1                                           # of counting, or steps of descent
+    afresh: bool = False                                      # does it begin afresh at each boundary?
     network: Callable[..., LanguageModel] | None = None       # for networks that are no kind of the house
 
     def __str__(self) -> str:
@@ -50,13 +51,13 @@ class Case:
 
 CASES = [
     Case("uniform"),
-    Case("unigram"),
-    Case("bigram"),
-    Case("ngram", {"order": 3}),
-    Case("ngram", {"order": 3, "estimator": "mle"}),
-    Case("ngram", {"order": 3, "estimator": "add-k", "k": 0.5}),
-    Case("ngram", {"order": 3, "cutoffs": (0, 1)}),
-    Case("ngram", {"order": 3, "prune": 0.01}),
+    Case("unigram", afresh=True),
+    Case("bigram", afresh=True),
+    Case("ngram", {"order": 3}, afresh=True),
+    Case("ngram", {"order": 3, "estimator": "mle"}, afresh=True),
+    Case("ngram", {"order": 3, "estimator": "add-k", "k": 0.5}, afresh=True),
+    Case("ngram", {"order": 3, "cutoffs": (0, 1)}, afresh=True),
+    Case("ngram", {"order": 3, "prune": 0.01}, afresh=True),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]

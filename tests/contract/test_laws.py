@@ -39,9 +39,15 @@ def _without_gradient() -> Any:
 
 
 def some_tokens(rows: int, length: int, seed: int = 2) -> Tensor:
+    """Rows that begin with the boundary and may come to it again."""
     tokens = torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
     tokens[:, 0] = BOUNDARY
     return tokens
+
+
+def more_tokens(rows: int, length: int, seed: int = 3) -> Tensor:
+    """What goes on from there without a boundary, at which some kinds forget all they have read."""
+    return torch.randint(1, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
 def read(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
@@ -80,19 +86,20 @@ def test_only_the_model_looks_inside_its_state(made: LanguageModel) -> None:
 def test_rows_come_first_in_every_tensor_of_a_state(made: LanguageModel) -> None:
     state = made.start(3)
     assert all(len(tensor) == 3 for tensor in tensors(state))
-    tokens = some_tokens(3, 6)
+    tokens = torch.cat([some_tokens(3, 2), more_tokens(3, 4, seed=5)], 1)
     _, state = made.step(tokens, state)
     assert all(len(tensor) == 3 for tensor in tensors(state))
     rows = torch.tensor([2, 0, 0, 1])
-    _, picked = read(made, tokens[rows])
-    assert_close(made.step(tokens[rows], pick(state, rows))[0], made.step(tokens[rows], picked)[0])
+    _, wanted = read(made, tokens[rows])
+    more = more_tokens(4, 3)
+    assert_close(made.step(more, pick(state, rows))[0], made.step(more, wanted)[0])
 
 
 def test_a_picked_branch_outlives_the_state_it_came_from(made: LanguageModel) -> None:
-    tokens, more = some_tokens(3, 5), some_tokens(3, 4, seed=3)
+    tokens, more = some_tokens(3, 5), more_tokens(3, 4, seed=3)
     _, state = read(made, tokens)
     branch = pick(state, torch.arange(3))
-    made.step(some_tokens(3, 7, seed=4), state)
+    made.step(more_tokens(3, 7, seed=4), state)
     _, fresh = read(made, tokens)
     assert_close(made.step(more, branch)[0], made.step(more, fresh)[0])
 
@@ -106,7 +113,7 @@ def test_chunks_do_not_matter(made: LanguageModel, cuts: tuple[int, ...]) -> Non
         logits, state = made.step(piece, state)
         pieces.append(logits)
     assert_close(torch.cat(pieces, 1), whole)
-    more = some_tokens(3, 2, seed=3)
+    more = more_tokens(3, 2, seed=3)
     assert_close(made.step(more, state)[0], made.step(more, after_whole)[0])
 
 
@@ -118,13 +125,36 @@ def test_chunks_do_not_matter_to_scores(made: LanguageModel) -> None:
     assert_close(torch.cat([first, last], 1), whole)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.make().reach is not None], ids=str)
+def test_what_is_further_back_than_the_reach_does_not_matter(made: LanguageModel) -> None:
+    assert made.reach is not None
+    tokens = some_tokens(4, 12)
+    other = tokens.clone()
+    other[:, : 12 - made.reach] = some_tokens(4, 12, seed=8)[:, : 12 - made.reach]
+    assert_close(read(made, tokens)[0][:, -1], read(made, other)[0][:, -1])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.afresh], ids=str)
+def test_what_begins_afresh_at_a_boundary_answers_and_learns_so(case: Case, made: LanguageModel) -> None:
+    fresh, _ = read(made, some_tokens(4, 6))
+    later, _ = read(made, torch.cat([some_tokens(4, 5, seed=3), some_tokens(4, 6)], 1))
+    assert_close(later[:, 5:], fresh)
+    assert TEXT.lengths is not None
+    pieces = [row[:length] for row, length in zip(TEXT.targets, TEXT.lengths)]
+    stream = torch.cat([torch.tensor([BOUNDARY]), *pieces])[None]
+    by_rows, in_one_go = case.make(), case.make()
+    learn(by_rows, TEXT)
+    learn(in_one_go, Batch(stream[:, :-1], stream[:, 1:]))
+    assert_same_tables(by_rows, in_one_go)
+
+
 def test_scores_are_what_steps_say(made: LanguageModel) -> None:
     tokens = some_tokens(4, 13)
     scores, state = made.score(tokens[:, :-1], tokens[:, 1:], made.start(4))
     logits, stepped = read(made, tokens[:, :-1])
     asked = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
     assert_close(scores.double(), asked.double(), atol=1e-5, rtol=1e-5)
-    more = some_tokens(4, 2, seed=3)
+    more = more_tokens(4, 2, seed=3)
     assert_close(made.step(more, state)[0], made.step(more, stepped)[0])
 
 
@@ -138,7 +168,7 @@ def test_rows_never_meet(made: LanguageModel) -> None:
 
 def test_rows_of_different_lengths_go_on_together_as_they_would_alone(made: LanguageModel) -> None:
     prompts = [some_tokens(1, length, seed=length) for length in (1, 7, 3)]
-    more = some_tokens(3, 4, seed=9)
+    more = more_tokens(3, 4, seed=9)
     state = join([read(made, prompt)[1] for prompt in prompts])
     first, state = made.step(more[:, :1], state)
     rest, _ = made.step(more[:, 1:], state)
@@ -148,7 +178,7 @@ def test_rows_of_different_lengths_go_on_together_as_they_would_alone(made: Lang
 
 
 def test_a_state_is_plain_tensors(made: LanguageModel) -> None:
-    more = some_tokens(2, 3, seed=3)
+    more = more_tokens(2, 3, seed=3)
     _, state = read(made, some_tokens(2, 6))
     found = list(tensors(state))
     assert all(type(tensor) is Tensor for tensor in found)

@@ -1,0 +1,189 @@
+"""Bugs that a developer could make, and the tests that must catch them."""
+
+from dataclasses import dataclass
+
+LAWS = "tests/contract/test_laws.py"
+SCORE, DIE, SAMPLE, EVALUATE = (f"tests/test_{name}.py" for name in ("score", "die", "sample", "evaluate"))
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str                      # what is wrong
+    file: str
+    right: str                     # the source as it is
+    wrong: str                     # and with the bug
+    caught_by: tuple[str, ...]     # a test, or several of which each must catch it
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BUGS = [
+    Bug(
+        "the rows of a picked state are mixed up",
+        "chainrule/model.py",
+        "tensor.index_select(0, rows.to(tensor.device))",
+        "tensor.index_select(0, rows.to(tensor.device).sort().values)",
+        (f"{LAWS}::test_rows_come_first_in_every_tensor_of_a_state[ngram order=3]",),
+    ),
+    Bug(
+        "the rows of joined states are mixed up",
+        "chainrule/model.py",
+        "torch.cat([_pad(state, shape) for state in states])",
+        "torch.cat([_pad(state, shape) for state in reversed(states)])",
+        (f"{LAWS}::test_rows_of_different_lengths_go_on_together_as_they_would_alone[recurrent]",),
+    ),
+    Bug(
+        "joined states are padded on the left",
+        "chainrule/model.py",
+        "*(slice(size) for size in tensor.shape[1:])",
+        "*(slice(most - size, most) for size, most in zip(tensor.shape[1:], shape))",
+        (f"{LAWS}::test_rows_of_different_lengths_go_on_together_as_they_would_alone[attentive context=16]",),
+    ),
+    Bug(
+        "the loss is a mean of means",
+        "chainrule/model.py",
+        'reduction="sum")',
+        'reduction="mean")',
+        (
+            f"{LAWS}::test_cutting_a_step_into_micro_batches_changes_nothing[recurrent]",
+            "tests/test_model.py::test_a_loss_is_a_sum_over_what_counts_and_how_much_that_is",
+        ),
+    ),
+    Bug(
+        "one token of padding counts",
+        "chainrule/model.py",
+        "position < self.lengths[:, None]",
+        "position <= self.lengths[:, None]",
+        (f"{LAWS}::test_padding_changes_no_loss[recurrent]", f"{LAWS}::test_padding_changes_nothing_that_is_learned[unigram]"),
+    ),
+    Bug(
+        "a mask is one too wide",
+        "tests/contract/toy.py",
+        "> here[..., None]",
+        "> here[..., None] + 1",
+        (f"{LAWS}::test_the_future_is_not_seen[attentive context=16-0]",),
+    ),
+    Bug(
+        "padding is attended",
+        "tests/contract/toy.py",
+        "> here[..., None]",
+        "> here.amax(0)[..., None]",
+        (f"{LAWS}::test_rows_of_different_lengths_go_on_together_as_they_would_alone[attentive context=16]",),
+    ),
+    Bug(
+        "rows meet",
+        "tests/contract/toy.py",
+        "state = self.cell(column, state)",
+        "state = self.cell(column, state).roll(1, 0)",
+        (f"{LAWS}::test_rows_never_meet[recurrent]",),
+    ),
+    Bug(
+        "every chunk begins afresh",
+        "tests/contract/toy.py",
+        "return self.out(self.hidden(torch.stack(hidden, 1))), state",
+        "return self.out(self.hidden(torch.stack(hidden, 1))), self.start(len(tokens))",
+        (f"{LAWS}::test_chunks_do_not_matter[recurrent-(5, 7)]",),
+    ),
+    Bug(
+        "a discount's mass is lost",
+        "chainrule/models/smoothing.py",
+        "(counts - discount) / evidence.spread(some) + evidence.spread(left) * evidence.below, left",
+        "(counts - discount) / evidence.spread(some), left",
+        (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3-(0,)]",),
+    ),
+    Bug(
+        "add-k adds its k to the counts but not to their sum",
+        "chainrule/models/smoothing.py",
+        "evidence.per_context(counts) + evidence.k * evidence.vocab",
+        "evidence.per_context(counts) + evidence.k",
+        (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3 estimator=add-k k=0.5-(0,)]",),
+    ),
+    Bug(
+        "a gram runs across a boundary",
+        "chainrule/models/grams.py",
+        "(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)",
+        "(places[ends - 1] >= 0)",
+        (f"{LAWS}::test_what_begins_afresh_at_a_boundary_answers_and_learns_so[ngram order=3]",),
+    ),
+    Bug(
+        "a score reads no state",
+        "chainrule/use/score.py",
+        "log_probs, state = model.score(",
+        "log_probs, _ = model.score(",
+        (f"{SCORE}::test_a_stream_cut_into_pieces_scores_as_it_does_whole[50]",),
+    ),
+    Bug(
+        "a sliding window counts a target twice",
+        "chainrule/use/score.py",
+        ">= skips[chosen, None]",
+        ">= skips[chosen, None] - 1",
+        (f"{SCORE}::test_windows_count_every_target_once_and_give_it_at_least_context_minus_stride",),
+    ),
+    Bug(
+        "a shorter text takes the place of its neighbour",
+        "chainrule/use/score.py",
+        "real = column[:-1] < lengths[:, None]",
+        "real = column[:-1] <= lengths[:, None]",
+        (f"{SCORE}::test_texts_together_score_as_they_do_alone[recurrent-16777216]",),
+    ),
+    Bug(
+        "the bits per byte count tokens",
+        "chainrule/use/evaluate.py",
+        "total / math.log(2) / split.bytes",
+        "total / math.log(2) / tokens",
+        (f"{EVALUATE}::test_a_uniform_model_needs_log2_v_bits_a_token",),
+    ),
+    Bug(
+        "the seed is ignored",
+        "chainrule/use/die.py",
+        "default_rng((seed, step))",
+        "default_rng(step)",
+        (f"{LAWS}::test_a_seed_repeats_a_sample[bigram]",),
+    ),
+    Bug(
+        "a row's luck depends on its company",
+        "chainrule/use/die.py",
+        "default_rng((seed, step))",
+        "default_rng((seed, step, rows))",
+        (
+            f"{LAWS}::test_a_seed_repeats_a_sample[bigram]",
+            f"{DIE}::test_the_numbers_of_the_first_rows_do_not_depend_on_how_many_follow",
+        ),
+    ),
+    Bug(
+        "the temperature is inverted",
+        "chainrule/use/die.py",
+        "logits / temperature",
+        "logits * temperature",
+        (f"{DIE}::test_temperature_is_the_power_1_over_t",),
+    ),
+    Bug(
+        "top-p stops one too early",
+        "chainrule/use/die.py",
+        "probs.cumsum(-1) - probs < sampling.top_p",
+        "probs.cumsum(-1) < sampling.top_p",
+        (f"{DIE}::test_top_p_leaves_the_fewest_that_have_p",),
+    ),
+    Bug(
+        "the die falls on probability 0",
+        "chainrule/use/die.py",
+        "right=True",
+        "right=False",
+        (f"{DIE}::test_the_die_never_falls_on_probability_0",),
+    ),
+    Bug(
+        "rows that begin again change places",
+        "chainrule/use/sample.py",
+        "torch.cat([again, others]).argsort()",
+        "torch.arange(len(full))",
+        (f"{SAMPLE}::test_a_sample_goes_on_past_the_context[(0, 2, 7, 8, 30, 2)]",),
+    ),
+    Bug(
+        "part of a stop text is shown",
+        "chainrule/use/sample.py",
+        "for size in range(len(text)) if",
+        "for size in range(1) if",
+        (f"{SAMPLE}::test_a_stop_text_ends_the_sample_and_no_part_of_it_is_shown",),
+    ),
+]
