@@ -19,6 +19,10 @@ from chainrule.errors import UserError, did_you_mean
 from chainrule.progress import set_quiet
 from chainrule.settings import split_words
 
+NO_MEMORY = "can't allocate memory"    # how torch says it on a CPU
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
+
 
 class Parser(ArgumentParser):
     """argparse, whose complaints are one line."""
@@ -46,7 +50,7 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names of `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
     parser.add_argument("--task", help="what is learned (default: lm, a language model)")
-    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on; else a part is held out")
+    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on")
     parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
@@ -58,12 +62,12 @@ def _sample(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--prompt", default="", help="text to go on from")
     parser.add_argument("--tokens", type=int, default=200, help="most tokens to write (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0: always the likeliest; inf: all alike (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest; inf: all alike")
     parser.add_argument("--top-k", type=int, help="draw from the k likeliest tokens only")
-    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the fewest tokens with this probability together")
-    parser.add_argument("--min-p", type=float, default=0.0, help="draw from tokens at least this many times as likely as the likeliest")
-    parser.add_argument("--repetition-penalty", type=float, default=1.0, help="make tokens of the text so far this many times less likely")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given again")
+    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that together have this")
+    parser.add_argument("--min-p", type=float, default=0.0, help="draw from tokens this many times the likeliest")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, help="how much less likely a token is again")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
     parser.add_argument("--seed", type=int, default=1, help="the same seed writes the same text (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1, help="how many texts to write (default: %(default)s)")
     _device(parser)
@@ -171,8 +175,8 @@ def parse(words: list[str]) -> Namespace:
     args, unknown = parser.parse_known_intermixed_args(rest)
     for word in unknown:
         options = [option for action in parser._actions for option in action.option_strings]
-        what = "option" if word.startswith("-") else "word"
-        raise UserError(f"{name}: unknown {what} {word}.{did_you_mean(word, options)} `{parser.prog} --help` says more.")
+        what, near = "option" if word.startswith("-") else "word", did_you_mean(word, options)
+        raise UserError(f"{name}: unknown {what} {word}.{near} `{parser.prog} --help` says more.")
     args.settings = settings
     return args
 
@@ -199,10 +203,10 @@ def _complain(line: str, code: int) -> int:
 
 def _machine_trouble(error: Exception) -> str:
     """A line where the machine, not the program, is at fault; nothing where it is a bug."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error):
         return "out of memory. A smaller model, a smaller train.tokens or a smaller text would fit."
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"no room to write {error.filename or ''}: {error.strerror}. Free some space and run again."
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR):
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return f"no room to write {error.filename or 'a file'}: {error.strerror}. Free some space and run again."
+    if isinstance(error, OSError) and error.errno in NO_ENTRY:
         return f"{error.filename}: {error.strerror}."
     return ""

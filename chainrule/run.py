@@ -30,6 +30,9 @@ from chainrule.text.tokenizer import Tokenizer
 FORMAT = 1
 """The number of this layout. A run with a higher one was made by a newer chainrule."""
 
+CURE = "Restore it, or train again with --overwrite."
+INSTEAD = "Choose another folder, or replace it with --overwrite."
+
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
 
 
@@ -58,11 +61,11 @@ def save(
     recipe: Recipe,
     *,
     splits: Mapping[str, Mapping[str, Any]] = {},
-    done: Done = Done(finished=True),
+    done: Done | None = None,
     log: Iterable[Mapping[str, Any]] = (),
 ) -> None:
     """Write a run. What was at `path` before stays whole unless all of the new run could be written."""
-    path = Path(path)
+    path, done = Path(path), done or Done(finished=True)
     with ExitStack() as stack:
         aside = {name: stack.enter_context(write_aside(path / name)) for name in reversed(FILES)}
         _write_tensors(model, aside[MODEL])
@@ -98,14 +101,14 @@ def read_about(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise UserError(f"{path} is a file; a run is a folder that `chainrule train` has made.")
     if not (path / RECIPE).is_file():
-        raise UserError(f"{path} is not a run: it holds no {RECIPE}. A run is a folder that `chainrule train` has made.")
+        raise UserError(f"{path} is not a run: it has no {RECIPE}. A run is a folder that `chainrule train` has made.")
     try:
         about = json.loads((path / RECIPE).read_text(encoding="utf-8"))
         written, _ = int(about["format"]), {about[key] for key in ("chainrule", "kind", "task")}
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path / RECIPE} is damaged: it is not the JSON that chainrule wrote. Train again with --overwrite.") from error
+        raise UserError(f"{path / RECIPE} is damaged: not the JSON that chainrule wrote. {CURE}") from error
     if written > FORMAT:
-        raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}, which is older. Upgrade to read it.")
+        raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}. Upgrade to read it.")
     return dict(about)
 
 
@@ -114,12 +117,12 @@ def verify(path: Path, about: Mapping[str, Any]) -> None:
     for name in (MODEL, TOKENIZER):
         file, wanted = path / name, about.get("files", {}).get(name, {})
         if not file.is_file():
-            raise UserError(f"{path} is incomplete: {name} is missing. Restore it, or train again with --overwrite.")
+            raise UserError(f"{path} is incomplete: {name} is missing. {CURE}")
         size = file.stat().st_size
         if size != wanted.get("bytes"):
-            raise UserError(f"{file} is damaged: it has {size} bytes of {wanted.get('bytes')}. Restore it, or train again with --overwrite.")
+            raise UserError(f"{file} is damaged: it has {size} bytes of {wanted.get('bytes')}. {CURE}")
         if sha256(file) != wanted.get("sha256"):
-            raise UserError(f"{file} has been changed since it was written (its sha256 differs). Restore it, or train again with --overwrite.")
+            raise UserError(f"{file} has been changed since it was written: its sha256 differs. {CURE}")
 
 
 def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
@@ -127,7 +130,7 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
     try:
         return make_recipe(about["kind"], model_class(about["kind"]), given, task=about["task"])
     except UserError as error:
-        raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
+        raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -146,14 +149,14 @@ def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str
     if not (path / RECIPE).is_file():
         others = sorted(file.name for file in path.iterdir() if not _left_over(file))
         if others:
-            more = ", …" if len(others) > 3 else ""
-            raise UserError(f"{path} holds files that are no run ({', '.join(others[:3])}{more}). Choose another folder.")
+            some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            raise UserError(f"{path} holds files that are no run ({some}). Choose another folder.")
         return None
     if overwrite:
         return None
     about = read_about(path)
     if differing := differences(about, recipe.as_dict()):
-        raise UserError(f"{path} holds another run: {'; '.join(differing)}. Choose another folder, or replace it with --overwrite.")
+        raise UserError(f"{path} holds another run: {'; '.join(differing)}. {INSTEAD}")
     return about
 
 
@@ -163,10 +166,7 @@ def same_text(path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping
     now = {name: split["sha256"] for name, split in splits.items()}
     for name in sorted(was.keys() | now.keys()):
         if was.get(name) != now.get(name):
-            raise UserError(
-                f"{path} holds a run by the same recipe on other text (its {name} text differs). "
-                "Choose another folder, or replace it with --overwrite."
-            )
+            raise UserError(f"{path} holds a run by the same recipe on other text: its {name} text differs. {INSTEAD}")
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

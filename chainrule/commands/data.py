@@ -21,7 +21,12 @@ def data(args: Namespace) -> dict[str, Any]:
     if not args.json:
         for split, sources in splits.items():
             print(f"{split}: {place(sources)}")
-    return {"name": args.name, "splits": {split: [asdict(source) | {"path": str(source.path)} for source in sources] for split, sources in splits.items()}}
+    plain_splits = {split: [plain(source) for source in sources] for split, sources in splits.items()}
+    return {"name": args.name, "splits": plain_splits}
+
+
+def plain(source: Source) -> dict[str, Any]:
+    return asdict(source) | {"path": str(source.path)}
 
 
 def list_all(args: Namespace) -> dict[str, Any]:
@@ -38,5 +43,6 @@ def place(sources: Sequence[Source]) -> str:
     if len(sources) > 1:
         return f"{len(sources)} files in {os.path.commonpath([source.path for source in sources])}"
     (source,) = sources
-    part = f", bytes {source.begin:,} to {'the end' if source.end is None else f'{source.end:,}'}" if source.begin or source.end else ""
-    return f"{source.path}{part}"
+    if not source.begin and source.end is None:
+        return str(source.path)
+    return f"{source.path}, bytes {source.begin:,} to {'the end' if source.end is None else f'{source.end:,}'}"

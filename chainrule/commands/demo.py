@@ -23,8 +23,8 @@ LADDER: dict[str, dict[str, Any]] = {
 """Kinds, and where they differ from their defaults to be quick. All read characters, so their bits per byte compare."""
 
 NEXT = """\
-bits per byte: the fewer, the better the model foretells text that it has not seen; all kinds were given the same characters
-of the same text and measured on the same last tenth.
+bits per byte: the fewer, the better a model foretells text that it has not seen. All kinds read the same characters and
+were measured on the same held-out documents.
 
 Try next:
   chainrule sample {out}/ngram --prompt "The " --rows 3

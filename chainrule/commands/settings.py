@@ -12,37 +12,41 @@ Row = dict[str, Any]
 
 
 def settings(args: Namespace) -> dict[str, Any]:
-    answer: dict[str, Any]
-    if args.kind:
-        answer = {"kind": args.kind, "idea": models.kind(args.kind).idea, "settings": of_kind(args.kind)}
-        heading = {f"{args.kind}: {answer['idea']}": answer["settings"]}
-    else:
-        kinds = [{"name": name, "default": "", "meaning": kind.idea} for name, kind in models.KINDS.items()]
-        every = {"text": of_class(Text, "text"), **{f"train, by {how}": of_class(train, "train") for how, train in TRAIN.items()}}
-        own = {f"model, of {name}": rows for name in models.KINDS if (rows := of_class(models.model_class(name).Settings, "model"))}
-        answer = {"kinds": {row["name"]: row["meaning"] for row in kinds}, "settings": every | own}
-        heading = {"kinds": kinds, **every, **_merge(own)}
+    parts = parts_of_kind(args.kind) if args.kind else parts_of_all()
     if not args.json:
-        show(heading)
-    return answer
+        show(parts)
+    return {"settings": parts}
 
 
-def of_kind(kind: str) -> list[Row]:
+def parts_of_kind(kind: str) -> dict[str, list[Row]]:
     """Every setting of a kind, with the defaults that this kind has."""
     recipe = make_recipe(kind, models.model_class(kind), {}, models.kind(kind).preset)
     rows = []
     for part in ("text", "model", "train"):
         made = getattr(recipe, part)
         rows += [row | {"default": getattr(made, row["name"].partition(".")[2])} for row in of_class(type(made), part)]
-    return rows
+    return {f"{kind}: {models.kind(kind).idea}": rows}
+
+
+def parts_of_all() -> dict[str, list[Row]]:
+    """The kinds, the settings of the house, and those of each class of models."""
+    parts = {"kinds": [{"name": name, "default": "", "meaning": kind.idea} for name, kind in models.KINDS.items()]}
+    parts["text"] = of_class(Text, "text")
+    parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
+    owners: dict[type, list[str]] = {}
+    for name in models.KINDS:
+        owners.setdefault(models.model_class(name).Settings, []).append(name)
+    own = {f"model, of {', '.join(names)}": of_class(cls, "model") for cls, names in owners.items()}
+    return parts | {heading: rows for heading, rows in own.items() if rows}
 
 
 def of_class(cls: type, prefix: str) -> list[Row]:
     says, hints = meanings(cls), get_type_hints(cls)
-    return [
-        {"name": f"{prefix}.{field.name}", "default": default(field), "meaning": says[field.name] + _options(hints[field.name])}
-        for field in fields(cls)
-    ]
+    rows = []
+    for field in fields(cls):
+        meaning = says[field.name] + _options(hints[field.name])
+        rows.append({"name": f"{prefix}.{field.name}", "default": default(field), "meaning": meaning})
+    return rows
 
 
 def show(parts: dict[str, list[Row]]) -> None:
@@ -52,18 +56,6 @@ def show(parts: dict[str, list[Row]]) -> None:
         print(f"\n{heading}")
         for row in part:
             print(f"  {row['name']:<{name}}  {_plain(row['default']):<{value}}  {row['meaning']}".rstrip())
-
-
-def _merge(own: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Kinds with the same settings under one heading."""
-    merged: dict[str, list[Row]] = {}
-    for heading, rows in own.items():
-        same = next((other for other, seen in merged.items() if seen == rows), None)
-        if same:
-            merged[f"{same}, {heading.removeprefix('model, of ')}"] = merged.pop(same)
-        else:
-            merged[heading] = rows
-    return merged
 
 
 def _options(hint: Any) -> str:

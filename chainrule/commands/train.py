@@ -63,8 +63,8 @@ def refuse_settings(texts: list[str], recipe: Recipe) -> None:
 
 
 def text_name(text: str) -> str:
-    """book.txt.gz -> book"""
-    return "stdin" if text == "-" else Path(text).resolve().name.partition(".")[0] or "text"
+    """book.txt.gz -> book, ptb:test -> ptb-test"""
+    return "stdin" if text == "-" else Path(text).resolve().name.partition(".")[0].replace(":", "-") or "text"
 
 
 def result_of(made: Made) -> Mapping[str, Any]:
@@ -73,8 +73,8 @@ def result_of(made: Made) -> Mapping[str, Any]:
 
 def tell(made: Made) -> None:
     if made.interrupted:
-        again = "The same command goes on from here." if not made.finished else f"`chainrule eval {made.path} TEXT` measures it."
-        say(f"stopped by hand: {made.path} holds what the last whole round gave. {again}")
+        then = f"`chainrule eval {made.path} TEXT` measures it" if made.finished else "the same command goes on from it"
+        say(f"stopped by hand: {made.path} holds what the last whole round gave; {then}.")
         return
     if made.before:
         say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")

@@ -53,7 +53,7 @@ def audition(model: Any, corpus: Corpus, settings: Counting, log: Log, kept: "Ke
         model.forget(torch.Generator().manual_seed(settings.seed + start))
         for number in range(rounds):
             nats = one_round(model, corpus, settings, log, number + 1, start)
-            if not kept.state or nats < best:  # later rounds of one start are likelier, so this is the last round of the best start
+            if not kept.state or nats < best:  # rounds never get worse, so in the end this is the best start's last
                 best = nats
                 kept.keep(Done(0, False))
     if rounds:
@@ -70,9 +70,12 @@ def one_round(model: Any, corpus: Corpus, settings: Counting, log: Log, number: 
     statistics, tokens = collect(model, corpus, settings, title)
     nats = float(statistics.nats) / tokens
     if math.isnan(nats) and (settings.steps > 1 or settings.restarts > 1):
-        raise UserError("this kind learns all there is in one round from one start: leave out train.steps and train.restarts.")
+        raise UserError("this kind learns all in one round from one start: leave out train.steps and train.restarts.")
     model.update(statistics)
-    tell(log, title, corpus, nats, tokens, time.monotonic() - began, {"round": number} if start is None else {"start": start, "round": number})
+    seconds = time.monotonic() - began
+    bits = nats * tokens / math.log(2) / corpus.splits["train"].bytes if corpus.tokenizer.lossless else math.nan
+    log("round", round_line(title, nats, bits, tokens, seconds), start=start, round=number, nats_per_token=nats,
+        bits_per_byte=bits, tokens_per_second=round(tokens / seconds), seconds=round(seconds, 3))
     return nats
 
 
@@ -100,16 +103,13 @@ def batches(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
     return texts(tokens, settings.length, settings.tokens)
 
 
-def tell(log: Log, title: str, corpus: Corpus, nats: float, tokens: int, seconds: float, where: dict[str, int]) -> None:
-    facts: dict[str, Any] = {**where, "nats_per_token": nats, "tokens_per_second": round(tokens / seconds), "seconds": round(seconds, 3)}
-    known = not math.isnan(nats)
+def round_line(title: str, nats: float, bits: float, tokens: int, seconds: float) -> str:
     line = f"{title}: {short(tokens)} tokens in {seconds:.1f} s, {short(tokens / seconds)} tokens/s"
-    if known:
+    if not math.isnan(nats):
         line += f", began at {nats:.4f} nats per token"
-        if corpus.tokenizer.lossless:
-            facts["bits_per_byte"] = nats * tokens / math.log(2) / corpus.splits["train"].bytes
-            line += f", {facts['bits_per_byte']:.4f} bits per byte"
-    log("round", line, **facts)
+    if not math.isnan(bits):
+        line += f", {bits:.4f} bits per byte"
+    return line
 
 
 class Kept:

@@ -11,6 +11,6 @@ from chainrule.train.log import Log
 LEARNERS = {"counting": count}
 
 
-def fit(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done = Done()) -> Done:
+def fit(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done | None = None) -> Done:
     """Train `model` in place, from where `done` says it is, and say how far it came."""
-    return LEARNERS[model.learns_by](model, corpus, recipe.train, log, done)
+    return LEARNERS[model.learns_by](model, corpus, recipe.train, log, done or Done())

@@ -39,7 +39,7 @@ def make_run(
     overwrite: bool = False,
     device: str = "cpu",
 ) -> Made:
-    """Train by `recipe` on `texts` and write the run to `out`. The same run is not made twice, and one stopped by hand goes on."""
+    """Train by `recipe` on `texts` and write the run to `out`. A run is not made twice; one stopped by hand goes on."""
     out, place = Path(out), choose_device(device)
     about = run.look_before_writing(out, recipe, overwrite)
     corpus = prepare(texts, recipe.text, valid=valid, test=test)
@@ -73,11 +73,12 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
 
 
 def _measure(model: Any, corpus: Corpus, log: Log, seconds: float) -> dict[str, Any] | None:
-    """The result on the whole validation text; None where Ctrl-C would not wait for it, for the model itself is done."""
+    """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
     try:
-        result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict() | {"train_seconds": round(seconds, 3)}
+        result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict()
     except KeyboardInterrupt:
         return None
+    result |= {"train_seconds": round(seconds, 3)}
     log("result", split="valid", **result)
     return result
 

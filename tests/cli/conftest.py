@@ -7,7 +7,9 @@ import pytest
 
 from chainrule.cli import main
 
-BOOK = "".join(f"the {animal} saw the {other}, and the {other} ran.\n" for animal in ("cat", "dog", "cow") for other in ("bird", "mouse", "fox")) * 4
+ANIMALS = [(one, other) for one in ("cat", "dog", "cow") for other in ("bird", "mouse", "fox")]
+BOOK = "".join(f"the {one} saw the {other}, and the {other} ran.\n" for one, other in ANIMALS) * 4
+FOUR = ("--kind", "ngram", "model.order=4", "text.tokenizer=characters", "--out", "runs/four")
 
 
 @dataclass
@@ -62,6 +64,6 @@ def book(tmp_path):
 @pytest.fixture
 def trained(chainrule, book):
     """A small character model of the book."""
-    answer = chainrule("train", book, "--kind", "ngram", "model.order=4", "text.tokenizer=characters", "--out", "runs/four")
+    answer = chainrule("train", book, *FOUR)
     assert answer.code == 0, answer.err
     return "runs/four"

@@ -11,9 +11,8 @@ from chainrule.run import load
 
 
 def start(words, cwd):
-    return subprocess.Popen(
-        [sys.executable, "-m", "chainrule", *map(str, words)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "chainrule", *map(str, words)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def interrupt_after(process, line):
@@ -52,7 +51,7 @@ def test_a_signal_while_torch_is_imported_is_one_line(book, tmp_path):
 
 
 def test_em_that_is_stopped_keeps_its_last_round_and_goes_on_as_if_nothing_had_happened(chainrule, book, tmp_path):
-    words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=300", "--device", "cpu"]
+    words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=300"]
     process = start([*words, "--out", "runs/stopped"], tmp_path)
     _, err = interrupt_after(process, "round 3 of")
     assert process.returncode == 130, err

@@ -1,6 +1,5 @@
 """Words to verbs: help at once, and every slip answered in one line that names the nearest right word."""
 
-import os
 import subprocess
 import sys
 import time
@@ -12,7 +11,8 @@ from chainrule.cli import VERBS
 
 
 def run(*words, **options):
-    return subprocess.run([sys.executable, "-m", "chainrule", *words], capture_output=True, text=True, timeout=120, **options)
+    command = [sys.executable, "-m", "chainrule", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
 def test_help_answers_in_under_a_third_of_a_second():
@@ -27,7 +27,8 @@ def test_help_answers_in_under_a_third_of_a_second():
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys, chainrule, chainrule.cli as c; c.main(['--help']); print({'torch','numpy','rich','tokenizers'} & set(sys.modules))"
+    heavy = {"torch", "numpy", "rich", "tokenizers"}
+    code = f"import sys, chainrule, chainrule.cli as c; c.main(['--help']); print({heavy} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "set()"
 
@@ -93,7 +94,7 @@ def test_settings_may_stand_anywhere_but_a_prompt_is_a_prompt(chainrule, trained
 def test_a_reader_that_has_read_enough_is_no_error(trained, tmp_path):
     (tmp_path / "long.txt").write_text("the cat saw the dog. " * 3000)
     command = f"{sys.executable} -m chainrule score {trained} long.txt | head -1"
-    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
     assert answer.stderr == ""
     assert len(answer.stdout.splitlines()) == 1
 

@@ -28,7 +28,7 @@ class Seen:
 
 
 class Falling(LanguageModel):
-    """Each round halves what it costs, from a start that its seed decides. `stop_at`: Ctrl-C in the midst of that update."""
+    """Each round halves its cost, from a start that the seed decides. Ctrl-C comes in the midst of update `stop_at`."""
 
     learns_by = "counting"
     reach = 1
