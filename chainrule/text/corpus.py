@@ -6,7 +6,7 @@ that says what is in it. Everything is read in bounded pieces: memory does not g
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.files import write_aside, write_text
+from chainrule.files import sha256, write_aside, write_text
 from chainrule.model import BOUNDARY
 from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.cache import cache_folder
-from chainrule.text.splits import Selection, gather, hold_out, pieces
+from chainrule.text.sources import OPENERS, Source
+from chainrule.text.splits import Selection, gather, held_out_part, hold_out
 from chainrule.text.tokenizer import Tokenizer, train_tokenizer
 
 VERSION = 1                 # of the files; goes up when the same text would be stored another way
@@ -32,7 +33,7 @@ class Split:
     tokens: NDArray[np.unsignedinteger]      # memory-mapped
     bytes: int                               # of the text, as UTF-8
     documents: int
-    sha256: str                              # of the text
+    sha256: str                              # of the text; a NUL byte between documents
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,161 @@ class Corpus:
     splits: Mapping[str, Split]              # train, and maybe valid and test
     tokenizer: Tokenizer
     notes: tuple[str, ...]                   # what was chosen on the user's behalf
+
+
+def prepare(
+    train: Sequence[str],
+    settings: Text,
+    *,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
+    cache: Path | None = None,
+) -> Corpus:
+    """A corpus from paths and names of known corpora. The tokenizer, unless given, is learned from the training split alone."""
+    folder = cache_folder(cache)
+    given = gather(train, valid, test, folder)
+    key = _key(_fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
+    record = folder / "corpora" / f"{key}.json"
+    known = _remembered(record)
+    if known is None:
+        selections, notes = _select(given, settings)
+        tokenizer = tokenizer or _learn(selections["train"], settings)
+        tokenizer.save(folder / "tokenizers" / f"{tokenizer.sha256}.json")
+    else:
+        selections, notes = known["selections"], known["notes"]
+        tokenizer = tokenizer or Tokenizer.load(folder / "tokenizers" / f"{known['tokenizer']}.json")
+    splits = {name: _store(selection, settings, tokenizer, folder) for name, selection in selections.items()}
+    _remember(record, selections, notes, tokenizer)
+    return Corpus(splits, tokenizer, notes)
+
+
+def read_split(words: Sequence[str], settings: Text, tokenizer: Tokenizer, cache: Path | None = None) -> Split:
+    """One text to evaluate on. A known corpus stands for its test split, else its validation split."""
+    folder = cache_folder(cache)
+    words = [words] if isinstance(words, str) else words
+    sources = tuple(source for word in words for source in held_out_part(word, folder))
+    return _store(Selection(sources), settings, tokenizer, folder)
+
+
+def _select(given: Mapping[str, tuple[Source, ...]], settings: Text) -> tuple[dict[str, Selection], tuple[str, ...]]:
+    """The documents of each split, and how they were chosen."""
+    selections = {name: Selection(sources) for name, sources in given.items()}
+    notes = [f"{SPOKEN[name]}: {selections[name].name}" for name in SPOKEN if name in selections]
+    if "valid" not in selections:
+        selections["train"], held, note = hold_out(given["train"], settings)
+        selections |= {"valid": held} if held else {}
+        notes.append(note)
+    return selections, tuple(notes)
+
+
+SPOKEN = {"valid": "validation", "test": "test"}
+
+
+def _learn(train: Selection, settings: Text) -> Tokenizer:
+    with bar(f"learning {Path(settings.tokenizer).name}", _total(train), "B") as advance:
+        return train_tokenizer(settings, _watched((piece for _, piece in train.pieces(settings)), advance))
+
+
+def _watched(pieces: Iterable[str], advance: Any) -> Iterator[str]:
+    for piece in pieces:
+        yield piece
+        advance(len(piece))
+
+
+def _total(selection: Selection) -> int | None:
+    """Bytes to be read, where that is known beforehand."""
+    if selection.nth or any(source.path.suffix in OPENERS for source in selection.sources):
+        return None
+    sizes = ((source.path.stat().st_size if source.end is None else source.end) - source.begin for source in selection.sources)
+    return sum(sizes)
+
+
+def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
+    """The tokens of a split, from the cache or put there."""
+    before = _fingerprints([selection.sources])
+    key = _key(before, selection.nth, selection.first, selection.held, settings.errors, settings.separator, tokenizer.sha256)
+    path, sidecar = folder / "tokens" / f"{key}.bin", folder / "tokens" / f"{key}.json"
+    facts = _facts(path, sidecar)
+    if facts is None:
+        facts = _write(path, selection, settings, tokenizer)
+        if _fingerprints([selection.sources]) != before:
+            raise UserError(f"{selection.name} changed while it was being read. Run again when it is at rest.")
+        write_text(sidecar, json.dumps(facts, indent=1))
+    tokens = np.memmap(path, facts["dtype"], mode="r")
+    return Split(tokens, facts["bytes"], facts["documents"], facts["sha256"])
+
+
+def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
+    """What the file beside the tokens says, if both are whole."""
+    try:
+        facts: dict[str, Any] = json.loads(sidecar.read_text())
+        whole = path.stat().st_size == facts["tokens"] * np.dtype(facts["dtype"]).itemsize
+        return facts if whole else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _write(path: Path, selection: Selection, settings: Text, tokenizer: Tokenizer) -> dict[str, Any]:
+    dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
+    text = _Text()
+    with write_aside(path) as aside, aside.open("wb") as file, bar("tokenizing", _total(selection), "B") as advance:
+        boundary = np.array([BOUNDARY], dtype).tobytes()
+        file.write(boundary)
+        for _, document in groupby(selection.pieces(settings), key=lambda numbered: numbered[0]):
+            for ids in tokenizer.encode_chunks(_watched(text.seen(piece for _, piece in document), advance)):
+                file.write(ids.astype(dtype).tobytes())
+            file.write(boundary)
+        tokens = file.tell() // dtype.itemsize
+    sha = text.digest.hexdigest()
+    facts = {"tokens": tokens, "bytes": text.bytes, "documents": text.documents, "sha256": sha}
+    return {"version": VERSION, "dtype": dtype.name, **facts, "tokenizer": tokenizer.sha256}
+
+
+class _Text:
+    """Counts and digests the text that passes by."""
+
+    def __init__(self) -> None:
+        self.digest, self.bytes, self.documents = hashlib.sha256(), 0, 0
+
+    def seen(self, document: Iterable[str]) -> Iterator[str]:
+        if self.documents:
+            self.digest.update(b"\0")
+        self.documents += 1
+        for piece in document:
+            utf8 = piece.encode()
+            self.digest.update(utf8)
+            self.bytes += len(utf8)
+            yield piece
+
+
+def _remember(record: Path, selections: Mapping[str, Selection], notes: tuple[str, ...], tokenizer: Tokenizer) -> None:
+    written = {name: asdict(selection) for name, selection in selections.items()}
+    facts = {"selections": written, "notes": notes, "tokenizer": tokenizer.sha256}
+    write_text(record, json.dumps(facts, indent=1, default=str))
+
+
+def _remembered(record: Path) -> dict[str, Any] | None:
+    try:
+        known = json.loads(record.read_text())
+    except (OSError, ValueError):
+        return None
+    for name, written in known["selections"].items():
+        sources = tuple(Source(**source | {"path": Path(source["path"])}) for source in written["sources"])
+        known["selections"][name] = Selection(**written | {"sources": sources})
+    return {**known, "notes": tuple(known["notes"])}
+
+
+def _fingerprints(sources: Iterable[tuple[Source, ...]]) -> list[Any]:
+    return [[source.fingerprint() for source in some] for some in sources]
+
+
+def _tokenizer_sha256(settings: Text, tokenizer: Tokenizer | None) -> str | None:
+    if tokenizer is not None:
+        return tokenizer.sha256
+    ready = Path(settings.tokenizer)
+    return sha256(ready) if ready.suffix == ".json" and ready.is_file() else None
+
+
+def _key(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps([VERSION, *parts]).encode()).hexdigest()[:32]

@@ -208,15 +208,15 @@ def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, 
     """
     number = 0
     for source in sources:
-        wrote = False
+        before, wrote = number, False
         for piece in _cut_at_separators(at_line_ends(read(source, settings.errors)), settings.separator):
-            if piece is None:
-                number += wrote
-                wrote = False
-            else:
-                wrote = True
+            if piece is not None:
                 yield number, piece
+            number += piece is None and wrote
+            wrote = piece is not None
         number += wrote
+        if number == before:
+            raise UserError(f"{source.path} is empty: there is no text in it.")
 
 
 def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:

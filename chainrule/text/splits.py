@@ -1,1 +1,123 @@
 """What is trained on and what is held out: given files, else whole documents, else the end of the text. Always said."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from chainrule.errors import UserError
+from chainrule.recipe import Text
+from chainrule.text.datasets import DATASETS, get_text
+from chainrule.text.public import Splits
+from chainrule.text.sources import Source, documents, find, unpacked
+
+NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should be cut
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Documents of some sources: all of them; or all but every nth, or every nth alone, counted from the one at `first`."""
+
+    sources: tuple[Source, ...]
+    nth: int | None = None
+    first: int = 0
+    held: bool = False
+
+    def pieces(self, settings: Text) -> Iterator[tuple[int, str]]:
+        for number, piece in documents(self.sources, settings):
+            if self.nth is None or (number % self.nth == self.first) == self.held:
+                yield number, piece
+
+    @property
+    def name(self) -> str:
+        """For people: the first file, and how many more."""
+        more = len(self.sources) - 1
+        return f"{self.sources[0].path}" + (f" and {more} more" if more else "")
+
+
+def resolve(word: str, cache: Path) -> Splits:
+    """A word of the command line into sources by split: a path, else a known corpus, or a split of one (`ptb:test`)."""
+    name, _, split = word.partition(":")
+    if name not in DATASETS or Path(word).exists():
+        return {"train": tuple(find(word, cache / "stdin", known=DATASETS))}
+    splits = get_text(name, cache)
+    if not split:
+        return splits
+    if split not in splits:
+        raise UserError(f"{name} has no split {split}. It has {', '.join(splits)}.")
+    return {"train": splits[split]}
+
+
+def held_out_part(word: str, cache: Path) -> tuple[Source, ...]:
+    """The sources of a word that names a text to be evaluated on: of a known corpus, the split that is kept for that."""
+    splits = resolve(word, cache)
+    return next(splits[split] for split in ("test", "valid", "train") if split in splits)
+
+
+def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cache: Path) -> dict[str, tuple[Source, ...]]:
+    """Sources by split. What is given comes before what a known corpus brings along."""
+    found: dict[str, tuple[Source, ...]] = {}
+    for word in train:
+        for split, sources in resolve(word, cache).items():
+            found[split] = found.get(split, ()) + sources
+    for split, words in {"valid": valid, "test": test}.items():
+        if words:
+            parts = [resolve(word, cache) for word in words]
+            found[split] = tuple(source for part in parts for source in part.get(split, part["train"]))
+    return found
+
+
+def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Selection | None, str]:
+    """What to train on, what to validate on, and how they were chosen."""
+    share = settings.held_out
+    if not 0 <= share < 1:
+        raise UserError(f"text.held_out={share} is not a share: it is at least 0 and less than 1.")
+    if share == 0:
+        return Selection(sources), None, "validation: none, since text.held_out=0"
+    nth = max(round(1 / share), 2)
+    count, sizes = _survey(sources, settings, nth)
+    if count < nth:
+        return _hold_out_end(sources, share)
+    first = min(range(nth), key=lambda place: abs(sizes[place] - share * sum(sizes)))
+    part = 100 * sizes[first] / sum(sizes)
+    note = f"validation: every {nth}th document from number {first + 1}, {part:.3g} % of the text in {count} documents"
+    return Selection(sources, nth, first), Selection(sources, nth, first, held=True), note
+
+
+def _survey(sources: tuple[Source, ...], settings: Text, nth: int) -> tuple[int, list[int]]:
+    """How many documents there are, and how many characters every nth has, counted from each of the first n."""
+    count, sizes = 0, [0] * nth
+    for number, piece in documents(sources, settings):
+        count = number + 1
+        sizes[number % nth] += len(piece)
+    return count, sizes
+
+
+def _hold_out_end(sources: tuple[Source, ...], share: float) -> tuple[Selection, Selection | None, str]:
+    sizes = [sum(map(len, unpacked(source))) for source in sources]
+    ends = list(accumulate(sizes))
+    target = round(ends[-1] * (1 - share))
+    place = next(place for place, end in enumerate(ends) if target < end or end == ends[-1])
+    source, before = sources[place], ends[place] - sizes[place]
+    cut = source.begin + before_line(source, target - before, sizes[place], near=min(NEAR, round(ends[-1] * share / 2)))
+    front, back = Source(source.path, source.begin, cut), Source(source.path, cut, source.end)
+    train = (*sources[:place], *([front] if cut > source.begin else []))
+    valid = (*([back] if cut < source.begin + sizes[place] else []), *sources[place + 1 :])
+    if not train or not valid:
+        return Selection(sources), None, "validation: none, since the text is too short to hold out a part"
+    held = ends[-1] - (before + cut - source.begin)
+    return Selection(train), Selection(valid), f"validation: the last {100 * held / ends[-1]:.3g} % of the text, {held:,} bytes"
+
+
+def before_line(source: Source, target: int, size: int, near: int) -> int:
+    """The place nearest to `target`, and not farther than `near`, where a line begins; else a word; else a character."""
+    low, high = max(target - near, 0), min(target + near + 1, size)
+    window = b"".join(unpacked(Source(source.path, source.begin + low, source.begin + high)))
+    for mark in (b"\n", b" "):
+        after = [window.rfind(mark, 0, target - low) + 1 or None, window.find(mark, max(target - low - 1, 0)) + 1 or None]
+        places = [low + place for place in after if place is not None and 0 < low + place < size]
+        if places:
+            return min(places, key=lambda place: abs(place - target))
+    while target - low < len(window) and window[target - low] & 0xC0 == 0x80:     # within a character
+        target += 1
+    return target

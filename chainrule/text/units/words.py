@@ -58,6 +58,8 @@ class Words(Unit):
         for name in RESERVED:
             counts.pop(name.encode(), None)
         kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
+        if not kept:
+            raise UserError(f"no word of the text occurs {settings.min_count} times. Give more text, or take text.min_count=1.")
         room = None if settings.vocab is None else settings.vocab - 2
         return cls.spec(word.decode() for _, word in kept[:room])
 
