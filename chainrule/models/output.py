@@ -1,0 +1,117 @@
+"""The nats of a large vocabulary, without ever holding all its logits.
+
+    nats = Σ -log softmax(cap · tanh((h Wᵀ + b) / cap))[target]
+
+Rows of hidden vectors are taken a chunk at a time. The gradients of a chunk follow from its probabilities, so they are
+made on the spot and the logits forgotten; going backward only scales them. Sums are kept in float32, matrix products in
+the precision of autocast, or else of the hidden vectors.
+
+Shapes: N hidden vectors, C of them in a chunk, D width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, autocast
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from chainrule.model import Batch
+
+LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
+
+
+def nats_of(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: Batch, cap: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count."""
+    counted = batch.counted
+    targets = batch.targets.where(counted, 0).flatten()
+    every = batch.lengths is None and batch.skips is None
+    weights = None if every else counted.flatten().float()          # (N,) 1 where a target counts, 0 where it does not
+    if torch.is_grad_enabled():
+        nats = Nats.apply(hidden.flatten(0, -2), weight, bias, targets, weights, cap)  # type: ignore[no-untyped-call]
+    else:
+        nats, _ = _in_chunks(hidden.flatten(0, -2), weight, bias, targets, weights, cap)
+    return nats, counted.sum()
+
+
+def capped(logits: Tensor, cap: float | None) -> Tensor:
+    """Logits held softly between -cap and cap."""
+    return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+class Nats(torch.autograd.Function):
+    """The sum, and with it the gradients that it has for hidden vectors, weight and bias."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        nats, gradients = _in_chunks(*inputs, wanted=ctx.needs_input_grad[:3])
+        ctx.save_for_backward(*gradients)
+        return nats
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        scaled = (None if gradient is None else gradient * upstream.to(gradient) for gradient in ctx.saved_tensors)
+        return *scaled, None, None, None
+
+
+def _in_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor | None,
+    cap: float | None,
+    wanted: tuple[bool, ...] = (False, False, False),
+) -> tuple[Tensor, list[Tensor | None]]:
+    """The sum over all chunks, and those of its gradients that are wanted."""
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    nats = hidden.new_zeros((), dtype=torch.float32)
+    to_hidden = torch.empty_like(hidden) if wanted[0] else None
+    to_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
+    to_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wanted[2] else None
+    size = rows_at_once(len(weight), device)
+    for first in range(0, len(hidden), size):
+        here = slice(first, first + size)
+        some = hidden[here].to(dtype)                                                      # (C, D)
+        with autocast(device, enabled=False):
+            logits = capped(linear(some, matrix, shift), cap)                              # (C, V)
+            chunk, error = _errors(logits, targets[here], None if weights is None else weights[here], cap, any(wanted))
+            nats += chunk
+            if to_hidden is not None:
+                to_hidden[here] = error @ matrix
+            if to_weight is not None:
+                to_weight += error.T @ some
+            if to_bias is not None:
+                to_bias += error.sum(0, dtype=torch.float32)
+    return nats, [to_hidden, _like(to_weight, weight), _like(to_bias, bias)]
+
+
+def _errors(
+    logits: Tensor, targets: Tensor, weights: Tensor | None, cap: float | None, wanted: bool
+) -> tuple[Tensor, Tensor]:
+    """Nats of a chunk, and their gradient for the logits as they were before the cap: probability less truth."""
+    log_probs = logits.log_softmax(-1, dtype=torch.float32)
+    nats = -log_probs.gather(-1, targets[:, None])[:, 0]
+    total = (nats if weights is None else nats * weights).sum()
+    if not wanted:
+        return total, logits
+    error = log_probs.exp_()
+    error.scatter_add_(-1, targets[:, None], error.new_full((len(targets), 1), -1.0))
+    if weights is not None:
+        error *= weights[:, None]
+    if cap is not None:
+        error *= 1 - (logits.float() / cap).square()        # tanh' = 1 - tanh²
+    return total, error.to(logits.dtype)
+
+
+def rows_at_once(vocab: int, device: str) -> int:
+    return max(1, LOGITS.get(device, LOGITS["cpu"]) // vocab)
+
+
+def _like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
+    return None if gradient is None or parameter is None else gradient.to(parameter.dtype)
