@@ -1,14 +1,15 @@
-"""Forward, backward and best-path recursions through the trellis of a hidden Markov model (Rabiner 1989).
+"""Forward and backward recursions through the trellis of a hidden Markov model (Rabiner 1989).
 
 Texts run side by side, longest first, so that a time step is one matrix product over the texts that still run, and
 nothing is padded. Forward messages are scaled to sum to one; the scales are p(x_t | x_1 … x_{t-1}) and carry the
 likelihood, so there is no logarithm inside the loops and no underflow. Everything is float64.
 
-Shapes: B rows, T tokens, N texts, M tokens of all N texts, S states, V vocabulary.
+Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from chainrule.model import BOUNDARY
 MESSAGES = 1 << 25      # numbers kept for one block of texts: 256 MB of float64
 STEP = 1 << 17          # numbers of one time step of a block: 1 MB, so that they stay in the cache
 TINY = torch.finfo(torch.float64).tiny
-CANDIDATES = (8, 32)    # predecessors tried before all of them are
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,27 @@ class Packed:
     @property
     def steps(self) -> list[slice]:
         """Where each time step lies among the M."""
-        ends = torch.tensor(self.widths).cumsum(0).tolist()
-        return [slice(end - width, end) for end, width in zip(ends, self.widths)]
+        return [slice(end - width, end) for end, width in zip(accumulate(self.widths), self.widths)]
 
 
-def pack(tokens: Tensor, real: Tensor, states: int) -> Iterator[Packed]:
-    """The `real` ones of tokens (B, T) in blocks of bounded size. A row begins a text, and so does what follows a boundary."""
+def beginnings(tokens: Tensor, real: Tensor) -> Tensor:
+    """(B, T): where a text begins: at the first real token of a row, and after each boundary."""
+    begins = real.clone()
+    begins[:, 1:] &= ~real[:, :-1] | (tokens[:, :-1] == BOUNDARY)
+    return begins
+
+
+def pack(tokens: Tensor, real: Tensor, states: int, step: int = STEP) -> Iterator[Packed]:
+    """The texts among the real ones of tokens (B, T), in blocks of which messages for so many states fit in memory."""
     places = real.flatten().nonzero()[:, 0]
-    flat = tokens.flatten()[places]
-    rows = places // tokens.shape[1]
-    begins = torch.ones_like(flat, dtype=torch.bool)
-    begins[1:] = (rows[1:] != rows[:-1]) | (flat[:-1] == BOUNDARY)
-    firsts = begins.nonzero()[:, 0].tolist()
-    for block in _blocks([*firsts, len(flat)], MESSAGES // states, max(1, STEP // states)):
+    flat, begins = tokens.flatten()[places], beginnings(tokens, real).flatten()[places]
+    edges = [*begins.nonzero()[:, 0].tolist(), len(flat)]
+    for block in _blocks(edges, MESSAGES // states, max(1, step // states)):
         yield _side_by_side(flat[block], places[block], begins[block])
 
 
 def _blocks(edges: list[int], most_tokens: int, most_texts: int) -> Iterator[slice]:
-    """Whole texts, as many as fit; the last edge is the end of the last text."""
+    """Whole texts, as many as fit; an edge is where a text begins, and the last is where all end."""
     begin = 0
     for text in range(1, len(edges)):
         full = text - begin == most_texts or text == len(edges) - 1
@@ -69,22 +72,30 @@ def _side_by_side(flat: Tensor, places: Tensor, begins: Tensor) -> Packed:
     return Packed(flat[order], rank[order], places[order], widths.tolist())
 
 
+def emissions_of(tokens: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
+    """A table of rows b(·, o) and the row of each token: one for each symbol, or for each token if those are fewer."""
+    if tokens.numel() < emission.shape[1]:
+        rows = emission.index_select(1, tokens.flatten()).T.contiguous()
+        return rows, torch.arange(len(rows), device=tokens.device).view_as(tokens)
+    return emission.T.contiguous(), tokens
+
+
 def forward(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
     """Messages (M, S): p(state | tokens so far); scales (M,): p(token | tokens before). `initial` is (S,) or (N, S).
 
     A token that no state could have emitted has scale 0 and tells nothing: the message is then what was predicted.
     """
-    symbols = emission.T.contiguous()
+    symbols, tokens = emissions_of(packed.tokens, emission)
     predicted = initial.expand(packed.widths[0], -1).contiguous().clone()
-    messages, scales = symbols.new_empty(len(packed.tokens), len(transition)), symbols.new_empty(len(packed.tokens))
+    messages, scales = symbols.new_empty(len(tokens), len(transition)), symbols.new_empty(len(tokens))
     for here, following in zip(packed.steps, [*packed.widths[1:], 0]):
         message, scale = messages[here], scales[here]
-        torch.index_select(symbols, 0, packed.tokens[here], out=message)
+        torch.index_select(symbols, 0, tokens[here], out=message)
         message.mul_(predicted[: len(message)])
         torch.sum(message, 1, out=scale)
         if bool(scale.amin() < TINY):
             _ignore_the_impossible(message, scale, predicted)
-        message.mul_((scale + (scale == 0)).reciprocal_()[:, None])
+        message.mul_(_inverse(scale))
         torch.mm(message[:following], transition, out=predicted[:following])
     return messages, scales
 
@@ -93,6 +104,11 @@ def _ignore_the_impossible(message: Tensor, scale: Tensor, predicted: Tensor) ->
     impossible = (scale < TINY).nonzero()[:, 0]
     message[impossible] = predicted[impossible]
     scale[impossible] = 0
+
+
+def _inverse(scales: Tensor) -> Tensor:
+    """(n, 1): 1 / scale, and 1 for a scale of 0."""
+    return (scales + (scales == 0)).reciprocal_()[:, None]
 
 
 def log_likelihoods(packed: Packed, scales: Tensor) -> Tensor:
@@ -110,17 +126,16 @@ def backward(
 
     Both are buffers that the next step overwrites. Impossible texts have zeros throughout, and so count for nothing.
     """
-    symbols, back = emission.T.contiguous(), transition.T
+    symbols, tokens = emissions_of(packed.tokens, emission)
     possible = log_likelihoods(packed, scales) > -torch.inf
     afters = possible.to(scales.dtype)[:, None].expand(-1, len(transition)).contiguous()
     arrivings = torch.empty_like(afters)
-    inverse = (scales + (scales == 0)).reciprocal_()[:, None]
     for here, width in zip(reversed(packed.steps), reversed(packed.widths)):
         after, arriving = afters[:width], arrivings[:width]
-        torch.index_select(symbols, 0, packed.tokens[here], out=arriving)
-        arriving.mul_(after).mul_(inverse[here])
+        torch.index_select(symbols, 0, tokens[here], out=arriving)
+        arriving.mul_(after).mul_(_inverse(scales[here]))
         yield here, after, arriving
-        torch.mm(arriving, back, out=after)
+        torch.mm(arriving, transition.T, out=after)
 
 
 def posteriors(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
@@ -136,69 +151,10 @@ def expected_counts(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Σ γ(1) (S,), Σ_t ξ(t) (S, S), Σ_{t: x_t = o} γ(t) (S, V), and log p of each text (N,)."""
     messages, scales = forward(packed, initial, transition, emission)
-    products, emits = torch.zeros_like(transition), torch.zeros_like(emission.T, memory_format=torch.contiguous_format)
+    products, emits = torch.zeros_like(transition), emission.new_zeros(emission.T.shape)
     earlier = [None, *packed.steps[:-1]]
     for here, after, arriving in backward(packed, scales, transition, emission):
         if (before := earlier.pop()) is not None:
             products.addmm_(messages[before][: len(arriving)].T, arriving)
-        gamma = messages[here].mul_(after)
-        emits.index_add_(0, packed.tokens[here], gamma)
-    return messages[packed.steps[0]].sum(0), products * transition, emits.T, log_likelihoods(packed, scales)
-
-
-def best_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
-    """Viterbi: the likeliest states (M,) and log p of each text with them (N,); impossible texts have -1 and -inf.
-
-    δ is kept and Δ is not: the argmax is taken again on the way back, along the chosen path alone.
-    """
-    deltas = best_messages(packed, initial.log(), transition.log(), emission.log())
-    into = transition.log().T.contiguous()
-    paths = torch.empty_like(packed.tokens)
-    best = deltas.new_full((packed.widths[0],), -torch.inf)
-    chosen = paths.new_empty(0)
-    for here, width in zip(reversed(packed.steps), reversed(packed.widths)):
-        delta = deltas[here]
-        ended, final = delta[len(chosen):].max(1)
-        best[len(chosen): width] = ended
-        chosen = torch.cat([(delta[: len(chosen)] + into[chosen]).argmax(1), final])
-        paths[here] = chosen
-    return paths.masked_fill_(best[packed.texts] == -torch.inf, -1), best
-
-
-def best_messages(packed: Packed, log_initial: Tensor, log_transition: Tensor, log_emission: Tensor) -> Tensor:
-    """log δ (M, S): the likeliest way to have read the tokens so far and to be in a state."""
-    symbols = log_emission.T.contiguous()
-    deltas = symbols.index_select(0, packed.tokens)
-    deltas[packed.steps[0]] += log_initial
-    for before, here in zip(packed.steps, packed.steps[1:]):
-        deltas[here] += best_predecessors(deltas[before][: here.stop - here.start], log_transition)
-    return deltas
-
-
-def best_predecessors(delta: Tensor, log_transition: Tensor) -> Tensor:
-    """max_{s'} δ(s') + log a(s', s) (n, S), exactly, though for most rows only the likeliest s' are tried.
-
-    Those left out have at most the least δ tried, so where that δ plus the largest log a(·, s) does not beat what was
-    found for any s, the row is done; the others try more.
-    """
-    most = log_transition.amax(0)
-    best = torch.empty_like(delta)
-    rows = torch.arange(len(delta), device=delta.device)
-    for count in CANDIDATES:
-        if count * 2 > delta.shape[1] or not len(rows):
-            break
-        top, states = delta[rows].topk(count, sorted=True)
-        found = torch.full_like(top[:, :1], -torch.inf)
-        for rank in range(count):
-            found = torch.maximum(found, log_transition[states[:, rank]].add_(top[:, rank, None]))
-        best[rows] = found
-        rows = rows[(top[:, -1:] + most > found).any(1)]
-    if len(rows):
-        best[rows] = _every_predecessor(delta[rows], log_transition)
-    return best
-
-
-def _every_predecessor(delta: Tensor, log_transition: Tensor) -> Tensor:
-    """The same by trying all, a tile of rows at a time."""
-    tile = max(1, 4 * STEP // log_transition.numel())
-    return torch.cat([(rows[:, :, None] + log_transition).amax(1) for rows in delta.split(tile)])
+        emits.index_add_(0, packed.tokens[here], messages[here].mul_(after))
+    return messages[packed.steps[0]].sum(0), products.mul_(transition), emits.T, log_likelihoods(packed, scales)

@@ -1,0 +1,150 @@
+"""The likeliest states behind a text (Viterbi 1967).
+
+    δ_s(1) = π_s b_{s,x1}        δ_s(t) = b_{s,xt} max_{s'} a_{s',s} δ_{s'}(t-1)        Δ_s(t) = the s' that won
+
+Only δ is kept: Δ is found again on the way back, along the chosen path alone. `best_paths` searches in float32, where
+torch has a fused max-times product, and proves each choice by its margin over the second best, which must exceed every
+rounding error so far; texts with a choice in doubt, and models float32 cannot hold, are searched in float64 logarithms.
+
+Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from chainrule.models.trellis import TINY, Packed, beginnings, emissions_of, pack
+
+STEP = 1 << 15               # numbers of one time step of a block of texts: what the float32 search is fastest with
+TILE = 1 << 19               # numbers of a tile of the float64 search: 4 MB
+SPREAD = 35.0                # nats between the largest and the least a_{s',s} that float32 can search, see `_fits`
+ROUNDING = 10 * 2.0**-24     # relative error of a ratio of two δ, for each time step: five roundings in either
+
+
+def best_paths(
+    tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The likeliest states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
+    paths, doubtful = torch.zeros_like(tokens), real
+    if _fits(transition):
+        doubtful = torch.zeros_like(real)
+        for packed in pack(tokens, real, len(initial), STEP):
+            chosen, doubts = _quick_paths(packed, initial, transition, emission)
+            paths.view(-1)[packed.places] = chosen
+            doubtful.view(-1)[packed.places] = doubts[packed.texts]
+    for packed in pack(tokens, doubtful, len(initial)):
+        paths.view(-1)[packed.places] = _careful_paths(packed, initial, transition, emission)
+    log_p = path_log_p(paths, tokens, real, initial, transition, emission)
+    return paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1), log_p
+
+
+def path_log_p(
+    states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
+) -> Tensor:
+    """(B,): log p of each row together with its states."""
+    arrivals, moves = initial[states], transition[states[:, :-1], states[:, 1:]]
+    arrivals[:, 1:] = torch.where(beginnings(tokens, real)[:, 1:], arrivals[:, 1:], moves)
+    return (arrivals.log() + emission[states, tokens].log()).masked_fill(~real, 0).sum(1)
+
+
+def best_messages(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """log δ (M, S) in float64."""
+    log_transition = transition.log()
+    symbols, tokens = emissions_of(packed.tokens, emission)
+    deltas = symbols.log().index_select(0, tokens)
+    deltas[packed.steps[0]] += initial.log()
+    tile = max(1, TILE // transition.numel())
+    for before, here in zip(packed.steps, packed.steps[1:]):
+        for arrived, left in zip(torch.split(deltas[here], tile), torch.split(deltas[before], tile)):
+            arrived.add_((left[: len(arrived), :, None] + log_transition).amax(1))
+    return deltas
+
+
+def best_predecessors(deltas: Tensor, transition: Tensor) -> Tensor:
+    """Δ (T - 1, S) from the log δ (T, S) of one text: the state before each state, of each token but the first."""
+    predecessors = torch.empty_like(deltas[1:], dtype=torch.long)
+    for delta, predecessor in zip(deltas, predecessors):
+        torch.argmax(delta[:, None] + transition.log(), 0, out=predecessor)
+    return predecessors
+
+
+def _careful_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """(M,) by float64 logarithms."""
+    deltas, into = best_messages(packed, initial, transition, emission), transition.log().T.contiguous()
+    paths = torch.empty_like(packed.tokens)
+    chosen = paths[:0]
+    for here in reversed(packed.steps):
+        delta = deltas[here]
+        delta[: len(chosen)] += into[chosen]
+        chosen = paths[here] = delta.argmax(1)
+    return paths
+
+
+def _fits(transition: Tensor) -> bool:
+    """Whether float32 can hold all that matters.
+
+    From the best state any state can be reached at a cost of at most SPREAD nats over any other way there, so a state
+    further behind than that is on no best path, and whatever float32 loses of it does no harm.
+    """
+    least, most = (float(bound) for bound in transition.aminmax())
+    return transition.device.type == "cpu" and least > 0 and math.log(most / least) < SPREAD
+
+
+def _quick_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
+    """(M,) by float32, and for which texts (N,) some choice was nearer than rounding can tell."""
+    deltas, into = _quick_messages(packed, initial, transition, emission), transition.T.float().contiguous()
+    paths, doubtful = torch.empty_like(packed.tokens), torch.zeros(packed.widths[0], dtype=torch.bool)
+    one_and_number = torch.stack([torch.ones(len(into)), torch.arange(len(into), dtype=torch.float32)], 1)
+    chosen = paths[:0]
+    for time, here in reversed(list(enumerate(packed.steps))):
+        delta = deltas[here]
+        delta[: len(chosen)] *= into.index_select(0, chosen)
+        near = delta >= delta.amax(1, keepdim=True) * (1 - ROUNDING * (time + 2))
+        count, total = (near.float() @ one_and_number).unbind(1)     # where one alone is near, the total is its number
+        doubtful[: len(delta)] |= count != 1
+        chosen = paths[here] = (total / count).long()
+    return paths, doubtful
+
+
+def _quick_messages(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
+    """δ (M, S) in float32, every row scaled to a maximum of one; zeros from an impossible token on."""
+    table, tokens = emissions_of(packed.tokens, emission)
+    symbols = table / table.amax(1, keepdim=True).clamp_min(TINY)
+    deltas = symbols.float().index_select(0, tokens)
+    first = packed.steps[0]
+    deltas[first] = _scaled(initial * symbols[tokens[first]]).float()
+    product = _max_times(transition.float(), packed.widths[0])
+    for before, here in zip(packed.steps, packed.steps[1:]):
+        arrived = deltas[here]
+        _scaled(arrived.mul_(product(deltas[before][: len(arrived)])))
+    return deltas
+
+
+def _scaled(delta: Tensor) -> Tensor:
+    """In place; what is too small to matter becomes zero, since arithmetic on denormal numbers is slow."""
+    most = delta.amax(1, keepdim=True)
+    return torch.threshold_(delta.mul_((most + (most == 0)).reciprocal_()), 1e-30, 0.0)
+
+
+def _max_times(right: Tensor, most_rows: int) -> Callable[[Tensor], Tensor]:
+    """left (n, S) -> max_k left[n, k] · right[k, s]: a matrix product with max for the sum.
+
+    torch has it for a left side that is sparse, so left is handed over as one in which nothing is left out.
+    """
+    columns = len(right)
+    starts = torch.arange(0, most_rows * columns + 1, columns)
+    places = torch.arange(columns).repeat(most_rows)
+
+    def product(left: Tensor) -> Tensor:
+        index = starts[: len(left) + 1], places[: left.numel()]
+        sparse = torch.sparse_csr_tensor(*index, left.flatten(), left.shape, check_invariants=False)
+        best: Tensor = torch.sparse.mm(sparse, right, "amax")
+        return best
+
+    with warnings.catch_warnings():     # said once, at the first sparse tensor
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        product(right[:1])
+    return product
