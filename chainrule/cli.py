@@ -6,9 +6,11 @@ A user's mistake is one line on stderr and exit code 2; Ctrl-C is 130; an unexpe
 import errno
 import json
 import os
+import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn
@@ -149,9 +151,11 @@ def _answer(words: list[str]) -> int:
         return 0
     args = parse(words)
     module, _, function = VERBS[words[0]].where.partition(":")
+    with ctrl_c_waits():
+        command = getattr(import_module(f"chainrule.commands.{module}"), function)
     set_quiet(args.json)
     try:
-        answer = getattr(import_module(f"chainrule.commands.{module}"), function)(args)
+        answer = command(args)
     finally:
         set_quiet(False)
     if args.json:
@@ -179,6 +183,19 @@ def parse(words: list[str]) -> Namespace:
         raise UserError(f"{name}: unknown {what} {word}.{near} `{parser.prog} --help` says more.")
     args.settings = settings
     return args
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Until the end of the block: libraries that are interrupted while they are imported swallow it and stay half made."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def overview() -> str:

@@ -78,11 +78,11 @@ def tell(made: Made) -> None:
         return
     if made.before:
         say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")
-    print(f"{made.path}: {summary(result_of(made))} of held-out text")
+    print(f"{made.path}: {summary(result_of(made), 'held-out tokens')}")
     say(NEXT.format(run=made.path))
 
 
-def summary(result: Mapping[str, Any]) -> str:
+def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
     """The numbers that compare, or why there are none."""
     words = []
     if result.get("bits_per_byte") is not None:
@@ -90,5 +90,5 @@ def summary(result: Mapping[str, Any]) -> str:
     if result.get("perplexity") is not None:
         words.append(f"perplexity {result['perplexity']:.4f}")
     if "tokens" in result:
-        words.append(f"over {result['tokens']:,} tokens")
-    return ", ".join(words) + (f" ({result['why']})" if result.get("why") else "")
+        words.append(f"over {result['tokens']:,} {what}")
+    return ", ".join(words + ([result["why"]] if result.get("why") else []))

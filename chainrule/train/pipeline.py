@@ -74,11 +74,13 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
 
 def _measure(model: Any, corpus: Corpus, log: Log, seconds: float) -> dict[str, Any] | None:
     """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
+    result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
     try:
-        result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict()
+        if "valid" in corpus.splits:
+            result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict()
     except KeyboardInterrupt:
         return None
-    result |= {"train_seconds": round(seconds, 3)}
+    result["train_seconds"] = round(seconds, 3)
     log("result", split="valid", **result)
     return result
 

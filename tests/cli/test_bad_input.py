@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from random import Random
 
 import pytest
 
@@ -67,13 +68,12 @@ def test_a_damaged_archive(refused, tmp_path):
 
 
 def test_a_text_too_short_to_split_or_shorter_than_the_order(chainrule, tmp_path):
-    for text in ("a", "ab", "abc\n"):
+    for number, text in enumerate(("a", "ab", "abc\n", "one two three\n")):
         (tmp_path / "short.txt").write_text(text)
-        answer = chainrule("train", "short.txt", *TRAIN, "model.order=9")
-        assert answer.code in (0, 2), answer.err
-        if answer.code == 2:
-            assert len(answer.err.splitlines()) == 1
-            assert not (tmp_path / "runs/x").exists()
+        answer = chainrule("train", "short.txt", *TRAIN, "model.order=99", "--out", f"runs/{number}")
+        assert answer.code == 0, answer.err
+        assert "no held-out text" in answer.out or "bits per byte" in answer.out
+        assert chainrule("sample", f"runs/{number}", "--tokens", "5").code == 0
 
 
 def test_crlf_is_text_like_any_other(chainrule, tmp_path):
@@ -160,7 +160,7 @@ def test_a_recipe_that_is_no_toml(complaint, book, tmp_path):
 def test_a_full_disk_leaves_the_earlier_run_whole(trained, book, tmp_path):
     """A limit on the size of files stands in for the disk; it hits the tensors first."""
     before = {file.name: file.read_bytes() for file in (tmp_path / trained).iterdir()}
-    book.write_text("".join(chr(97 + (i * i * 7 + i // 3) % 26) for i in range(60_000)))
+    book.write_text("".join(Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=30_000)))
     words = ["train", "book.txt", "--kind", "ngram", "text.tokenizer=characters", "--out", trained, "--overwrite"]
     answer = subprocess.run(
         [sys.executable, "-m", "chainrule", *words],
@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_the_earlier_run_whole(trained, book, tmp_path):
         text=True,
         timeout=120,
         cwd=tmp_path,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
     assert answer.returncode == 2, answer.stderr
     assert "no room to write" in answer.stderr.splitlines()[-1]
