@@ -1,29 +1,24 @@
 """Words, as white space separates them; each line is a text of its own. Not lossless: a rare word becomes <unk>.
 
 White space is ASCII's, as it is for KenLM. The newline itself is the name of id 0 in the vocabulary: no word can spell
-the boundary, and `</s>` in a text is not one. One split and one look-up a word, on bytes: memory compares faster than text.
+the boundary, and `</s>` in a text is not one.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
+from chainrule.text.units.spelling import Spellings, count_words, find_words
 from chainrule.text.units.unit import Ids, Spec, Unit, tokenizer_json, vocabulary
 
 UNKNOWN = "<unk>"
 RESERVED = (UNKNOWN, "<s>", "</s>")     # never words of the vocabulary: files of n-grams give them a meaning of their own
-END_OF_LINE = b"\xff"                   # stands for the newline in a split; no UTF-8 text holds this byte
 SPACE = " \t\r\v\f"
-LOOK_UP = 1 << 15                       # bytes split at a time: the words stay in the processor's cache
-
-
-class Vocabulary(dict[bytes, int]):
-    def __missing__(self, word: bytes) -> int:
-        return 1
+LOOK_UP = 1 << 18                       # bytes looked up at a time
+NEWLINE = ord("\n")
 
 
 class Words(Unit):
@@ -33,8 +28,7 @@ class Words(Unit):
 
     def __init__(self, spec: Spec):
         self.names = ["</s>", *vocabulary(spec)[1:]]
-        self.ids = Vocabulary((name.encode(), id) for id, name in enumerate(self.names) if id != BOUNDARY)
-        self.ids[END_OF_LINE] = BOUNDARY
+        self.spellings = Spellings([name.encode() for name in self.names[1:]])
 
     @classmethod
     def spec(cls, words: Iterable[str] = ()) -> Spec:
@@ -52,9 +46,7 @@ class Words(Unit):
         """Chunks must not end within a word."""
         if settings.vocab is not None and settings.vocab < 3:
             raise UserError(f"text.vocab={settings.vocab} is too small for words: two ids are the boundary and {UNKNOWN}.")
-        counts: Counter[bytes] = Counter()
-        for chunk in chunks:
-            counts.update(chunk.encode().split())
+        counts = count_words(part for chunk in chunks for part in slices(chunk.encode()))
         for name in RESERVED:
             counts.pop(name.encode(), None)
         kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
@@ -68,8 +60,24 @@ class Words(Unit):
         return np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
     def _look_up(self, text: bytes) -> Ids:
-        words = text.replace(b"\n", b" " + END_OF_LINE + b" ").split()
-        return np.fromiter(map(self.ids.__getitem__, words), np.uint32, len(words))
+        begins, ends = find_words(text)
+        place = self.spellings.find(text, begins, ends)
+        letters = np.frombuffer(text, np.uint8)
+        starts = letters == NEWLINE
+        starts[begins] = True
+        tokens = np.flatnonzero(starts)                          # a token starts at each word and at each newline
+        ids = np.full(len(tokens), BOUNDARY, np.uint32)
+        ids[letters[tokens] != NEWLINE] = np.where(place < 0, 1, place + 1)
+        return ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        """All lines in one look-up; only a text of several lines must be taken by itself."""
+        stream = self.encode("\n".join(texts))
+        ends = np.flatnonzero(stream == BOUNDARY)
+        if len(ends) != max(len(texts), 1) - 1:
+            return super().encode_many(texts)
+        begins, ends = [0, *(ends + 1).tolist()], [*ends.tolist(), len(stream)]
+        return [stream[begin:end] for begin, end in zip(begins, ends)]
 
     def cut(self, text: str) -> int:
         """Before the last newline, which is no boundary if the text should end with it; else behind the last space."""
