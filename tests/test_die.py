@@ -63,14 +63,30 @@ def test_top_p_stops_at_the_token_that_reaches_p() -> None:
     assert distribution(halves, Sampling(top_p=0.5)).tolist() == [[0, 1, 0]]
 
 
+@given(st.integers(1, 60), st.floats(0.01, 0.999), st.integers(0, 9))
+def test_top_p_is_found_also_where_the_first_look_does_not_reach(first_look: int, top_p: float, seed: int) -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chainrule.use.die.FIRST_LOOK", first_look)
+        kept = distribution(logits, Sampling(top_p=top_p)) > 0
+    probs = logits.softmax(-1)
+    for row in range(3):
+        mass = probs[row][kept[row]].sum()
+        assert mass >= top_p - 1e-6
+        assert mass - probs[row][kept[row]].min() < top_p + 1e-6
+
+
 def test_min_p_is_relative_to_the_likeliest() -> None:
     assert die(min_p=0.3) == pytest.approx([0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85])
     assert die(min_p=1) == [0, 1, 0, 0, 0]
 
 
-@given(st.lists(st.floats(-8, 8), min_size=2, max_size=12), st.integers(1, 12), st.floats(0.01, 1), st.floats(0, 1))
-def test_a_token_must_pass_every_cut(logits: list[float], top_k: int, top_p: float, min_p: float) -> None:
-    row = torch.tensor([logits])
+SIXTEENTHS = st.lists(st.integers(-99, 99), min_size=2, max_size=12, unique=True)    # no two tokens alike
+
+
+@given(SIXTEENTHS, st.integers(1, 12), st.floats(0.01, 1), st.floats(0, 1))
+def test_a_token_must_pass_every_cut(logits: list[int], top_k: int, top_p: float, min_p: float) -> None:
+    row = torch.tensor([logits]) / 16
     each = [Sampling(top_k=top_k), Sampling(top_p=top_p), Sampling(min_p=min_p)]
     alone = torch.stack([distribution(row, sampling) > 0 for sampling in each]).all(0)
     together = distribution(row, Sampling(top_k=top_k, top_p=top_p, min_p=min_p)) > 0

@@ -1,5 +1,8 @@
+import functools
 import json
 import math
+import operator
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +14,11 @@ from torch import nn
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
+from chainrule.models import build, model_class
 from chainrule.models.uniform import Uniform, UniformSettings
+from chainrule.recipe import make_recipe
+from chainrule.text.batches import texts
+from chainrule.text.corpus import prepare
 from chainrule.use.evaluate import Signature, count_parameters, evaluate, require_alike
 from chainrule.use.score import score_stream
 
@@ -138,3 +145,17 @@ def test_what_is_no_signature_or_compares_nothing_is_refused() -> None:
         require_alike(["unit:bytes|text:abc"])
     with pytest.raises(UserError, match="seconds does not compare"):
         require_alike([], "seconds")
+
+
+@pytest.mark.data
+def test_a_3_gram_on_ptb_has_the_published_perplexity(tmp_path) -> None:
+    if not os.environ.get("CHAINRULE_DATA"):
+        pytest.skip("$CHAINRULE_DATA is not set")
+    recipe = make_recipe("ngram", model_class("ngram"), {"model.order": 3, "text.min_count": 1})
+    corpus = prepare(["ptb"], recipe.text, cache=tmp_path)
+    model = build("ngram", recipe.model, len(corpus.tokenizer))
+    statistics = [model.collect(batch) for batch in texts(corpus.splits["train"].tokens, None, 1 << 22)]
+    model.update(functools.reduce(operator.add, statistics))
+    result = evaluate(model, corpus.tokenizer, corpus.splits["test"])
+    assert result.tokens == 82_430
+    assert result.perplexity == pytest.approx(148.2815, rel=1e-3)

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 
+FIRST_LOOK = 128    # tokens that top_p looks at first; a sort of the whole vocabulary is slow
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -49,28 +51,43 @@ def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None)
         logits = logits - math.log(sampling.repetition_penalty) * seen
     if sampling.temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
-    logits = logits - logits.amax(-1, keepdim=True)
-    temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)
-    flat = torch.zeros_like(logits) if temperature == math.inf else logits / temperature
-    return flat.masked_fill(_cut(logits, sampling), -math.inf).softmax(-1)
+    kept = _kept(logits, sampling)
+    if sampling.temperature == math.inf:
+        logits = torch.zeros_like(logits)
+    elif sampling.temperature != 1:
+        coldest = torch.finfo(logits.dtype).tiny
+        logits = (logits - logits.amax(-1, keepdim=True)) / max(sampling.temperature, coldest)
+    return (logits if kept is None else logits.masked_fill(~kept, -math.inf)).softmax(-1)
 
 
-def _cut(logits: Tensor, sampling: Sampling) -> Tensor:
-    """True for tokens out of the game. In order of probability each dial keeps the first few; the fewest stay."""
+def _kept(logits: Tensor, sampling: Sampling) -> Tensor | None:
+    """(B, V): True for tokens that pass every cut; None: all do."""
     if sampling.top_k is None and sampling.top_p == 1 and sampling.min_p == 0:
-        return torch.zeros_like(logits, dtype=torch.bool)
-    probs, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
-    keep = probs >= sampling.min_p * probs[:, :1]
-    if sampling.top_p < 1:
-        keep &= probs.cumsum(-1) - probs < sampling.top_p    # whoever is needed to get there stays
-    if sampling.top_k is not None:
-        keep[:, sampling.top_k :] = False
-    return torch.ones_like(keep).scatter(-1, order, ~keep)
+        return None
+    probs = logits.softmax(-1)
+    kept = probs >= sampling.min_p * probs.amax(-1, keepdim=True)
+    if sampling.top_k is not None or sampling.top_p < 1:
+        ranked, order = _ranked(probs, sampling)
+        before = ranked.cumsum(-1) - ranked                   # what is likelier than a token, all together
+        enough = before >= sampling.top_p if sampling.top_p < 1 else torch.zeros_like(before, dtype=torch.bool)
+        kept &= torch.zeros_like(kept).scatter(-1, order, ~enough)
+    return kept
+
+
+def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """(B, N): the largest probabilities in order and whose they are; `top_k` of them, or enough to have `top_p`."""
+    size = probs.shape[-1]
+    count = min(sampling.top_k or FIRST_LOOK, size)
+    ranked = probs.topk(count)
+    while sampling.top_k is None and count < size and bool((ranked.values.sum(-1) < sampling.top_p).any()):
+        count = min(8 * count, size)
+        ranked = probs.topk(count)
+    return ranked.values, ranked.indices
 
 
 def roll(probs: Tensor, uniform: Tensor) -> Tensor:
     """(B, V), (B,) -> (B,): the token whose share of [0, 1) holds the row's number. Never one of probability 0."""
-    shares = probs.double().cumsum(-1)
+    shares = probs.cumsum(-1, dtype=torch.float64)
     total = shares[:, -1]
     if not bool((total > 0).all()):
         raise UserError("the model gives no token a probability here, so none can be drawn. Train it with smoothing.")

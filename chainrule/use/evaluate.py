@@ -13,6 +13,8 @@ from typing import Any
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel, Model
+from chainrule.text.corpus import Split
+from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.score import stream_pieces, stride_of
 
 ALIKE = {
@@ -46,7 +48,7 @@ class Signature:
         return cls(**parts)
 
 
-def sign(model: LanguageModel, tokenizer: Any, split: Any, stride: int | None = None) -> Signature:
+def sign(model: LanguageModel, tokenizer: Tokenizer, split: Split, stride: int | None = None) -> Signature:
     stride = stride_of(model, stride)
     return Signature(
         unit=tokenizer.unit,
@@ -90,7 +92,7 @@ class Result:
         return values
 
 
-def evaluate(model: LanguageModel, tokenizer: Any, split: Any, *, stride: int | None = None) -> Result:
+def evaluate(model: LanguageModel, tokenizer: Tokenizer, split: Split, *, stride: int | None = None) -> Result:
     """The model on every token of the split, each once."""
     signature = str(sign(model, tokenizer, split, stride))
     tokens = len(split.tokens) - 1
@@ -130,7 +132,7 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _why(nats: float, tokenizer: Any) -> str:
+def _why(nats: float, tokenizer: Tokenizer) -> str:
     reasons = []
     if not math.isfinite(nats):
         reasons.append("the model gives a token of this text probability 0, so its surprise is infinite")

@@ -1,17 +1,21 @@
 """The laws of the protocol, each once, for every kind. A new kind joins by one line in cases.py."""
 
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from contract.cases import CASES, TEXT, VOCAB, Case, learn
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
+from chainrule import run
 from chainrule.model import BOUNDARY, Batch, LanguageModel, State, join, loss, pick, state_bytes, tensors
+from chainrule.recipe import Text
+from chainrule.text.tokenizer import train_tokenizer
 from chainrule.use.die import Sampling
 from chainrule.use.sample import sample
 from chainrule.use.score import score_stream, score_texts
@@ -272,6 +276,17 @@ def test_learning_lowers_the_loss_and_counting_never_raises_it(case: Case) -> No
     assert seen[-1] < seen[0] - 0.01 or case.kind == "uniform", seen
 
 
+def test_what_training_goes_down_is_the_loss_and_goes_on_from_a_state(made: LanguageModel) -> None:
+    total, count, _ = made.nats(TEXT)
+    assert_close((total, count), loss(made(TEXT), TEXT))
+    row = some_tokens(1, 13)
+    first, second = Batch(row[:, :6], row[:, 1:7]), Batch(row[:, 6:12], row[:, 7:13])
+    whole, _, _ = made.nats(Batch(row[:, :12], row[:, 1:13]))
+    begun, _, state = made.nats(first)
+    ended, _, _ = made.nats(second, state)
+    assert_close(begun + ended, whole)
+
+
 def test_cutting_a_step_into_micro_batches_changes_nothing(case: Case) -> None:
     whole, parts = case.make(), case.make()
     few, many = _rows_of(TEXT, slice(0, 5)), _rows_of(TEXT, slice(5, None))
@@ -301,12 +316,20 @@ def _rows_of(batch: Batch, rows: slice) -> Batch:
     return Batch(batch.tokens[rows], batch.targets[rows], batch.lengths[rows])
 
 
-def test_a_saved_model_answers_the_same(case: Case, made: LanguageModel) -> None:
-    bytes_on_disk = save({name: tensor.contiguous() for name, tensor in made.state_dict().items()})
-    loaded = case.make()
-    loaded.load_state_dict(load(bytes_on_disk), strict=True)
+def test_a_saved_model_answers_the_same(case: Case, made: LanguageModel, tmp_path: Path) -> None:
+    if case.network is None:
+        tokenizer = train_tokenizer(Text(tokenizer="words", min_count=1), ["a b c"])
+        assert len(tokenizer) == VOCAB
+        run.save(tmp_path / "run", made, tokenizer, case.recipe())
+        loaded = run.load(tmp_path / "run").model
+    else:
+        save_file(made.state_dict(), tmp_path / "model.safetensors")
+        loaded = case.make()
+        loaded.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
     tokens = some_tokens(3, 12)
     assert torch.equal(read(loaded.eval(), tokens)[0], read(made, tokens)[0])
+    scored, wanted = (model.score(tokens[:, :-1], tokens[:, 1:], model.start(3))[0] for model in (loaded, made))
+    assert torch.equal(scored, wanted)
 
 
 def assert_same_tables(one: LanguageModel, other: LanguageModel) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from mutations.bugs import BUGS, Bug
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +44,7 @@ def test_a_bug_is_caught(bug: Bug, ask: Ask) -> None:
     answer = ask([[bug.file, bug.right, bug.wrong]], list(bug.caught_by))
     assert answer["code"] == FAILED, f"not caught (code {answer['code']}):\n{answer['output']}"
     for test in bug.caught_by:
-        assert any(failed.startswith(test) for failed in answer["failed"]), f"{test} did not catch it:\n{answer['output']}"
+        assert any(failed.startswith(test) for failed in answer["failed"]), f"not caught by {test}:\n{answer['output']}"
 
 
 def test_without_a_bug_the_same_tests_pass(ask: Ask) -> None:

@@ -1,7 +1,7 @@
 """Runs tests on copies of the project with a bug in them. Imports the slow libraries once, and forks for every bug.
 
-Reads one JSON object a line, {root, edits: [[file, right, wrong]], tests}, and answers with one, {code, failed, output}:
-pytest's exit code, the tests that failed, and what pytest printed.
+Reads one JSON object a line, {root, edits: [[file, right, wrong]], tests}, and answers with one, {code, failed,
+output}: pytest's exit code, the tests that failed, and what pytest printed.
 """
 
 import json
