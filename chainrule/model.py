@@ -74,6 +74,7 @@ class LanguageModel(Model):
 
     context: int | None = None                       # how many tokens a state can hold; None: no limit
     reach: int | None = None                         # how many tokens back an answer can depend on; None: no limit
+    forgets: bool = False                            # whether a boundary makes the state what `start` gives
 
     def start(self, rows: int, source: Tensor | None = None) -> State:
         """The state of `rows` texts of which nothing has been read, the boundary included."""

@@ -56,6 +56,7 @@ class Trellis:
 
 class HMM(LanguageModel):
     learns_by = "counting"
+    forgets = True
     Settings = HMMSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "characters", "train.steps": 50, "train.length": 512}
     initial: Tensor       # (S,) π

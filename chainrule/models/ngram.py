@@ -49,6 +49,7 @@ class NGramSettings:
 
 class NGram(LanguageModel):
     learns_by = "counting"
+    forgets = True
     Settings = NGramSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 22}
 

@@ -28,6 +28,7 @@ class Nothing:
 
 class Uniform(LanguageModel):
     learns_by = "counting"
+    forgets = True
     Settings = UniformSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words"}
     log_prob: Tensor

@@ -106,6 +106,8 @@ def _score_each(model: LanguageModel, texts: Sequence[Tokens]) -> tuple[Nats, Pl
     lengths = np.fromiter(map(len, texts), np.int64, len(texts)) + 1    # targets: the tokens and the boundary
     ends = np.cumsum(lengths)
     stream, nats = _stream(texts, ends), np.empty(lengths.sum())
+    if model.forgets:                                                   # then one text after another is each by itself
+        return score_stream(model, stream), ends
     at_once, stride = targets_at_once(model), stride_of(model)
     fits = lengths <= (model.context or math.inf)
     with at_rest(model), bar("scoring", len(nats), "tokens") as advance:

@@ -22,7 +22,6 @@ class Case:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)    # its `model.*`
     rounds: int = 1                                           # of counting, or steps of descent
-    afresh: bool = False                                      # does it begin afresh at each boundary?
     network: Callable[..., LanguageModel] | None = None       # for networks that are no kind of the house
 
     def __str__(self) -> str:
@@ -51,17 +50,17 @@ class Case:
 
 CASES = [
     Case("uniform"),
-    Case("unigram", afresh=True),
-    Case("bigram", afresh=True),
-    Case("ngram", {"order": 3}, afresh=True),
-    Case("ngram", {"order": 3, "estimator": "mle"}, afresh=True),
-    Case("ngram", {"order": 3, "estimator": "add-k", "k": 0.5}, afresh=True),
-    Case("ngram", {"order": 3, "cutoffs": (0, 1)}, afresh=True),
-    Case("ngram", {"order": 3, "prune": 0.01}, afresh=True),
-    Case("hmm", {"states": 4}, rounds=5, afresh=True),
-    Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5, afresh=True),
-    Case("hmm", {"states": 3}, rounds=5, afresh=True),
-    Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5, afresh=True),
+    Case("unigram"),
+    Case("bigram"),
+    Case("ngram", {"order": 3}),
+    Case("ngram", {"order": 3, "estimator": "mle"}),
+    Case("ngram", {"order": 3, "estimator": "add-k", "k": 0.5}),
+    Case("ngram", {"order": 3, "cutoffs": (0, 1)}),
+    Case("ngram", {"order": 3, "prune": 0.01}),
+    Case("hmm", {"states": 4}, rounds=5),
+    Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5),
+    Case("hmm", {"states": 3}, rounds=5),
+    Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]

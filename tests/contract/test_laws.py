@@ -138,7 +138,7 @@ def test_what_is_further_back_than_the_reach_does_not_matter(made: LanguageModel
     assert_close(read(made, tokens)[0][:, -1], read(made, other)[0][:, -1])
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.afresh], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.make().forgets], ids=str)
 def test_what_begins_afresh_at_a_boundary_answers_and_learns_so(case: Case, made: LanguageModel) -> None:
     fresh, _ = read(made, some_tokens(4, 6))
     later, _ = read(made, torch.cat([some_tokens(4, 5, seed=3), some_tokens(4, 6)], 1))
