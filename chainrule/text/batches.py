@@ -1,13 +1,14 @@
-"""Tokens into batches. A batch is a pure function of the tokens, the seed and the step, so going on from a step is instant.
+"""Tokens into batches. A batch is a pure function of tokens, seed and step, so going on from any step is instant.
 
-For networks `Windows` (shuffled) and `Streams` (in order, with a state that is carried on); for evaluation `stream`, the
-whole text in order; for models that begin afresh with each text, `texts`.
+For networks `Windows` (shuffled) and `Streams` (in order, with a state that is carried on); for evaluation `stream`,
+the whole text in order; for models that begin afresh with each text, `texts`.
 
-Shapes: B rows, T tokens. Every row is cut from one int64 tensor (B, T + 1): `tokens` is all but its last column, `targets`
-all but its first.
+Shapes: B rows, T tokens. Rows lie in one int64 tensor (B, T + 1): `tokens` is all but its last column, `targets` all
+but its first.
 """
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch
+
+Tokens: TypeAlias = NDArray[np.unsignedinteger]
+Places: TypeAlias = NDArray[np.int64]
 
 BLOCK = 1 << 22        # tokens looked through at a time for texts
 
@@ -26,7 +30,7 @@ class Windows:
     The few tokens that fill no window are left out at one end or the other, drawn anew each epoch.
     """
 
-    def __init__(self, tokens: NDArray[np.unsignedinteger], rows: int, length: int, seed: int):
+    def __init__(self, tokens: Tokens, rows: int, length: int, seed: int):
         _refuse_short(tokens, length)
         self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
         self.windows, self.spare = divmod(len(tokens) - 1, length)
@@ -38,7 +42,7 @@ class Windows:
         starts = np.concatenate([self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
         return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
+    def _order(self, epoch: int) -> Places:
         """Where the windows of an epoch begin, in the order in which they are visited."""
         if epoch != self._epoch:
             chance = np.random.default_rng((self.seed, epoch))
@@ -50,10 +54,11 @@ class Windows:
 class Streams:
     """`rows` contiguous streams, for truncated back-propagation: each row goes on at step s + 1 where step s ended.
 
-    After `steps` steps they begin again. What fills no step is left out at the end in even epochs, at the beginning in odd ones.
+    After `steps` steps they begin again. What fills no step is left out at the end in even epochs, at the beginning in
+    odd ones.
     """
 
-    def __init__(self, tokens: NDArray[np.unsignedinteger], rows: int, length: int):
+    def __init__(self, tokens: Tokens, rows: int, length: int):
         _refuse_short(tokens, rows * length)
         self.tokens, self.rows, self.length = tokens, rows, length
         self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
@@ -65,7 +70,7 @@ class Streams:
         return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
 
 
-def stream(tokens: NDArray[np.unsignedinteger], size: int, overlap: int = 0) -> Iterator[Batch]:
+def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
     """The whole stream in order as (1, size) pieces, the last maybe shorter.
 
     Each piece but the first begins `overlap` tokens earlier, for context, and skips those targets.
@@ -80,7 +85,7 @@ def stream(tokens: NDArray[np.unsignedinteger], size: int, overlap: int = 0) -> 
         done, begin = end, end - overlap
 
 
-def texts(tokens: NDArray[np.unsignedinteger], length: int | None, limit: int) -> Iterator[Batch]:
+def texts(tokens: Tokens, length: int | None, limit: int) -> Iterator[Batch]:
     """Each text of a stream that begins with a boundary, as a row that begins with the boundary.
 
     A text of more than `length` targets is cut, and each piece begins afresh. Rows of like length share a batch of at
@@ -99,7 +104,7 @@ def texts(tokens: NDArray[np.unsignedinteger], length: int | None, limit: int) -
             row = last
 
 
-def _spans(tokens: NDArray[np.unsignedinteger]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _spans(tokens: Tokens) -> Iterator[tuple[Places, Places]]:
     """Where the targets of the texts begin and end (the closing boundary included), some texts at a time."""
     begin = 1
     for block in range(1, len(tokens), BLOCK):
@@ -111,7 +116,7 @@ def _spans(tokens: NDArray[np.unsignedinteger]) -> Iterator[tuple[NDArray[np.int
             begin = int(ends[-1])
 
 
-def _cut(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cut(starts: Places, ends: Places, length: int | None) -> tuple[Places, Places]:
     """Starts and sizes of the pieces of at most `length` targets."""
     if length is None:
         return starts, ends - starts
@@ -121,7 +126,7 @@ def _cut(starts: NDArray[np.int64], ends: NDArray[np.int64], length: int | None)
     return cuts, np.minimum(np.repeat(ends, pieces) - cuts, length)
 
 
-def _padded(tokens: NDArray[np.unsignedinteger], starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Batch:
+def _padded(tokens: Tokens, starts: Places, sizes: Places) -> Batch:
     place = np.arange(sizes.max())
     real = place < sizes[:, None]                                       # (B, T)
     rows = np.full((len(sizes), len(place) + 1), BOUNDARY, np.int64)
@@ -129,7 +134,7 @@ def _padded(tokens: NDArray[np.unsignedinteger], starts: NDArray[np.int64], size
     return _batch(torch.from_numpy(rows), lengths=torch.from_numpy(sizes.astype(np.int64)))
 
 
-def _gather(tokens: NDArray[np.unsignedinteger], places: NDArray[np.int64]) -> Tensor:
+def _gather(tokens: Tokens, places: Places) -> Tensor:
     return torch.from_numpy(tokens[places].astype(np.int64))
 
 
@@ -137,7 +142,7 @@ def _batch(rows: Tensor, lengths: Tensor | None = None, skips: Tensor | None = N
     return Batch(rows[:, :-1], rows[:, 1:], lengths, skips)
 
 
-def _refuse_short(tokens: NDArray[np.unsignedinteger], length: int) -> None:
+def _refuse_short(tokens: Tokens, length: int) -> None:
     if len(tokens) <= length:
         raise UserError(
             f"the text is shorter than the context: {len(tokens) - 1} tokens to predict, {length} wanted at once. "

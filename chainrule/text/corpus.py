@@ -1,7 +1,7 @@
 """Text files into tokens on disk, once: split, tokenized, memory-mapped, and reused until something changes.
 
-A split is one stream `0 document 0 document 0` (of words, `0 line 0 line 0`) in uint16 or uint32, and beside it a JSON file
-that says what is in it. Everything is read in bounded pieces: memory does not grow with the text.
+A split is one stream `0 document 0 document 0` (of words, `0 line 0 line 0`) in uint16 or uint32, and beside it a JSON
+file that says what is in it. Everything is read in bounded pieces: memory does not grow with the text.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def prepare(
     tokenizer: Tokenizer | None = None,
     cache: Path | None = None,
 ) -> Corpus:
-    """A corpus from paths and names of known corpora. The tokenizer, unless given, is learned from the training split alone."""
+    """A corpus from paths and names of known corpora. The tokenizer, unless given, is learned from `train` alone."""
     folder = cache_folder(cache)
     given = gather(train, valid, test, folder)
     key = _key(_fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
@@ -107,14 +107,15 @@ def _total(selection: Selection) -> int | None:
     """Bytes to be read, where that is known beforehand."""
     if selection.nth or any(source.path.suffix in OPENERS for source in selection.sources):
         return None
-    sizes = ((source.path.stat().st_size if source.end is None else source.end) - source.begin for source in selection.sources)
-    return sum(sizes)
+    ends = [source.path.stat().st_size if source.end is None else source.end for source in selection.sources]
+    return sum(ends) - sum(source.begin for source in selection.sources)
 
 
 def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
     """The tokens of a split, from the cache or put there."""
     before = _fingerprints([selection.sources])
-    key = _key(before, selection.nth, selection.first, selection.held, settings.errors, settings.separator, tokenizer.sha256)
+    chosen = (selection.nth, selection.first, selection.held)
+    key = _key(before, chosen, settings.errors, settings.separator, tokenizer.sha256)
     path, sidecar = folder / "tokens" / f"{key}.bin", folder / "tokens" / f"{key}.json"
     facts = _facts(path, sidecar)
     if facts is None:

@@ -1,4 +1,4 @@
-"""Texts with a name. The embedded ones are made here, from the interpreter's own files or by chance, and need no download."""
+"""Texts with a name. The embedded ones are made here, from the interpreter's own files or by chance: no download."""
 
 import sys
 import sysconfig
@@ -100,7 +100,7 @@ class PythonSource:
     name: ClassVar[str] = "python-source"
     idea: ClassVar[str] = "the source of Python's standard library, each file a document"
     plain: ClassVar[bool] = True
-    left_out: ClassVar[frozenset[str]] = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+    left_out: ClassVar[frozenset[str]] = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
     @property
     def bytes(self) -> int:
@@ -108,8 +108,8 @@ class PythonSource:
 
     def files(self) -> list[Path]:
         library = Path(sysconfig.get_paths()["stdlib"])
-        every = (path for path in sorted(library.rglob("*.py")) if not self.left_out & set(path.relative_to(library).parts))
-        return [path for path in every if _is_utf8(path)]
+        every = sorted(library.rglob("*.py"))
+        return [path for path in every if not self.left_out & set(path.relative_to(library).parts) and _is_utf8(path)]
 
     def where(self, cache: Path) -> str:
         return sysconfig.get_paths()["stdlib"]
@@ -125,10 +125,8 @@ def _is_utf8(path: Path) -> bool:
         return False
 
 
-DATASETS: Mapping[str, Dataset] = {
-    dataset.name: dataset
-    for dataset in (PythonDocs(), PythonSource(), *map(Synthetic, LANGUAGES.values()), *PUBLIC)
-}
+_ALL: tuple[Dataset, ...] = (PythonDocs(), PythonSource(), *map(Synthetic, LANGUAGES.values()), *PUBLIC)
+DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
 @dataclass(frozen=True)

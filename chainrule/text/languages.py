@@ -1,9 +1,9 @@
 """Small languages whose entropy is known, so that one can say how far from the truth a model is.
 
-Each is a machine: from a state, characters follow with given probabilities, and each leads to one next state. So a text
-has one path, and its true cost in bits is a sum along it. The entropy per character is exact for machines with finitely
-many states (their stationary distribution times the entropy of each state) and for brackets; for `hidden` it lies between
-two bounds less than a millionth of a bit apart (Cover & Thomas, theorem 4.5.1).
+Each is a machine: from a state, characters follow with given probabilities, and each leads to one next state. So a
+text has one path, and its true cost in bits is a sum along it. The entropy per character is exact for machines with
+finitely many states (their stationary distribution times the entropy of each state) and for brackets; for `hidden` it
+lies between two bounds less than a millionth of a bit apart (Cover & Thomas, theorem 4.5.1).
 """
 
 import math
@@ -37,14 +37,16 @@ class Language:
     def text(self, characters: int, seed: int = 1) -> str:
         chance, state, written = Random(f"{self.name} {seed}").random, self.start, []
         for _ in range(characters):
-            left = chance()
-            for character, (probability, follows) in self.after(state).items():  # noqa: B007: the last one stays
-                left -= probability
-                if left < 0:
-                    break
+            character, state = self._roll(state, chance())
             written.append(character)
-            state = follows
         return "".join(written)
+
+    def _roll(self, state: State, left: float) -> tuple[str, State]:
+        for character, (probability, follows) in self.after(state).items():
+            left -= probability
+            if left < 0:
+                return character, follows
+        return character, follows                      # probabilities that round to a little less than 1
 
     def bits(self, text: str) -> float:
         """What the text costs by the true probabilities; infinite if the language cannot say it."""
@@ -64,9 +66,10 @@ class Language:
         for state, row in states.items():
             for probability, follows in self.after(state).values():
                 moves[row, states[follows]] += probability
-        balance = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])     # visits do not change, and sum to 1
+        balance = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])   # visits stay, and sum to 1
         visits = np.linalg.lstsq(balance, np.append(np.zeros(len(states)), 1.0), rcond=None)[0]
-        return float(sum(visits[row] * surprise(p for p, _ in self.after(state).values()) for state, row in states.items()))
+        entropies = [surprise(probability for probability, _ in self.after(state).values()) for state in states]
+        return float(visits @ entropies)
 
     def _reachable(self) -> dict[State, int]:
         found, waiting = {self.start: 0}, [self.start]
@@ -81,7 +84,8 @@ class Language:
 class Die(Language):
     name = "die"
     idea = "a weighted die rolled again and again; nothing before a character tells of it"
-    faces: ClassVar[Choices] = {str(face + 1): (weight, "") for face, weight in enumerate((1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 32))}
+    weights: ClassVar[Mapping[str, float]] = {"1": 1 / 2, "2": 1 / 4, "3": 1 / 8, "4": 1 / 16, "5": 1 / 32, "6": 1 / 32}
+    faces: ClassVar[Choices] = {face: (weight, "") for face, weight in weights.items()}
 
     def after(self, state: State) -> Choices:
         return self.faces
@@ -123,7 +127,8 @@ class Sums(Language):
     stop: ClassVar[float] = 1 / 5                      # chance that a digit is the last of its line
 
     def after(self, state: State) -> Choices:
-        total, place = state  # type: ignore[misc]
+        assert isinstance(state, tuple)
+        total, place = state
         if place == "=":
             return {str(total): (1.0, (0, "end"))}
         if place == "end":
@@ -183,7 +188,7 @@ class Hidden(Language):
     def text(self, characters: int, seed: int = 1) -> str:
         """The same language, said by walking the hidden states, which is quicker than following the belief."""
         chance, written = Random(f"{self.name} {seed}"), []
-        state = chance.choices(range(3), self.start)[0]  # type: ignore[arg-type]
+        state = chance.choices(range(3), self.start)[0]
         moves, emits = (np.cumsum(table, 1).tolist() for table in (self.moves, self.emits))
         for _ in range(characters):
             written += chance.choices(self.letters, cum_weights=emits[state])
@@ -195,24 +200,27 @@ class Hidden(Language):
         return sum(self.bounds()) / 2
 
     def bounds(self, length: int = 9) -> tuple[float, float]:
-        """H(letter | length letters before it, and the hidden state before them) <= entropy <= H(letter | length letters before it)."""
+        """H(letter | `length` letters before, and the state before those) <= entropy <= H(letter | those letters)."""
         visits = np.linalg.matrix_power(self.moves, 1000)[0]
         known = sum(visit * self._conditional(np.eye(3)[state], length) for state, visit in enumerate(visits))
         return float(known), self._conditional(visits, length)
 
     def _conditional(self, belief: np.ndarray, length: int) -> float:
         """H(letter | length letters before it) from a belief, over all texts of that length."""
-        weights = belief[None, :]                                    # (texts, hidden): p(text, hidden state that comes next)
+        weights = belief[None, :]                                    # (texts, hidden): p(text, next hidden state)
         for _ in range(length):
             weights = np.einsum("th,hl,hn->tln", weights, self.emits, self.moves).reshape(-1, 3)
         joint = weights @ self.emits                                 # (texts, letters)
         return float(-(joint * np.log2(joint / joint.sum(1, keepdims=True))).sum())
 
 
-LANGUAGES: Mapping[str, Language] = {made.name: made for made in (Die(), Markov(), Hidden(), Brackets(), Rhythm(), Sums())}
+LANGUAGES: Mapping[str, Language] = {
+    made.name: made for made in (Die(), Markov(), Hidden(), Brackets(), Rhythm(), Sums())
+}
 
 
 def language(name: str) -> Language:
     if name not in LANGUAGES:
-        raise UserError(f"unknown language {name}.{did_you_mean(name, LANGUAGES) or ' Known: ' + ', '.join(LANGUAGES) + '.'}")
+        hint = did_you_mean(name, LANGUAGES) or f" Known: {', '.join(LANGUAGES)}."
+        raise UserError(f"unknown language {name}.{hint}")
     return LANGUAGES[name]

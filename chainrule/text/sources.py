@@ -1,4 +1,4 @@
-"""Where text comes from: files, folders, globs, packed files, stdin; read as UTF-8 in bounded pieces, cut into documents.
+"""Where text comes from: files, folders, globs, packed files, stdin; read as UTF-8 in bounded pieces, as documents.
 
 A file is one document, unless lines that hold only the separator cut it into several. Text is taken as it is: only a
 byte order mark is dropped. What cannot be text is refused with the offset of the byte that gives it away.
@@ -12,7 +12,7 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -40,14 +40,15 @@ class Source:
     begin: int = 0
     end: int | None = None
 
-    def fingerprint(self) -> tuple[str, int, int | None, int, int, int, int]:
+    def fingerprint(self) -> list[str | int | None]:
         """What changes when the file does."""
         found = self.path.stat()
-        return (str(self.path.resolve()), self.begin, self.end, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        stamps = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+        return [str(self.path.resolve()), self.begin, self.end, *stamps]
 
 
 def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
-    """The files that one word of a command names, in order. `-` is stdin, kept in `spool` since it is read more than once."""
+    """The files that one word of a command names, in order. `-` is stdin, kept in `spool` to be read more than once."""
     if word == "-":
         return [Source(keep_stdin(spool))]
     path = Path(word).expanduser()
@@ -71,7 +72,8 @@ def _in_folder(folder: Path) -> list[Source]:
 
 
 def _in_glob(pattern: str) -> list[Source]:
-    found = [Source(Path(name)) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file()]
+    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    found = [Source(Path(name)) for name in names if Path(name).is_file()]
     if not found:
         raise UserError(f"no file matches {pattern}. Try the pattern with ls, or name a folder.")
     return found
@@ -103,7 +105,7 @@ def keep_stdin(folder: Path) -> Path:
     return kept
 
 
-def unpacked(source: Source) -> Iterator[bytes]:
+def unpacked(source: Source) -> Generator[bytes, None, None]:
     """The bytes of a source in blocks."""
     path = source.path
     try:
@@ -184,9 +186,14 @@ def read(source: Source, errors: str = "strict") -> Iterator[str]:
 
 def _refuse_binary(path: Path, block: bytes, offset: int) -> None:
     if offset == 0 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(f"{path} is UTF-16, and chainrule reads UTF-8. Convert it: iconv -f utf-16 -t utf-8 {path} > new.txt")
+        raise UserError(
+            f"{path} is UTF-16, and chainrule reads UTF-8. Convert it: iconv -f utf-16 -t utf-8 {path} > new.txt"
+        )
     if (place := block.find(b"\0")) >= 0:
-        raise UserError(f"{path} is binary: it has a NUL byte at offset {offset + place}, and chainrule reads text. Name text files only.")
+        raise UserError(
+            f"{path} is binary: it has a NUL byte at offset {offset + place}, and chainrule reads text. "
+            f"Name text files only."
+        )
 
 
 def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path: Path) -> str:

@@ -16,7 +16,7 @@ NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should
 
 @dataclass(frozen=True)
 class Selection:
-    """Documents of some sources: all of them; or all but every nth, or every nth alone, counted from the one at `first`."""
+    """Documents of some sources: all of them; or, from number `first` on, all but every nth, or every nth alone."""
 
     sources: tuple[Source, ...]
     nth: int | None = None
@@ -49,12 +49,12 @@ def resolve(word: str, cache: Path) -> Splits:
 
 
 def held_out_part(word: str, cache: Path) -> tuple[Source, ...]:
-    """The sources of a word that names a text to be evaluated on: of a known corpus, the split that is kept for that."""
+    """The sources of a word that names a text to evaluate on: of a known corpus, the split that is kept for that."""
     splits = resolve(word, cache)
     return next(splits[split] for split in ("test", "valid", "train") if split in splits)
 
 
-def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cache: Path) -> dict[str, tuple[Source, ...]]:
+def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cache: Path) -> Splits:
     """Sources by split. What is given comes before what a known corpus brings along."""
     found: dict[str, tuple[Source, ...]] = {}
     for word in train:
@@ -106,16 +106,17 @@ def _hold_out_end(sources: tuple[Source, ...], share: float) -> tuple[Selection,
     if not train or not valid:
         return Selection(sources), None, "validation: none, since the text is too short to hold out a part"
     held = ends[-1] - (before + cut - source.begin)
-    return Selection(train), Selection(valid), f"validation: the last {100 * held / ends[-1]:.3g} % of the text, {held:,} bytes"
+    note = f"validation: the last {100 * held / ends[-1]:.3g} % of the text, {held:,} bytes"
+    return Selection(train), Selection(valid), note
 
 
 def before_line(source: Source, target: int, size: int, near: int) -> int:
-    """The place nearest to `target`, and not farther than `near`, where a line begins; else a word; else a character."""
+    """The place nearest to `target`, not farther than `near`, where a line begins; else a word; else a character."""
     low, high = max(target - near, 0), min(target + near + 1, size)
     window = b"".join(unpacked(Source(source.path, source.begin + low, source.begin + high)))
     for mark in (b"\n", b" "):
-        after = [window.rfind(mark, 0, target - low) + 1 or None, window.find(mark, max(target - low - 1, 0)) + 1 or None]
-        places = [low + place for place in after if place is not None and 0 < low + place < size]
+        found = window.rfind(mark, 0, target - low), window.find(mark, target - low)
+        places = [low + place + 1 for place in found if place >= 0 and low + place + 1 < size]
         if places:
             return min(places, key=lambda place: abs(place - target))
     while target - low < len(window) and window[target - low] & 0xC0 == 0x80:     # within a character

@@ -25,6 +25,7 @@ from chainrule.text.units.words import Words
 UNITS: dict[str, type[Bytes] | type[Characters] | type[Words] | type[BPE]] = {
     unit.name: unit for unit in (Bytes, Characters, Words, BPE)
 }
+KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
 CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
 
 
@@ -50,11 +51,12 @@ class Tokenizer:
             own = _is_own(spec)
             return cls(file, _unit(spec)) if own else cls.from_spec(with_boundary_first(spec))
         except FileNotFoundError:
-            raise UserError(f"there is no tokenizer at {path}. text.tokenizer is one of {', '.join(UNITS)}, or the path of a tokenizer.json.") from None
+            raise UserError(f"there is no tokenizer at {path}. text.tokenizer is {KINDS}.") from None
         except UserError:
             raise
         except Exception as error:                   # `tokenizers` raises bare Exception
-            raise UserError(f"{path} is not a tokenizer.json that can be read: {' '.join(str(error).split())[:200]}") from error
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} is not a tokenizer.json that can be read: {reason}") from error
 
     def save(self, path: Path) -> None:
         write_text(path, self._file)
@@ -67,13 +69,13 @@ class Tokenizer:
         return np.concatenate([np.empty(0, np.uint32), *self.encode_chunks([text])])
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        if any(len(text) > CHUNK for text in texts) or self.lines:
+        if any(len(text) > CHUNK for text in texts):
             return [self.encode(text) for text in texts]
         with _unicode():
             return self._unit.encode_many(texts)
 
     def encode_chunks(self, chunks: Iterable[str]) -> Iterator[Ids]:
-        """The ids of one text that comes in pieces, cut anywhere; memory is bounded by the longest that cannot be cut."""
+        """The ids of one text that comes in chunks, cut anywhere. Memory is bounded by what cannot be cut."""
         rest, enough = "", CHUNK
         with _unicode():
             for chunk in _bounded(chunks):
@@ -111,12 +113,12 @@ class Tokenizer:
 
 
 def train_tokenizer(settings: Text, chunks: Iterable[str]) -> Tokenizer:
-    """The tokenizer that `text.*` asks for, learned from the chunks, none of which ends within a word; or a ready one, loaded."""
+    """The tokenizer that `text.*` asks for: learned from chunks, none of which ends within a word, or loaded."""
     if settings.tokenizer.endswith(".json"):
         refuse_vocab(settings, "a ready tokenizer has its vocabulary")
         return Tokenizer.load(Path(settings.tokenizer))
     if settings.tokenizer not in UNITS:
-        hint = did_you_mean(settings.tokenizer, UNITS) or f" It is one of {', '.join(UNITS)}, or the path of a tokenizer.json."
+        hint = did_you_mean(settings.tokenizer, UNITS) or f" It is {KINDS}."
         raise UserError(f"unknown tokenizer text.tokenizer={settings.tokenizer}.{hint}")
     return Tokenizer.from_spec(UNITS[settings.tokenizer].train(settings, chunks))
 
@@ -143,4 +145,7 @@ def _unicode() -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
-        raise UserError(f"the text has half of a surrogate pair at character {error.start}, which is not Unicode. Give it as valid UTF-8.") from None
+        raise UserError(
+            f"the text has half of a surrogate pair at character {error.start}, which is not Unicode. "
+            f"Give it as valid UTF-8."
+        ) from None

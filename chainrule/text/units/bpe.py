@@ -1,14 +1,16 @@
-"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): pieces of words, learned from the text, that can spell anything.
+r"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): learned pieces of words, which can spell anything.
 
 Text is first split as GPT-4's tokenizer does: words with the space before them, numbers by three digits, punctuation,
-white space. Here every run is bounded, so that a word of 100 MB costs no more than as much prose. No match looks at what
-stands before it, and only `\\s(?!\\S)` at what follows: hence a text may be cut wherever a match ends.
+white space. Here every run is bounded, so that a word of 100 MB costs no more than as much prose. No match looks at
+what stands before it, and only `\s(?!\S)` at what follows: hence a text may be cut wherever a match ends, and the ids
+of a match can be remembered. Most words were seen before: they are split and looked up here, the rest by `tokenizers`.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from tokenizers import Tokenizer as HuggingFace
@@ -29,8 +31,27 @@ SPLIT = "|".join([
     r"\s{1,128}",
 ])
 REACH = 512                        # no match, with what it looks at, is longer
-EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")   # places where a match ends whatever stands around them
-BATCH = 1 << 16                    # characters encoded at a time on one core
+EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")    # here a match ends, whatever stands around
+
+# The same in Python's `re`, which has no \p: exact on ASCII. Where the next word holds anything else, all up to an easy
+# cut is left whole, for `tokenizers` to split.
+SPACE = r"\t-\r "
+OTHER = r"\x00-\x08\x0e-\x1f!-/:-@\[-`{-\x7f"             # neither space, letter nor digit
+ASCII_SPLIT = re.compile("|".join([
+    rf"(?s:[{SPACE}]*+[{OTHER}A-Za-z0-9]*+[^\x00-\x7f].*?(?:{EASY_CUT.pattern}|\Z))",
+    r"'(?i:[sdmt]|ll|ve|re)",
+    rf"[\t\x0b\x0c {OTHER}]?[A-Za-z]{{1,128}}",
+    r"[0-9]{1,3}",
+    rf" ?[{OTHER}]{{1,128}}[\r\n]{{0,128}}",
+    rf"[{SPACE}]{{0,128}}[\r\n]{{1,128}}",
+    rf"[{SPACE}]{{1,128}}(?![^{SPACE}])",
+    rf"[{SPACE}]{{1,128}}",
+]))
+
+SLICE = 1 << 16                    # characters encoded at a time on one core
+FOREIGN = 1 / 8                    # a slice with a greater share of bytes beyond ASCII is left to `tokenizers`
+REMEMBERED = 1 << 19               # matches, of at most
+SHORT = 32                         # characters each
 SMALLEST = 257                     # the boundary and the bytes
 SAMPLE = 64 << 20                  # characters that the pieces are learned from
 
@@ -42,6 +63,7 @@ class BPE(ByteUnit):
         self.names = vocabulary(spec)
         self.spellings = [b"", *(bytes(map(BYTES.__getitem__, name)) for name in self.names[1:])]
         self.tokenizer = HuggingFace.from_str(json.dumps(spec))
+        self.matches = Matches(self.tokenizer)
 
     @classmethod
     def spec(cls, names: Sequence[str] = (), merges: Iterable[Sequence[str]] = ()) -> Spec:
@@ -56,7 +78,9 @@ class BPE(ByteUnit):
     @classmethod
     def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
         if settings.vocab is not None and settings.vocab < SMALLEST:
-            raise UserError(f"text.vocab={settings.vocab} is too small for bpe: {SMALLEST} ids are the boundary and the bytes.")
+            raise UserError(
+                f"text.vocab={settings.vocab} is too small for bpe: {SMALLEST} ids are the boundary and the bytes."
+            )
         sample, characters = even_sample(chunks, SAMPLE)
         learner = HuggingFace(models.BPE())
         learner.pre_tokenizer = HuggingFace.from_str(json.dumps(cls.spec())).pre_tokenizer
@@ -70,10 +94,15 @@ class BPE(ByteUnit):
         return cls.spec(vocabulary(learned), learned["model"]["merges"])
 
     def encode(self, text: str) -> Ids:
-        return np.concatenate([np.empty(0, np.uint32), *self.encode_many(list(self._batches(text)))])
+        parts = [np.empty(0, np.uint32)]
+        for slice in easy_slices(EASY_CUT, text, SLICE):
+            foreign = len(slice.encode()) - len(slice) > FOREIGN * len(slice)
+            parts += hugging_face_ids(self.tokenizer, [slice]) if foreign else [self._look_up(slice)]
+        return np.concatenate(parts)
 
-    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        return hugging_face_ids(self.tokenizer, texts)
+    def _look_up(self, text: str) -> Ids:
+        matches = ASCII_SPLIT.findall(text)
+        return np.fromiter(chain.from_iterable(map(self.matches.__getitem__, matches)), np.uint32)
 
     def cut(self, text: str) -> int:
         return last_match(EASY_CUT, text) or self._hard_cut(text)
@@ -81,35 +110,47 @@ class BPE(ByteUnit):
     def _hard_cut(self, text: str) -> int:
         """Where the last match ends of which all is known."""
         matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        return max((start for _, (start, _) in matches if start <= len(text) - REACH), default=0)
+        return max((int(start) for _, (start, _) in matches if start <= len(text) - REACH), default=0)
 
-    def _batches(self, text: str) -> Iterable[str]:
-        return easy_slices(EASY_CUT, text, BATCH)
+
+class Matches(dict[str, Sequence[int]]):
+    """The ids of each match, remembered if it is short."""
+
+    def __init__(self, tokenizer: HuggingFace):
+        self.tokenizer = tokenizer
+
+    def __missing__(self, match: str) -> Sequence[int]:
+        ids: list[int] = self.tokenizer.encode(match, add_special_tokens=False).ids
+        if len(match) <= SHORT:
+            if len(self) >= REMEMBERED:
+                self.clear()
+            self[match] = ids
+        return ids
 
 
 def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:
     for text in texts:
-        text.encode()              # `tokenizers` says only that a lone surrogate is no string
+        text.encode()              # `tokenizers` says of a lone surrogate only that it is no string
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [np.array(encoding.ids, np.uint32) for encoding in encoded]
 
 
 def fitting_vocab(characters: int) -> int:
     """A power of two near the root of the text's length: 1,024 for 1 MB, 8,192 for 100 MB, 32,768 for 1 GB."""
-    return 2 ** min(max(round(math.log2(max(characters, 1)) / 2), 9), 15)
+    return int(2 ** min(max(round(math.log2(max(characters, 1)) / 2), 9), 15))
 
 
 def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
     """Chunks evenly spread over the text, `limit` characters at most, and how long the whole is."""
     sample: list[str] = []
-    stride = kept = characters = 0
+    stride, kept, characters = 1, 0, 0
     for number, chunk in enumerate(chunks):
         characters += len(chunk)
-        if number % (1 << stride) == 0:
+        if number % stride == 0:
             sample.append(chunk[:limit])
             kept += len(sample[-1])
         while kept > limit and len(sample) > 1:      # every second one goes
-            stride += 1
+            stride *= 2
             sample = sample[::2]
             kept = sum(map(len, sample))
     return sample, characters
@@ -126,7 +167,7 @@ def last_match(pattern: re.Pattern[str], text: str) -> int:
         size *= 16
 
 
-def easy_slices(pattern: re.Pattern[str], text: str, size: int) -> Iterable[str]:
+def easy_slices(pattern: re.Pattern[str], text: str, size: int) -> Iterator[str]:
     """The text in slices of about `size`, cut where `pattern` matches."""
     start = 0
     while start < len(text):

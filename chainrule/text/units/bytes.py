@@ -5,7 +5,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from chainrule.recipe import Text
-from chainrule.text.units.unit import BOUNDARY_NAME, ByteUnit, Ids, Spec, bpe_model, refuse_vocab, tokenizer_json, vocabulary
+from chainrule.text.units.unit import (
+    BOUNDARY_NAME,
+    ByteUnit,
+    Ids,
+    Spec,
+    bpe_model,
+    refuse_vocab,
+    tokenizer_json,
+    vocabulary,
+)
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
 

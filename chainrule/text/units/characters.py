@@ -9,7 +9,16 @@ import numpy as np
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text.units.unit import BOUNDARY_NAME, ByteUnit, Ids, Spec, bpe_model, nameable, tokenizer_json, vocabulary
+from chainrule.text.units.unit import (
+    BOUNDARY_NAME,
+    ByteUnit,
+    Ids,
+    Spec,
+    bpe_model,
+    nameable,
+    tokenizer_json,
+    vocabulary,
+)
 
 CODE_POINTS = 0x110000
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -36,7 +45,9 @@ class Characters(ByteUnit):
     @classmethod
     def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
         if settings.vocab is not None and settings.vocab < FIRST:
-            raise UserError(f"text.vocab={settings.vocab} is too small for characters: {FIRST} ids are the boundary and the bytes.")
+            raise UserError(
+                f"text.vocab={settings.vocab} is too small for characters: {FIRST} ids are the boundary and the bytes."
+            )
         counts = np.zeros(CODE_POINTS, np.int64)
         for chunk in chunks:
             seen, count = np.unique(code_points(chunk), return_counts=True)

@@ -47,7 +47,8 @@ class Spellings:
         return len(self.places)
 
     def _slot(self, head: Numbers, tail: Numbers, size: Numbers) -> Places:
-        return (((head * HEAD) ^ (tail * TAIL >> np.uint64(7))) + size * SIZE >> self.shift).astype(np.int64)
+        mixed: Numbers = ((head * HEAD) ^ (tail * TAIL >> np.uint64(7))) + size * SIZE
+        return (mixed >> self.shift).astype(np.int64)
 
     def find(self, text: bytes, begins: Places, ends: Places) -> NDArray[np.int32]:
         head, tail, size = _numbers(text, begins, ends)
@@ -62,11 +63,12 @@ class Spellings:
 
 
 def _numbers(text: bytes, begins: Places, ends: Places) -> tuple[Numbers, Numbers, Numbers]:
-    """The first eight bytes of each word, the last eight where it has more than eight, and its length (LONG or more: LONG)."""
+    """The first eight bytes of each word, the last eight of one with more than eight, and its length up to LONG."""
     framed = bytes(8) + text + bytes(8)
     eights = np.ndarray((len(framed) - 7,), "<u8", framed, strides=(1,))   # the eight bytes from each place on
     size = np.minimum(ends - begins, LONG)
-    return eights[begins + 8] & MASKS[size], np.where(size > 8, eights[ends], 0).astype(np.uint64), size.astype(np.uint64)
+    tail = np.where(size > 8, eights[ends], np.uint64(0))
+    return eights[begins + 8] & MASKS[size], tail, size.astype(np.uint64)
 
 
 def count_words(texts: Iterable[bytes]) -> Counter[bytes]:

@@ -1,7 +1,7 @@
 """What a tokenizer counts in: the part that differs between bytes, characters, words and pieces of words.
 
 A unit is read from one tokenizer.json, which Hugging Face's `tokenizers` reads too and takes the same way. A unit may
-know a faster road to the same ids. Each says where a text can be cut (`cut`) so that its parts give the ids of the whole.
+know a faster road to the same ids. Each says where a text can be `cut` so that its parts give the ids of the whole.
 """
 
 import codecs
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from chainrule.errors import UserError
 from chainrule.recipe import Text
 
 Ids: TypeAlias = NDArray[np.uint32]
@@ -103,7 +104,12 @@ def nameable(token: str) -> str:
     return "".join(char if char.isprintable() and not char.isspace() else f"<U+{ord(char):04X}>" for char in token)
 
 
-def tokenizer_json(model: Spec, pre_tokenizer: Spec | None = None, decoder: Spec | None = None, normalizer: Spec | None = None) -> Spec:
+def tokenizer_json(
+    model: Spec,
+    pre_tokenizer: Spec | None = None,
+    decoder: Spec | None = None,
+    normalizer: Spec | None = None,
+) -> Spec:
     return {
         "version": "1.0",
         "truncation": None,
@@ -145,7 +151,8 @@ def vocabulary(spec: Spec) -> list[str]:
 
 
 def refuse_vocab(settings: Text, why: str) -> None:
-    from chainrule.errors import UserError
-
     if settings.vocab is not None:
-        raise UserError(f"text.vocab={settings.vocab} cannot be had with text.tokenizer={settings.tokenizer}: {why}. Leave text.vocab out.")
+        raise UserError(
+            f"text.vocab={settings.vocab} cannot be had with text.tokenizer={settings.tokenizer}: {why}. "
+            f"Leave text.vocab out."
+        )

@@ -4,6 +4,7 @@ White space is ASCII's, as it is for KenLM. The newline itself is the name of id
 the boundary, and `</s>` in a text is not one.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -15,8 +16,9 @@ from chainrule.text.units.spelling import Spellings, count_words, find_words
 from chainrule.text.units.unit import Ids, Spec, Unit, tokenizer_json, vocabulary
 
 UNKNOWN = "<unk>"
-RESERVED = (UNKNOWN, "<s>", "</s>")     # never words of the vocabulary: files of n-grams give them a meaning of their own
+RESERVED = (UNKNOWN, "<s>", "</s>")     # never counted as words: files of n-grams give them a meaning of their own
 SPACE = " \t\r\v\f"
+GAP = re.compile(rb"[ \n]")
 LOOK_UP = 1 << 18                       # bytes looked up at a time
 NEWLINE = ord("\n")
 
@@ -45,13 +47,15 @@ class Words(Unit):
     def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
         """Chunks must not end within a word."""
         if settings.vocab is not None and settings.vocab < 3:
-            raise UserError(f"text.vocab={settings.vocab} is too small for words: two ids are the boundary and {UNKNOWN}.")
+            raise UserError(f"text.vocab={settings.vocab} is too small: two ids are the boundary and {UNKNOWN}.")
         counts = count_words(part for chunk in chunks for part in slices(chunk.encode()))
         for name in RESERVED:
             counts.pop(name.encode(), None)
         kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
         if not kept:
-            raise UserError(f"no word of the text occurs {settings.min_count} times. Give more text, or take text.min_count=1.")
+            raise UserError(
+                f"no word of the text occurs {settings.min_count} times. Give more text, or take text.min_count=1."
+            )
         room = None if settings.vocab is None else settings.vocab - 2
         return cls.spec(word.decode() for _, word in kept[:room])
 
@@ -71,13 +75,12 @@ class Words(Unit):
         return ids
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """All lines in one look-up; only a text of several lines must be taken by itself."""
-        stream = self.encode("\n".join(texts))
+        """All texts in one look-up; only where one is of several lines is each taken by itself."""
+        stream = self.encode("\n".join(text.removesuffix("\n") for text in texts))
         ends = np.flatnonzero(stream == BOUNDARY)
-        if len(ends) != max(len(texts), 1) - 1:
-            return super().encode_many(texts)
-        begins, ends = [0, *(ends + 1).tolist()], [*ends.tolist(), len(stream)]
-        return [stream[begin:end] for begin, end in zip(begins, ends)]
+        if len(ends) + 1 != len(texts):
+            return [self.last(text) for text in texts]
+        return np.split(stream[stream != BOUNDARY], ends - np.arange(len(ends)))
 
     def cut(self, text: str) -> int:
         """Before the last newline, which is no boundary if the text should end with it; else behind the last space."""
@@ -94,7 +97,7 @@ class Words(Unit):
 class WordPieces:
     """Words with a space between them, and lines."""
 
-    def __init__(self, names: list[str]):
+    def __init__(self, names: Sequence[str]):
         self.names = names
         self.in_line = False
 
@@ -111,6 +114,7 @@ def slices(text: bytes) -> Iterator[bytes]:
     """The text in slices of about LOOK_UP bytes, each behind a newline or space of the one before."""
     start = 0
     while start < len(text):
-        end = min((found + 1 for found in (text.find(b"\n", start + LOOK_UP), text.find(b" ", start + LOOK_UP)) if found >= 0), default=len(text))
+        found = GAP.search(text, start + LOOK_UP)
+        end = found.end() if found else len(text)
         yield text[start:end]
         start = end
