@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 from chainrule.model import Batch
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
+NOTHING = (False, False, False)
 
 
 def nats_of(
@@ -32,7 +33,7 @@ def nats_of(
     if torch.is_grad_enabled():
         nats = Nats.apply(hidden.flatten(0, -2), weight, bias, targets, weights, cap)  # type: ignore[no-untyped-call]
     else:
-        nats, _ = _in_chunks(hidden.flatten(0, -2), weight, bias, targets, weights, cap)
+        nats, _ = _in_chunks(NOTHING, hidden.flatten(0, -2), weight, bias, targets, weights, cap)
     return nats, counted.sum()
 
 
@@ -46,7 +47,7 @@ class Nats(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        nats, gradients = _in_chunks(*inputs, wanted=ctx.needs_input_grad[:3])
+        nats, gradients = _in_chunks(ctx.needs_input_grad[:3], *inputs)
         ctx.save_for_backward(*gradients)
         return nats
 
@@ -58,13 +59,13 @@ class Nats(torch.autograd.Function):
 
 
 def _in_chunks(
+    wanted: tuple[bool, ...],
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
     weights: Tensor | None,
     cap: float | None,
-    wanted: tuple[bool, ...] = (False, False, False),
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum over all chunks, and those of its gradients that are wanted."""
     device = hidden.device.type
