@@ -76,6 +76,17 @@ def test_a_loss_is_taken_in_single_precision_at_least() -> None:
     assert loss(logits, Batch(targets, targets))[0].dtype == torch.float32
 
 
+def test_a_model_that_cannot_go_on_still_has_nats() -> None:
+    class Classifier(Model):
+        def forward(self, batch: Batch) -> torch.Tensor:
+            return torch.zeros(len(batch.tokens), 8)
+
+    total, count, state = Classifier().nats(Batch(torch.zeros(3, 4), torch.tensor([1, 2, 7])))
+    assert float(total) == pytest.approx(3 * math.log(8))
+    assert int(count) == 3
+    assert state is None
+
+
 class Watched(nn.Module):
     def __init__(self) -> None:
         super().__init__()

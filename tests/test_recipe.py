@@ -44,6 +44,19 @@ def test_an_unknown_setting_stops_at_once(name: str, line: str) -> None:
     assert line in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "0") for name in ("steps", "restarts", "length", "tokens")),
+        *((name, "-1") for name in ("seed", "tolerance")),
+        ("tolerance", "nan"),
+    ],
+)
+def test_counting_that_cannot_be_is_refused(name: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"^train.{name}=.* or more"):
+        recipe({f"train.{name}": value})
+
+
 @pytest.mark.parametrize("settings", [Text, *TRAIN.values()])
 def test_every_setting_of_the_house_has_a_meaning(settings: type) -> None:
     assert [name for name, meaning in meanings(settings).items() if not meaning] == []
