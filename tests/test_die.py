@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
@@ -63,6 +63,7 @@ def test_top_p_stops_at_the_token_that_reaches_p() -> None:
     assert distribution(halves, Sampling(top_p=0.5)).tolist() == [[0, 1, 0]]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.floats(0.01, 0.999), st.integers(0, 9))
 def test_top_p_is_found_also_where_the_first_look_does_not_reach(first_look: int, top_p: float, seed: int) -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
@@ -84,6 +85,7 @@ def test_min_p_is_relative_to_the_likeliest() -> None:
 SIXTEENTHS = st.lists(st.integers(-99, 99), min_size=2, max_size=12, unique=True)    # no two tokens alike
 
 
+@settings(deadline=None)
 @given(SIXTEENTHS, st.integers(1, 12), st.floats(0.01, 1), st.floats(0, 1))
 def test_a_token_must_pass_every_cut(logits: list[int], top_k: int, top_p: float, min_p: float) -> None:
     row = torch.tensor([logits]) / 16

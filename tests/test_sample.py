@@ -201,6 +201,9 @@ def test_rows_and_prompts_are_told_apart() -> None:
     model = reciting("abcdef")
     assert generate(model, BYTES, "ab", 3, GREEDY, rows=2) == ["cde", "cde"]
     assert generate(model, BYTES, ["a", "abc"], 3, GREEDY) == ["bcd", "def"]
+    assert generate(model, BYTES, [], 3, GREEDY) == []
+    with pytest.raises(UserError, match="0 rows"):
+        generate(model, BYTES, "ab", 3, GREEDY, rows=0)
 
 
 def test_lines_go_on_past_the_boundary() -> None:

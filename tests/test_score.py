@@ -116,9 +116,10 @@ def test_a_model_is_at_rest_while_it_is_scored_and_as_before_afterwards(recurren
     np.testing.assert_array_equal(first, score_stream(recurrent, stream))
     assert recurrent.training
     assert recurrent.out.training
-    recurrent.eval()
+    recurrent.out.eval()
     score_stream(recurrent, stream)
-    assert not recurrent.training
+    assert recurrent.training
+    assert not recurrent.out.training
 
 
 def test_scoring_piece_by_piece_leaves_gradients_alone(recurrent, stream) -> None:

@@ -20,13 +20,14 @@ TARGETS = 1 << 18   # targets asked for at once where a model looks up only thes
 
 @contextmanager
 def at_rest(model: LanguageModel) -> Iterator[None]:
-    """Without dropout; afterwards the model is as it was."""
-    training = model.training
+    """Without dropout; afterwards every part of the model is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def device_of(model: LanguageModel) -> torch.device:

@@ -36,6 +36,8 @@ def sample(
     """
     if limit < 0:
         raise UserError(f"{limit} tokens cannot be sampled; ask for 0 or more.")
+    if limit == 0 or not len(prompts):
+        return
     with at_rest(model):
         writing = Writing(model, prompts)
         seen = writing.seen(prompts) if sampling.repetition_penalty != 1 else None
@@ -123,6 +125,8 @@ def generate(
     rows: int = 1,
 ) -> list[str]:
     """What follows the prompt, `rows` times; or what follows each of several prompts, all sampled together."""
+    if rows < 1:
+        raise UserError(f"{rows} rows cannot be sampled; ask for 1 or more.")
     prompts = [prompt] * rows if isinstance(prompt, str) else prompt
     texts = [Continuation(tokenizer, prompt, sampling.stop) for prompt in prompts]
     columns = sample(model, [text.prompt for text in texts], limit, sampling, ends=not tokenizer.lines)
