@@ -1,0 +1,51 @@
+"""Scoring and sampling where the model is: the GPU answers what the CPU answers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from contract.toy import Attentive, Recurrent, ToySettings
+
+from chainrule.model import LanguageModel
+from chainrule.use.die import Sampling, choose, numbers
+from chainrule.use.sample import sample
+from chainrule.use.score import score_stream, score_texts
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+VOCAB = 50
+
+
+@pytest.fixture(params=[Recurrent, Attentive], ids=["recurrent", "attentive"])
+def pair(request: pytest.FixtureRequest) -> tuple[LanguageModel, LanguageModel]:
+    torch.manual_seed(1)
+    model = request.param(ToySettings(width=16, context=12), VOCAB)
+    return model, copy.deepcopy(model).cuda()
+
+
+def test_scores_are_the_same(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    stream = np.random.default_rng(1).integers(VOCAB, size=500, dtype=np.uint16)
+    texts = [stream[size : 2 * size] for size in range(20)]
+    here, there = (score_stream(model, stream) for model in pair)
+    np.testing.assert_allclose(there, here, atol=1e-4)
+    here, there = (np.concatenate(score_texts(model, texts)) for model in pair)
+    np.testing.assert_allclose(there, here, atol=1e-4)
+
+
+def test_greedy_samples_are_the_same_past_the_context_too(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    prompts = [np.arange(size) % VOCAB for size in (0, 3, 11, 12, 40)]
+    sampling = Sampling(temperature=0, repetition_penalty=1.5)
+    here, there = (torch.stack(list(sample(model, prompts, 40, sampling, ends=False))) for model in pair)
+    assert there.device.type == "cuda"
+    assert torch.equal(here, there.cpu())
+
+
+def test_a_seed_draws_the_same_tokens() -> None:
+    logits = torch.randn(256, 1000, generator=torch.Generator().manual_seed(1)) * 3
+    for sampling in (Sampling(), Sampling(0.7, top_k=40), Sampling(2.0, top_p=0.8), Sampling(min_p=0.1)):
+        here = choose(logits, sampling, numbers(1, 0, 256))
+        there = choose(logits.cuda(), sampling, numbers(1, 0, 256)).cpu()
+        assert (here == there).float().mean() > 0.99
