@@ -1,5 +1,6 @@
 """Every setting that is not a model's own, once, with its meaning. A recipe is what a run was made from."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -11,11 +12,11 @@ from chainrule.settings import make
 @dataclass(frozen=True)
 class Text:
     tokenizer: str = "bpe"          # bytes, characters, words, bpe, or the path of a ready tokenizer.json
-    vocab: int | None = None        # most tokens the vocabulary may have; None: as many as the text gives (bpe: chosen by its size)
+    vocab: int | None = None        # most tokens in the vocabulary; None: all that the text gives (bpe: by its size)
     min_count: int = 2              # words seen less often than this become <unk> (words only)
-    errors: Literal["strict", "replace"] = "strict"  # bytes that are not UTF-8: stop and name the place, or put U+FFFD there
+    errors: Literal["strict", "replace"] = "strict"  # bytes that are not UTF-8: stop and name the place, or read U+FFFD
     separator: str = "<|endoftext|>"  # a line that holds only this ends one document and begins the next
-    held_out: float = 0.1           # share kept for validation where no --valid is given: whole documents, or the end of a single text
+    held_out: float = 0.1           # share kept for validation without --valid: whole documents, or a text's end
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Counting:
     steps: int = 1                  # rounds of counting; an n-gram needs one, EM many
     restarts: int = 1               # random starts, of which the likeliest goes on (EM)
     tolerance: float = 0.0          # stop when a round gains fewer nats per token than this (EM)
-    length: int | None = None       # longest row, in tokens; longer texts are cut and each piece begins afresh; None: never cut
+    length: int | None = None       # longest row, in tokens; the pieces of longer texts begin afresh; None: never cut
     tokens: int = 1 << 20           # targets read at a time, which bounds memory and changes no result
 
     def __post_init__(self) -> None:
@@ -39,7 +40,87 @@ class Counting:
                 raise UserError(f"train.{name}={getattr(self, name)}: it is 0 or more.")
 
 
-TRAIN: Mapping[str, type] = {"counting": Counting}
+BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
+"""Ways to say when training by gradient ends. A recipe has one of them, so a given one takes the place of any other."""
+
+ENDS = 10
+"""Epochs, where no budget is given."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """`train.*` for kinds that learn by gradient."""
+
+    seed: int = 1                       # all chance begins here: first weights, order of the data, dropout
+    steps: int | None = None            # the end, in optimizer steps
+    epochs: float | None = None         # the end, in readings of the whole text; no end given: 10
+    total_tokens: int | None = None     # the end, in targets
+    minutes: float | None = None        # the end, by the clock; the schedule follows the clock too
+    tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: by the text
+    length: int | None = None           # tokens in a row; None: the model's context, or 256 where it has none
+    order: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
+    rows: int | None = None             # rows in one micro-batch, which changes no result; None: what memory holds
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: for hidden matrices, and adamw for the rest
+    lr: float = 1e-3                    # highest learning rate; muon's steps are as long as adamw's would be
+    rest_lr: float | None = None        # that of adamw beside muon; None: lr
+    momentum: float | None = None       # share of the last direction that goes on; None: 0.95 for muon, 0 for sgd
+    betas: tuple[float, ...] = (0.9, 0.95)  # how much adamw remembers of gradients, and of their squares
+    weight_decay: float | None = None   # share of a matrix lost in a step, times lr; None: 0.1, and 0 for sgd
+    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"  # how lr falls; wsd: only at the end
+    warmup: float = 0.02                # share of training in which lr rises
+    decay: float = 0.3                  # share of training in which lr falls (wsd)
+    final_lr: float = 0.1               # lr at the end, as a share of the highest
+    clip: float = 1.0                   # longest gradient, all weights together; longer ones are cut; 0: never
+    evaluate: float | None = None       # steps from look to look at the validation text; <1: share of all; None: by epoch
+    patience: int | None = None         # stop after this many looks in a row without a better one; None: never
+    keep_best: bool = True              # the run's model is the best that was looked at; false: the last
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU with it
+    compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it repays itself
+    graph: Literal["auto", "true", "false"] = "auto"  # a step as one CUDA graph; auto: on a GPU, where steps are short
+    checkpoint: float = 300.0           # seconds between checkpoints; 0: after each step
+    gradients: bool = False             # record gradient norms by layer, and by tokens back from the last target
+    tensorboard: bool = False           # write for TensorBoard too, where it is installed
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """Which of BUDGETS ends it, and at what."""
+        given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
+        return given[0] if given else ("epochs", ENDS)
+
+    def __post_init__(self) -> None:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            names = " and ".join(f"train.{name}" for name in given)
+            raise UserError(f"{names}: training has one end; give one of them.")
+        for name in ("steps", "total_tokens", "tokens", "length", "rows", "patience"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise UserError(f"train.{name}={value}: it is 1 or more.")
+        for name in ("epochs", "minutes", "lr", "rest_lr"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise UserError(f"train.{name}={value:g}: it is more than 0.")
+        for name in ("seed", "weight_decay", "clip", "evaluate", "checkpoint"):
+            if (value := getattr(self, name)) is not None and not value >= 0:
+                raise UserError(f"train.{name}={value:g}: it is 0 or more.")
+        for name in ("warmup", "decay", "final_lr"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"train.{name}={getattr(self, name):g}: it is a share, from 0 to 1.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            betas = ",".join(f"{beta:g}" for beta in self.betas)
+            raise UserError(f"train.betas={betas}: two numbers from 0 to less than 1.")
+        if self.momentum is not None and not 0 <= self.momentum < 1:
+            raise UserError(f"train.momentum={self.momentum:g}: it is from 0 to less than 1.")
+        self._refuse_what_would_do_nothing()
+
+    def _refuse_what_would_do_nothing(self) -> None:
+        if self.momentum is not None and self.optimizer == "adamw":
+            raise UserError("train.momentum is for muon and sgd; adamw has train.betas.")
+        if self.rest_lr is not None and self.optimizer != "muon":
+            raise UserError(f"train.rest_lr is for muon; {self.optimizer} has train.lr alone.")
+        if self.patience is not None and self.evaluate == 0:
+            raise UserError("train.patience needs looks at the validation text; train.evaluate=0 has none.")
+
+
+TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient}
 
 
 @dataclass(frozen=True)
@@ -54,10 +135,12 @@ class Recipe:
         return asdict(self)
 
 
-def make_recipe(kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
+def make_recipe(
+    kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {}, task: str = "lm"
+) -> Recipe:
     """House defaults, then the kind's, then the preset's, then what the user gave; keys are dotted."""
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}}
-    for name, value in {**model_class.recipe, **preset, **given}.items():
+    for name, value in _over(_over(model_class.recipe, preset), given).items():
         part, _, rest = name.partition(".")
         if part not in parts or not rest:
             hint = did_you_mean(part, parts) or " Settings begin with text., model. or train."
@@ -70,3 +153,10 @@ def make_recipe(kind: str, model_class: Any, given: Mapping[str, Any], preset: M
         make(model_class.Settings, parts["model"], "model"),
         make(TRAIN[model_class.learns_by], parts["train"], "train"),
     )
+
+
+def _over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with `others` over them; a budget takes the place of any other."""
+    budgets = {f"train.{name}" for name in BUDGETS}
+    replaced = budgets if budgets & others.keys() else set()
+    return {name: value for name, value in settings.items() if name not in replaced} | dict(others)

@@ -65,6 +65,7 @@ def read(value: Any, hint: Any, name: str) -> Any:
         return _read_union(value, hint, name)
     if get_origin(hint) is Literal:
         options = get_args(hint)
+        value = str(value).lower() if isinstance(value, bool) else value    # true and false are words here, in TOML too
         if value not in options:
             near = did_you_mean(str(value), map(str, options))
             raise UserError(f"{name}={value} is not one of {', '.join(map(str, options))}.{near}")
