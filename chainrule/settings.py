@@ -9,8 +9,9 @@ import ast
 import inspect
 import re
 import tokenize
+from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -24,7 +25,8 @@ S = TypeVar("S")
 
 @cache
 def meanings(cls: type) -> dict[str, str]:
-    """The comment behind each field, from the source of the class."""
+    """The comment behind each field, from the source of the class and of those it inherits from."""
+    parents = [meanings(base) for base in cls.__bases__ if is_dataclass(base)]
     source = inspect.cleandoc("\n" + inspect.getsource(cls)) + "\n"
     comments: dict[int, str] = {}
     for token in tokenize.generate_tokens(StringIO(source).readline):
@@ -32,11 +34,12 @@ def meanings(cls: type) -> dict[str, str]:
             comments[token.start[0]] = token.string.lstrip("# ").strip()
     body = ast.parse(source).body[0]
     assert isinstance(body, ast.ClassDef)
-    return {
+    own = {
         node.target.id: comments.get(node.end_lineno or node.lineno, "")
         for node in body.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
+    return dict(ChainMap(own, *parents))
 
 
 def default(field: "Field[Any]") -> Any:

@@ -43,6 +43,16 @@ def test_the_comment_behind_a_field_is_its_meaning() -> None:
     }
 
 
+@dataclass(frozen=True)
+class More(Some):
+    order: int = 6                            # tokens, otherwise
+    heads: int = 2                            # side by side
+
+
+def test_meanings_are_inherited_and_may_be_told_anew() -> None:
+    assert meanings(More) == {**meanings(Some), "order": "tokens, otherwise", "heads": "side by side"}
+
+
 def test_a_default_is_found_also_where_it_is_made() -> None:
     assert {item.name: default(item) for item in fields(Some)} == Some().__dict__
     assert default(fields(make_bare())[0]) is MISSING

@@ -1,0 +1,77 @@
+"""Feed-forward language model (Bengio et al. 2003): the vectors of a window of words. State: the last n - 1 tokens.
+
+    x = [E[w_1], …, E[w_{n-1}]];   h = g(Wx + b);   logits = U h + c, or U [h, x] + c with direct connections
+
+Shapes: B rows, T tokens, N = order - 1, E embedding, H hidden units.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY, Tap
+from chainrule.models.words import WordModel, Words
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "gelu": nn.functional.gelu,
+}
+
+
+@dataclass(frozen=True)
+class FeedForwardSettings:
+    order: int = 5                  # tokens in a window and the one foretold: an answer looks order - 1 back
+    layers: int = 1                 # hidden layers
+    hidden: int = 512               # units in each
+    embedding: int = 128            # numbers in a token's vector
+    activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "tanh"  # g
+    tied: bool = False              # the output matrix is the embedding; where sizes differ, h is projected first
+    direct: bool = False            # the output also reads the window itself, past the hidden layers
+    dropout: float = 0.0            # share of numbers dropped from the window and from each hidden layer
+
+    def __post_init__(self) -> None:
+        if self.order < 2:
+            raise UserError(f"model.order={self.order}: a window holds at least 1 token, so order is 2 or more.")
+        for name in ("layers", "hidden", "embedding"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"model.dropout={self.dropout:g}: a share from 0 to less than 1 is dropped.")
+
+
+class FeedForward(WordModel):
+    Settings = FeedForwardSettings
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: FeedForwardSettings, vocab: int):
+        super().__init__()
+        self.reach = settings.order - 1
+        self.activation = ACTIVATIONS[settings.activation]
+        window = self.reach * settings.embedding
+        sizes = [window, *[settings.hidden] * settings.layers]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+        self.direct = settings.direct
+        self.dropout = nn.Dropout(settings.dropout)
+        answer = settings.hidden + window * settings.direct
+        self.words = Words(vocab, settings.embedding, answer, tied=settings.tied)
+        self.hidden = Tap()                                              # (B, T, H) of the last layer
+
+    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+        return torch.full((rows, self.reach or 0), BOUNDARY, device=self.words.bias.device)
+
+    def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        history = torch.cat([state, tokens], 1)                          # (B, N + T)
+        windows = self.words(history).unfold(1, state.shape[1], 1)       # (B, T + 1, E, N)
+        window = self.dropout(windows[:, 1:].transpose(2, 3).flatten(2))    # (B, T, N·E): the context after each token
+        h = window
+        for layer in self.layers:
+            h = self.dropout(self.activation(layer(h)))
+        self.hidden(h)
+        return torch.cat([h, window], -1) if self.direct else h, history[:, tokens.shape[1] :]

@@ -1,0 +1,111 @@
+"""Recurrent language models: Elman, GRU, LSTM. Each layer's hidden vector sums up all that was read: the state.
+
+    h_t = cell(h_{t-1}, E[w_t]);   logits_t = V h_t + b_y
+
+The cells are in cells.py, the layers in recurrent.py. Dropout is as in Zaremba et al. 2014, or with `locked_dropout`,
+`embedding_dropout` and `weight_dropout` as in AWD-LSTM (Merity et al. 2018).
+
+Shapes: B rows, T tokens, L layers, E embedding, H hidden units, G gates.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.model import Tap
+from chainrule.models.cells import Vectors
+from chainrule.models.dropout import make_dropout
+from chainrule.models.recurrent import Stack
+from chainrule.models.words import WordModel, Words
+
+
+@dataclass(frozen=True)
+class RecurrentSettings:
+    layers: int = 2                          # each reads the hidden vectors of the one below
+    hidden: int = 512                        # units in a layer
+    embedding: int | None = None             # numbers in a token's vector; None: as many as hidden units
+    tied: bool = True                        # the output matrix is the embedding; where sizes differ, h is projected
+    start: Literal["zero", "learned"] = "zero"  # the hidden vectors before anything is read
+    dropout: float = 0.0                     # share of numbers dropped from what is read, between layers, at the output
+    input_dropout: float | None = None       # from what is read; None: as dropout
+    between_dropout: float | None = None     # between layers; None: as dropout
+    output_dropout: float | None = None      # at the output; None: as dropout
+    locked_dropout: bool = False             # those three drop the same numbers at all tokens of a row
+    embedding_dropout: float = 0.0           # share of words that read as 0, wherever they stand
+    weight_dropout: float = 0.0              # share of the weights between one token's hidden units and the next one's
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "embedding"):
+            if (size := getattr(self, name)) is not None and size < 1:
+                raise UserError(f"model.{name}={size}: it is 1 or more.")
+        for place in ("", "input_", "between_", "output_", "embedding_", "weight_"):
+            if (share := getattr(self, f"{place}dropout")) is not None and not 0 <= share < 1:
+                raise UserError(f"model.{place}dropout={share:g}: a share from 0 to less than 1 is dropped.")
+
+
+@dataclass(frozen=True)
+class ElmanSettings(RecurrentSettings):
+    nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # σ in h' = σ(Wh + Ux + b)
+
+
+class Recurrent(WordModel):
+    """What the three have in common: all but the cell."""
+
+    def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
+        super().__init__()
+        size = settings.embedding or settings.hidden
+        shares = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
+        self.drop_input, between, self.drop_output = (
+            make_dropout(settings.dropout if share is None else share, settings.locked_dropout) for share in shares
+        )
+        self.words = Words(vocab, size, settings.hidden, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.stack = Stack(
+            cell, size, settings.hidden, settings.layers,
+            between=between, weight_dropout=settings.weight_dropout, learned_start=settings.start == "learned",
+        )
+        self.watched = {name: Tap() for name in self.stack.seen}
+        for name, tap in self.watched.items():
+            self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
+
+    def start(self, rows: int, source: Tensor | None = None) -> Vectors:
+        return self.stack.start(rows)
+
+    def read(self, tokens: Tensor, state: Vectors) -> tuple[Tensor, Vectors]:
+        x = self.drop_input(self.words(tokens))
+        if any(tap.watched for tap in self.watched.values()):
+            hidden, state, seen = self.stack.written_out(x, state)
+            for name, tap in self.watched.items():
+                tap(seen[name])
+        else:
+            hidden, state = self.stack(x, state)
+        return self.drop_output(hidden), state
+
+
+class Elman(Recurrent):
+    Settings = ElmanSettings
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: ElmanSettings, vocab: int):
+        super().__init__(settings, vocab, settings.nonlinearity)
+
+
+class GRU(Recurrent):
+    """Gates: reset, update."""
+
+    Settings = RecurrentSettings
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: RecurrentSettings, vocab: int):
+        super().__init__(settings, vocab, "gru")
+
+
+class LSTM(Recurrent):
+    """Gates: input, forget, cell candidate, output."""
+
+    Settings = RecurrentSettings
+    recipe: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, settings: RecurrentSettings, vocab: int):
+        super().__init__(settings, vocab, "lstm")
