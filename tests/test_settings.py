@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.settings import default, make, meanings, split_words
+from chainrule.settings import default, flatten, make, meanings, split_words
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,16 @@ class More(Some):
 
 def test_meanings_are_inherited_and_may_be_told_anew() -> None:
     assert meanings(More) == {**meanings(Some), "order": "tokens, otherwise", "heads": "side by side"}
+
+
+@dataclass(frozen=True)
+class More(Some):
+    order: int = 3    # words in one gram
+    depth: int = 1    # layers
+
+
+def test_meanings_are_inherited_and_may_be_said_anew() -> None:
+    assert meanings(More) == {**meanings(Some), "order": "words in one gram", "depth": "layers"}
 
 
 def test_a_default_is_found_also_where_it_is_made() -> None:
@@ -141,3 +151,11 @@ def test_dotted_words_are_settings_and_the_rest_keeps_its_order() -> None:
     rest, settings = split_words(words)
     assert rest == ["book.txt", "a=b", "--out", "x.y", "MODEL.ORDER=3"]
     assert settings == {"model.order": "3", "text.separator": "a=b", "train.lr": ""}
+
+
+def test_nested_tables_become_dotted_settings() -> None:
+    assert flatten({"kind": "ngram", "model": {"order": 5, "deep": {"er": 1}}}) == {
+        "kind": "ngram",
+        "model.order": 5,
+        "model.deep.er": 1,
+    }
