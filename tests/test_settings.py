@@ -53,16 +53,6 @@ def test_meanings_are_inherited_and_may_be_told_anew() -> None:
     assert meanings(More) == {**meanings(Some), "order": "tokens, otherwise", "heads": "side by side"}
 
 
-@dataclass(frozen=True)
-class More(Some):
-    order: int = 3    # words in one gram
-    depth: int = 1    # layers
-
-
-def test_meanings_are_inherited_and_may_be_said_anew() -> None:
-    assert meanings(More) == {**meanings(Some), "order": "words in one gram", "depth": "layers"}
-
-
 def test_a_default_is_found_also_where_it_is_made() -> None:
     assert {item.name: default(item) for item in fields(Some)} == Some().__dict__
     assert default(fields(make_bare())[0]) is MISSING
