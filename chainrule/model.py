@@ -9,7 +9,7 @@ with others, move it, or count its bytes.
 Shapes: B rows, T tokens, S source tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
@@ -20,6 +20,9 @@ from torch.nn.functional import cross_entropy
 
 BOUNDARY = 0
 """The one token that begins and ends every text, in every vocabulary."""
+
+UNCOUNTED = -1
+"""In the place of a target that counts for nothing."""
 
 State: TypeAlias = Any
 """Plain tensors with the rows on axis 0: a tensor, or a tuple or dict of states."""
@@ -123,13 +126,14 @@ class CountingModel(Protocol):
 def loss(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """A sum in nats and a count: divide once, at the end, over micro-batches and ranks."""
     counted = batch.counted
-    nats = cross_entropy(logits[counted].float(), batch.targets[counted], reduction="sum")
+    targets = batch.targets.where(counted, UNCOUNTED)    # rather than choosing rows, which would wait for a GPU
+    nats = cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=UNCOUNTED, reduction="sum")
     return nats, counted.sum()
 
 
 def pick(state: State, rows: Tensor) -> State:
     """The rows of a state, in the order given; a row may be taken twice, so this is also how to branch."""
-    return _map(state, lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
+    return changed(state, lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
 
 
 def join(states: Sequence[State]) -> State:
@@ -155,11 +159,12 @@ def state_bytes(state: State) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
 
 
-def _map(state: State, change: Any) -> State:
+def changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
+    """A state like this one, each of its tensors changed; they come in the order of `tensors`."""
     if isinstance(state, dict):
-        return {name: _map(part, change) for name, part in state.items()}
+        return {name: changed(part, change) for name, part in state.items()}
     if isinstance(state, tuple):
-        return tuple(_map(part, change) for part in state)
+        return tuple(changed(part, change) for part in state)
     return change(state)
 
 

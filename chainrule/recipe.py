@@ -71,7 +71,7 @@ class Gradient:
     decay: float = 0.3                  # share of training in which lr falls (wsd)
     final_lr: float = 0.1               # lr at the end, as a share of the highest
     clip: float = 1.0                   # longest gradient, all weights together; longer ones are cut; 0: never
-    evaluate: float | None = None       # steps from look to look at the validation text; <1: share of all; None: by epoch
+    evaluate: float | None = None       # steps between looks at the validation text; <1: share of all; None: by epoch
     patience: int | None = None         # stop after this many looks in a row without a better one; None: never
     keep_best: bool = True              # the run's model is the best that was looked at; false: the last
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU with it

@@ -34,13 +34,21 @@ class Windows:
         _refuse_short(tokens, length)
         self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
         self.windows, self.spare = divmod(len(tokens) - 1, length)
+        self.epoch = self.windows / rows                   # steps in which each window is visited once
         self._epoch = -1
         self._starts = np.empty(0, np.int64)
 
     def at(self, step: int) -> Batch:
+        return _batch(_gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1)))
+
+    def starts(self, step: int) -> NDArray[np.int64]:
+        """(B,) where the rows of a step begin."""
         epochs, places = np.divmod(np.arange(step * self.rows, (step + 1) * self.rows), self.windows)
-        starts = np.concatenate([self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
-        return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
+        return np.concatenate([self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
+
+    def goes_on(self, step: int) -> bool:
+        """Does each row go on where the step before ended?"""
+        return False
 
     def _order(self, epoch: int) -> Places:
         """Where the windows of an epoch begin, in the order in which they are visited."""
@@ -62,12 +70,20 @@ class Streams:
         _refuse_short(tokens, rows * length)
         self.tokens, self.rows, self.length = tokens, rows, length
         self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
+        self.epoch = float(self.steps)
 
     def at(self, step: int) -> Batch:
+        return _batch(_gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1)))
+
+    def starts(self, step: int) -> NDArray[np.int64]:
+        """(B,) where the rows of a step begin."""
         epoch, place = divmod(step, self.steps)
         begin = (epoch % 2) * self.spare + place * self.length
-        starts = begin + np.arange(self.rows) * (self.steps * self.length)
-        return _batch(_gather(self.tokens, starts[:, None] + np.arange(self.length + 1)))
+        return begin + np.arange(self.rows, dtype=np.int64) * (self.steps * self.length)
+
+    def goes_on(self, step: int) -> bool:
+        """Does each row go on where the step before ended?"""
+        return step % self.steps > 0
 
 
 def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
