@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
+from chainrule.models.published import PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ KINDS: Mapping[str, Kind] = {
     "bigram": Kind("ngram:NGram", "each token given the one before it", {"model.order": 2}),
     "ngram": Kind("ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
     "hmm": Kind("hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
+    "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
+    **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
 
 

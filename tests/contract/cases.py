@@ -15,6 +15,7 @@ from chainrule.models import KINDS, build, kind, model_class
 from chainrule.recipe import make_recipe
 
 VOCAB = 5
+GPT = {"layers": 2, "width": 16, "heads": 2, "context": 16}
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,18 @@ CASES = [
     Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5),
     Case("hmm", {"states": 3}, rounds=5),
     Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5),
+    Case("gpt", GPT, rounds=30),
+    Case("gpt", {**GPT, "keys": 1, "window": 3, "activation": "swiglu", "positions": "relative"}, rounds=30),
+    Case("gpt", {**GPT, "norm_first": False, "norm": "layer", "activation": "relu", "positions": "sinusoidal"}, 30),
+    Case("gpt", {**GPT, "activation": "gelu", "positions": "none", "cap": 5.0, "tied": True, "gains": True}, rounds=30),
+    Case("gpt1", {**GPT, "dropout": 0.0}, rounds=30),
+    Case("gpt2", {**GPT, "head_size": 6}, rounds=30),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]
-assert KINDS.keys() <= {case.kind for case in CASES}, "a kind without a contract"
+assert {kind.where for kind in KINDS.values()} <= {
+    KINDS[case.kind].where for case in CASES if case.network is None
+}, "a kind without a contract"
 
 
 @torch.enable_grad()

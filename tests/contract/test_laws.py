@@ -282,7 +282,7 @@ def test_what_training_goes_down_is_the_loss_and_goes_on_from_a_state(made: Lang
     row = some_tokens(1, 13)
     first, second = Batch(row[:, :6], row[:, 1:7]), Batch(row[:, 6:12], row[:, 7:13])
     whole, _, _ = made.nats(Batch(row[:, :12], row[:, 1:13]))
-    begun, _, state = made.nats(first)
+    begun, _, state = made.nats(first, made.start(1))
     ended, _, _ = made.nats(second, state)
     assert_close(begun + ended, whole)
 

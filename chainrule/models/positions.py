@@ -1,0 +1,69 @@
+"""Where a token stands. Attention alone does not see order, so it must be told.
+
+sinusoidal  sin and cos of the place at D/2 wavelengths, added to the embedding (Vaswani et al. 2017); has no end
+learned     a vector a place, added to the embedding; ends with the context
+relative    a learned number a head and distance, added to the scores; far distances share one (Raffel et al. 2020)
+rotary      queries and keys turned by angles that grow with the place (Su et al. 2021); only distances are felt
+
+Shapes: B rows (or 1, where all rows stand alike), T queries, C keys, H heads, D width, d numbers in a head.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+WAVELENGTH = 10_000.0    # the longest wave is 2π times this many tokens
+
+
+def waves(places: Tensor, pairs: int, longest: float = WAVELENGTH) -> Tensor:
+    """(…) -> (…, pairs): the place as an angle, once for each wavelength, short to long."""
+    pace = torch.arange(pairs, dtype=torch.float32, device=places.device) / pairs
+    return places[..., None] * longest**-pace
+
+
+def sinusoids(places: Tensor, width: int) -> Tensor:
+    """(…) -> (…, D): sin at even numbers, cos at odd ones."""
+    angle = waves(places, (width + 1) // 2)
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
+
+
+Turns = tuple[Tensor, Tensor]    # cos and sin, (B, 1, T, d/2) each
+
+
+def turns(places: Tensor, size: int, longest: float) -> Turns:
+    """(B, T) -> the rotation of each place."""
+    angle = waves(places, size // 2, longest)[:, None]
+    return angle.cos(), angle.sin()
+
+
+def turned(x: Tensor, by: Turns) -> Tensor:
+    """(B, H, T, d): number i of the first half and number i of the second are a point in a plane, which is turned."""
+    cos, sin = by[0].to(x.dtype), by[1].to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+class RelativeBias(nn.Module):
+    """A number for each head and distance. Half of the buckets are one distance each, the rest widen."""
+
+    def __init__(self, heads: int, *, both_ways: bool = False, buckets: int = 32, furthest: int = 128):
+        super().__init__()
+        self.both_ways, self.buckets, self.furthest = both_ways, buckets, furthest
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """(B, T), (C,) -> (B, H, T, C)"""
+        return self.weight[self.bucket(queries[..., None] - keys)].permute(0, 3, 1, 2)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Which number a distance has: how far the key lies behind, and where both ways count, which way."""
+        if not self.both_ways:
+            return self._bucket(distance.clamp(min=0), self.buckets)
+        half = self.buckets // 2
+        return self._bucket(distance.abs(), half) + half * (distance < 0)
+
+    def _bucket(self, distance: Tensor, buckets: int) -> Tensor:
+        exact = buckets // 2
+        beyond = (distance.clamp(min=1) / exact).log() / math.log(self.furthest / exact) * (buckets - exact)
+        return torch.where(distance < exact, distance, (exact + beyond.clamp(min=0)).long().clamp(max=buckets - 1))
