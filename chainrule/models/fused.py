@@ -23,9 +23,9 @@ def run_fused(
     """(B, T, D), (K, B, H) of each vector carried -> (B, T, K·H), zero where there is padding, and those carried on."""
     if cell == "sigmoid":
         first, weights = [2 * h - 1 for h in first], [sigmoid_as_tanh(one) for one in weights]
-    flat = in_one_piece([part for one in weights for part in one])
+    every = [part for one in weights for part in one]
     # Biases, one layer, no dropout of its own; gradients may be wanted in eval too, so cuDNN is told whether they are.
-    how = (flat, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2)
+    how = (in_one_piece(every) if x.is_cuda else every, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2)
     kernel = CELLS[cell].kernel
     if lengths is None:
         outputs, *last = kernel(x, _one_or_pair(first), *how, True)
@@ -53,7 +53,7 @@ def in_one_piece(weights: list[Tensor]) -> list[Tensor]:
     """cuDNN wants all matrices and then all biases end to end in memory. Where they do not lie so, copies that do."""
     order = sorted(range(len(weights)), key=lambda place: -weights[place].dim())    # matrices first, else as they come
     arranged = [weights[place] for place in order]
-    if not weights[0].is_cuda or _end_to_end(arranged):
+    if _end_to_end(arranged):
         return weights
     pieces = torch.cat([part.flatten() for part in arranged]).split_with_sizes([part.numel() for part in arranged])
     found = {place: piece.view_as(weights[place]) for place, piece in zip(order, pieces)}
