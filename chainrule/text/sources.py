@@ -29,7 +29,7 @@ from chainrule.recipe import Text
 BLOCK = 1 << 20                      # bytes read at a time
 PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
 LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
-SPACE = re.compile(r"\s(?=\S*\Z)")   # the last white space
+SPACE = " \t\r\v\f"                  # where a long line may be cut
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,7 @@ def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:
         rest += chunk
         end = rest.rfind("\n") + 1
         if not end and len(rest) >= LONG_LINE:
-            found = SPACE.search(rest, len(rest) - LONG_LINE // 2)
-            end = found.end() if found else len(rest)
+            end = 1 + max(rest.rfind(space) for space in SPACE) or len(rest)
         if end:
             yield rest[:end]
             rest = rest[end:]
