@@ -25,9 +25,9 @@ AUDITION = 5
 """Rounds in which each of several random starts shows what it is worth."""
 
 
-def count(model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done) -> Done:
+def count(model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None) -> Done:
     """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps what the last whole round gave."""
-    kept = Kept(model)
+    kept = Kept(model, log)
     rounds, nats = done.rounds, math.inf if done.nats is None else done.nats
     try:
         if not rounds:
@@ -41,6 +41,7 @@ def count(model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done) 
     except KeyboardInterrupt:
         if not kept.state:
             raise
+        del log.records[kept.records :]
         return kept.restore()
     return Done(rounds, True, nats if math.isfinite(nats) else None)
 
@@ -113,15 +114,16 @@ def round_line(title: str, nats: float, bits: float, tokens: int, seconds: float
 
 
 class Kept:
-    """The parameters after the last whole round, to go back to."""
+    """The parameters after a whole round and how much had been logged by then, to go back to."""
 
-    def __init__(self, model: Any):
-        self.model, self.done = model, Done(0, False)
+    def __init__(self, model: Any, log: Log):
+        self.model, self.log = model, log
         self.state: dict[str, torch.Tensor] = {}
+        self.records, self.done = 0, Done()
 
     def keep(self, done: Done) -> None:
         state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.state, self.done = state, done
+        self.state, self.records, self.done = state, len(self.log.records), done
 
     def restore(self) -> Done:
         self.model.load_state_dict(self.state)
