@@ -11,14 +11,13 @@ Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N t
 
 import math
 import warnings
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from chainrule.models.trellis import TINY, Packed, beginnings, emissions_of, pack
 
-STEP = 1 << 15               # numbers of one time step of a block of texts: what the float32 search is fastest with
+STEP = 1 << 16              # numbers of one time step of a block of texts: what the float32 search is fastest with
 TILE = 1 << 19               # numbers of a tile of the float64 search: 4 MB
 SPREAD = 35.0                # nats between the largest and the least a_{s',s} that float32 can search, see `_fits`
 ROUNDING = 10 * 2.0**-24     # relative error of a ratio of two δ, for each time step: five roundings in either
@@ -45,8 +44,9 @@ def path_log_p(
     states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> Tensor:
     """(B,): log p of each row together with its states."""
-    arrivals, moves = initial[states], transition[states[:, :-1], states[:, 1:]]
-    arrivals[:, 1:] = torch.where(beginnings(tokens, real)[:, 1:], arrivals[:, 1:], moves)
+    arrivals, begins = torch.ones_like(states, dtype=initial.dtype), beginnings(tokens, real)
+    arrivals[:, 1:] = transition[states[:, :-1], states[:, 1:]]
+    arrivals[begins] = initial[states[begins]]
     return (arrivals.log() + emission[states, tokens].log()).masked_fill(~real, 0).sum(1)
 
 
@@ -95,56 +95,40 @@ def _fits(transition: Tensor) -> bool:
 
 def _quick_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
     """(M,) by float32, and for which texts (N,) some choice was nearer than rounding can tell."""
-    deltas, into = _quick_messages(packed, initial, transition, emission), transition.T.float().contiguous()
-    paths, doubtful = torch.empty_like(packed.tokens), torch.zeros(packed.widths[0], dtype=torch.bool)
-    one_and_number = torch.stack([torch.ones(len(into)), torch.arange(len(into), dtype=torch.float32)], 1)
-    chosen = paths[:0]
+    deltas, quick = _quick_messages(packed, initial, transition, emission), transition.float()
+    states = len(quick)
+    numbers = torch.arange(states, 2 * states, dtype=torch.float32)
+    totals, chosen = numbers.new_empty(len(packed.tokens)), packed.tokens[:0]
     for time, here in reversed(list(enumerate(packed.steps))):
-        delta = deltas[here]
-        delta[: len(chosen)] *= into.index_select(0, chosen)
-        near = delta >= delta.amax(1, keepdim=True) * (1 - ROUNDING * (time + 2))
-        count, total = (near.float() @ one_and_number).unbind(1)     # where one alone is near, the total is its number
-        doubtful[: len(delta)] |= count != 1
-        chosen = paths[here] = (total / count).long()
-    return paths, doubtful
+        delta = deltas.pop()
+        delta[:, : len(chosen)].mul_(quick.index_select(1, chosen))
+        bound = delta.amax(0).mul_(1 - ROUNDING * (time + 2))
+        near = torch.ge(delta, bound, out=torch.empty_like(delta))
+        torch.mv(near.T, numbers, out=totals[here])    # the number of the best, if no other is near; else 2 S or more
+        chosen = totals[here].long().sub_(states).clamp_(max=states - 1)
+    doubtful = torch.zeros(packed.widths[0], dtype=torch.bool)
+    return totals.long().sub_(states), doubtful.index_fill_(0, packed.texts[totals >= 2 * states], True)
 
 
-def _quick_messages(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
-    """δ (M, S) in float32, every row scaled to a maximum of one; zeros from an impossible token on."""
+def _quick_messages(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
+    """δ (S, n) of each time step in float32, scaled to a maximum of one; zeros from an impossible token on."""
     table, tokens = emissions_of(packed.tokens, emission)
-    symbols = table / table.amax(1, keepdim=True).clamp_min(TINY)
-    deltas = symbols.float().index_select(0, tokens)
-    first = packed.steps[0]
-    deltas[first] = _scaled(initial * symbols[tokens[first]]).float()
-    product = _max_times(transition.float(), packed.widths[0])
-    for before, here in zip(packed.steps, packed.steps[1:]):
-        arrived = deltas[here]
-        _scaled(arrived.mul_(product(deltas[before][: len(arrived)])))
+    symbols = (table / table.amax(1, keepdim=True).clamp_min(TINY)).T
+    quick, into = symbols.float().contiguous(), _sparse(transition.T.float())
+    deltas = [_scaled(initial[:, None] * symbols[:, tokens[packed.steps[0]]]).float()]
+    for here, width in zip(packed.steps[1:], packed.widths[1:]):
+        arrived = torch.sparse.mm(into, deltas[-1][:, :width].contiguous(), "amax")     # max_{s'} a_{s',s} δ_{s'}
+        deltas.append(_scaled(arrived.mul_(quick.index_select(1, tokens[here]))))
     return deltas
 
 
 def _scaled(delta: Tensor) -> Tensor:
     """In place; what is too small to matter becomes zero, since arithmetic on denormal numbers is slow."""
-    most = delta.amax(1, keepdim=True)
-    return torch.threshold_(delta.mul_((most + (most == 0)).reciprocal_()), 1e-30, 0.0)
+    return torch.threshold_(delta.mul_(delta.amax(0).clamp_min_(1e-37).reciprocal_()), 1e-30, 0.0)
 
 
-def _max_times(right: Tensor, most_rows: int) -> Callable[[Tensor], Tensor]:
-    """left (n, S) -> max_k left[n, k] · right[k, s]: a matrix product with max for the sum.
-
-    torch has it for a left side that is sparse, so left is handed over as one in which nothing is left out.
-    """
-    columns = len(right)
-    starts = torch.arange(0, most_rows * columns + 1, columns)
-    places = torch.arange(columns).repeat(most_rows)
-
-    def product(left: Tensor) -> Tensor:
-        index = starts[: len(left) + 1], places[: left.numel()]
-        sparse = torch.sparse_csr_tensor(*index, left.flatten(), left.shape, check_invariants=False)
-        best: Tensor = torch.sparse.mm(sparse, right, "amax")
-        return best
-
-    with warnings.catch_warnings():     # said once, at the first sparse tensor
+def _sparse(matrix: Tensor) -> Tensor:
+    """The form that torch multiplies with max for the sum, though nothing is left out."""
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        product(right[:1])
-    return product
+        return matrix.contiguous().to_sparse_csr()
