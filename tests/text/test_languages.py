@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,3 +96,9 @@ def test_hidden_is_more_than_its_last_letters():
 def test_an_unknown_language_is_named():
     with pytest.raises(UserError, match="Did you mean markov"):
         language("markow")
+
+
+def test_the_page_states_the_entropies():
+    page = (Path(__file__).parents[2] / "docs/text.md").read_text()
+    for name, made in LANGUAGES.items():
+        assert f"| `{name}` | {made.bits_per_character:.4f} |" in page

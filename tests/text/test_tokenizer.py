@@ -1,7 +1,9 @@
 """Every text comes back, every fast path gives the ids of Hugging Face's own, and no text can spell the boundary."""
 
 import json
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,3 +235,16 @@ def test_half_a_surrogate_pair_is_refused(kind):
         made(kind).encode("a\ud800")
     with pytest.raises(UserError, match="surrogate"):
         made(kind).encode_many(["a\ud800"])
+
+
+def test_many_texts_of_which_one_is_long(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 5)
+    texts = ["short", "a longer text\nof two lines\n", ""]
+    for kind in KINDS:
+        assert [ids.tolist() for ids in made(kind).encode_many(texts)] == [judge(kind).encode(text).ids for text in texts]
+
+
+def test_the_page_tells_the_truth():
+    page = (Path(__file__).parents[2] / "docs/text.md").read_text()
+    (session,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(session, {})

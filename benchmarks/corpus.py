@@ -1,0 +1,115 @@
+"""From text to tokens on disk: megabytes a second and peak memory, for each tokenizer.
+
+    python benchmarks/corpus.py [TEXT …] [--megabytes 1000] [--tokenizers bytes characters words bpe] [--json]
+
+TEXT (default: the source of Python's standard library) is mixed, line by line and with a number on every tenth line so
+that rare words keep coming, until the size is reached. Each tokenizer has a process of its own, so that peak memory is
+its own; the time is of `prepare` from nothing: split, learned, tokenized, written, synced. Then of `prepare` again, by
+the cache; and, on one core, of encoding 20 MB that are in memory.
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MEGABYTE = 1_000_000
+IN_MEMORY = 20 * MEGABYTE
+
+
+def mix(texts: list[str], megabytes: int, path: Path) -> None:
+    """Lines of the texts in a new order each time round."""
+    from chainrule.text.datasets import get
+    from chainrule.text.sources import read
+    from chainrule.text.splits import resolve
+
+    given = [source for text in texts for source in resolve(text, path.parent)["train"]]
+    sources = given or get("python-source")["train"]
+    lines = "".join(piece for source in sources for piece in read(source)).splitlines(keepends=True)
+    chance = random.Random(1)
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < megabytes * MEGABYTE:
+            chance.shuffle(lines)
+            part = lines[: 1 + len(lines) * 10 * MEGABYTE // sum(map(len, lines))]
+            part[::10] = [f"{chance.getrandbits(32)} {line}" for line in part[::10]]
+            file.write("".join(part))
+
+
+def measure(path: Path, tokenizer: str, cache: Path) -> dict[str, Any]:
+    import torch  # noqa: F401 (what every run imports should not count)
+
+    from chainrule.progress import set_quiet
+    from chainrule.recipe import Text
+    from chainrule.text.corpus import prepare
+
+    set_quiet(True)
+    imported = peak()
+    began = time.perf_counter()
+    corpus = prepare([str(path)], Text(tokenizer=tokenizer), cache=cache)
+    seconds = time.perf_counter() - began
+    most = peak()
+    began = time.perf_counter()
+    prepare([str(path)], Text(tokenizer=tokenizer), cache=cache)
+    again = time.perf_counter() - began
+    with path.open(encoding="utf-8") as file:
+        text = file.read(IN_MEMORY)
+    began = time.process_time()
+    encoded = corpus.tokenizer.encode(text)
+    alone = time.process_time() - began
+    return {
+        "tokenizer": tokenizer,
+        "vocab": len(corpus.tokenizer),
+        "megabytes": path.stat().st_size // MEGABYTE,
+        "tokens": sum(len(split.tokens) for split in corpus.splits.values()),
+        "seconds": round(seconds, 1),
+        "megabytes_per_second": round(path.stat().st_size / MEGABYTE / seconds, 1),
+        "peak_megabytes": most,
+        "imports_megabytes": imported,
+        "again_seconds": round(again, 3),
+        "encode_megabytes_per_second": round(len(text.encode()) / MEGABYTE / alone, 1),
+        "encode_tokens_per_second": round(len(encoded) / alone),
+    }
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // MEGABYTE
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("texts", nargs="*")
+    words.add_argument("--megabytes", type=int, default=1000)
+    words.add_argument("--tokenizers", nargs="+", default=["bytes", "characters", "words", "bpe"])
+    words.add_argument("--json", action="store_true")
+    words.add_argument("--measure", nargs=3, metavar=("TEXT", "TOKENIZER", "CACHE"), help=argparse.SUPPRESS)
+    args = words.parse_args()
+    if args.measure:
+        text, tokenizer, cache = args.measure
+        print(json.dumps(measure(Path(text), tokenizer, Path(cache))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "text.txt"
+        mix(args.texts, args.megabytes, path)
+        for tokenizer in args.tokenizers:
+            command = [sys.executable, __file__, "--measure", str(path), tokenizer, f"{folder}/cache-{tokenizer}"]
+            result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            print(json.dumps(result) if args.json else line(result), flush=True)
+
+
+def line(result: dict[str, Any]) -> str:
+    return (
+        f"{result['tokenizer']:<10} {result['megabytes']:>5} MB, vocabulary {result['vocab']:>7}: "
+        f"{result['seconds']:>6} s, {result['megabytes_per_second']:>6} MB/s, peak {result['peak_megabytes']} MB "
+        f"({result['imports_megabytes']} MB before); again {result['again_seconds']} s; encoding alone "
+        f"{result['encode_megabytes_per_second']} MB/s, {result['encode_tokens_per_second'] / 1e6:.1f}M tokens/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
