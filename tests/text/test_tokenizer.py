@@ -241,7 +241,8 @@ def test_many_texts_of_which_one_is_long(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 5)
     texts = ["short", "a longer text\nof two lines\n", ""]
     for kind in KINDS:
-        assert [ids.tolist() for ids in made(kind).encode_many(texts)] == [judge(kind).encode(text).ids for text in texts]
+        wanted = [judge(kind).encode(text).ids for text in texts]
+        assert [ids.tolist() for ids in made(kind).encode_many(texts)] == wanted
 
 
 def test_the_page_tells_the_truth():
