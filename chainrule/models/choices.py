@@ -71,8 +71,9 @@ class TransformerSettings:
     def _check_heads(self) -> None:
         if not self.head_size and self.width % self.heads:
             fit = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
-            near = " and ".join(map(str, sorted(sorted(fit, key=lambda heads: abs(heads - self.heads))[:2])))
-            raise UserError(f"model.heads={self.heads} does not divide model.width={self.width}; {near} do.")
+            below = max(heads for heads in fit if heads < self.heads)
+            near = " and ".join(map(str, [below, *(heads for heads in fit if heads > self.heads)][:2]))
+            raise UserError(f"model.heads={self.heads} does not divide model.width={self.width}, as {near} would.")
         self._fill("head_size", self.width // self.heads)
         self._fill("keys", self.heads)
         gated = -(-8 * self.width // 3 // ROUND) * ROUND

@@ -14,7 +14,7 @@ from itertools import repeat
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, silu
+from torch.nn.functional import gelu, relu, rms_norm, silu
 
 from chainrule.model import Tap
 from chainrule.models.attention import Attention, Sight, behind
@@ -37,9 +37,16 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class RMSNorm(nn.RMSNorm):
+    """With gains in the precision of what is normed, which the fused kernel wants."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.normalized_shape, None if self.weight is None else self.weight.to(x.dtype), self.eps)
+
+
 def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
     if settings.norm == "rms":
-        return nn.RMSNorm(size, settings.epsilon, settings.gains)
+        return RMSNorm(size, settings.epsilon, settings.gains)
     return nn.LayerNorm(size, settings.epsilon, settings.gains, bias=settings.biases)
 
 

@@ -1,0 +1,86 @@
+"""The weights of a GPT under the names that Hugging Face's `transformers` gives them, there and back.
+
+    GPT2LMHeadModel    the presets gpt2 and gpt3: learned positions, layer norms, biases, a tied output
+    LlamaForCausalLM   rotary positions, RMS norms with gains, SwiGLU, grouped keys, no biases, an output of its own
+
+GPT-2's files hold linear maps the other way round; Llama's hold apart what we keep in one matrix.
+"""
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from chainrule.models.gpt import GPT
+
+Weights = dict[str, Tensor]
+
+GPT2_LAYER = {
+    "attention_norm": "ln_1",
+    "attention.project": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.out": "mlp.c_proj",
+}
+GPT2 = {"embedding.words": "wte", "embedding.places": "wpe", "stack.norm": "ln_f"}
+
+LLAMA_LAYER = {
+    "attention_norm": ["input_layernorm"],
+    "attention.project": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "attention.out": ["self_attn.o_proj"],
+    "feed_forward_norm": ["post_attention_layernorm"],
+    "feed_forward.up": ["mlp.gate_proj", "mlp.up_proj"],
+    "feed_forward.out": ["mlp.down_proj"],
+}
+LLAMA = {"embedding.words": "model.embed_tokens", "stack.norm": "model.norm", "output": "lm_head"}
+
+
+def to_gpt2(model: GPT) -> Weights:
+    """For `GPT2LMHeadModel.load_state_dict`."""
+    names = _gpt2_names(model.settings.layers)
+    weights = {names[name]: _turned(name, tensor) for name, tensor in model.state_dict().items()}
+    return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
+
+
+def from_gpt2(weights: Mapping[str, Tensor]) -> Weights:
+    """From a GPT2LMHeadModel, or from the GPT2Model inside it, to what `GPT.load_state_dict` takes."""
+    given = {f"transformer.{name.removeprefix('transformer.')}": tensor for name, tensor in weights.items()}
+    layers = len([name for name in given if name.endswith(".ln_1.weight")])
+    return {ours: _turned(ours, given[theirs]) for ours, theirs in _gpt2_names(layers).items()}
+
+
+def to_llama(model: GPT) -> Weights:
+    """For `LlamaForCausalLM.load_state_dict`."""
+    weights: Weights = {}
+    for name, tensor in model.state_dict().items():
+        module, _, kind = name.rpartition(".")
+        if found := re.match(r"stack\.blocks\.(\d+)\.(.*)", module):
+            theirs = [f"model.layers.{found[1]}.{part}" for part in LLAMA_LAYER[found[2]]]
+        else:
+            theirs = [LLAMA[module]]
+        sizes = _parts(model, module) if len(theirs) > 1 else [len(tensor)]
+        weights |= {f"{part}.{kind}": rows for part, rows in zip(theirs, tensor.split(sizes), strict=True)}
+    return weights
+
+
+def _parts(model: GPT, module: str) -> list[int]:
+    """Rows of each of the matrices that lie in this one."""
+    parts: list[int] = model.get_submodule(module.rpartition(".")[0]).parts  # type: ignore[assignment]
+    return parts
+
+
+def _gpt2_names(layers: int) -> dict[str, str]:
+    """Ours to theirs."""
+    modules = dict(GPT2)
+    for layer in range(layers):
+        modules |= {f"stack.blocks.{layer}.{ours}": f"h.{layer}.{theirs}" for ours, theirs in GPT2_LAYER.items()}
+    kinds = {ours: ("weight",) if ours.startswith("embedding") else ("weight", "bias") for ours in modules}
+    return {f"{ours}.{kind}": f"transformer.{modules[ours]}.{kind}" for ours in modules for kind in kinds[ours]}
+
+
+def _turned(name: str, tensor: Tensor) -> Tensor:
+    """A linear map the other way round; all else as it is."""
+    linear = re.search(r"\.(project|up|out)\.weight$", name)
+    return torch.t(tensor).contiguous() if linear else tensor
