@@ -100,11 +100,11 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         reader = _Reader(path, file)
         sizes = reader.header()
         with bar("reading ARPA", sum(sizes), "grams") as advance:
-            words, first = _unigrams(*reader.section(1, sizes, advance))
+            words, first, left = _unigrams(*reader.section(1, sizes, advance))
             tables = [first]
             lookups: list[Lookup] = []
             for order in range(2, len(sizes) + 1):
-                table, lookup = _table(reader, order, sizes, words, lookups, advance)
+                table, lookup, left = _table(reader, order, sizes, words, lookups, left, advance)
                 tables.append(table)
                 lookups.append(lookup)
         reader.end()
@@ -194,26 +194,33 @@ class _Reader:
             raise self.wrong(f"{found[:60]!r} where \\end\\ was expected; {more}")
 
 
-def _unigrams(prob: Floats, columns: list[list[str]], backoff: Floats) -> tuple[dict[str, int], Table]:
-    """Ids for the words, the boundary at 0 and <unk> at 1; and their table."""
+def _unigrams(prob: Floats, columns: list[list[str]], backoff: Floats) -> tuple[dict[str, int], Table, Floats]:
+    """Ids for the words, the boundary at 0 and <unk> at 1; their table; and their back-off weights."""
     own = (BEGIN, END, UNKNOWN)
     order = {word: row for row, word in enumerate(columns[0])}
     words = {word: id for id, word in enumerate([END, UNKNOWN, *(word for word in order if word not in own)])}
     everything = np.arange(len(words))
-    table = Table(everything, np.array([0, len(words)]), everything, np.zeros(len(words)), np.ones(len(words)))
+    table = Table(everything, np.array([0, len(words)]), np.zeros(len(words)), np.ones(1), everything)
+    left = np.ones(len(words))
     known = [word for word in words if word in order]
     rows, ids = [order[word] for word in known], [words[word] for word in known]
     table.prob[ids] = _linear(prob[rows])
-    table.backoff[ids] = _linear(backoff[rows])
+    left[ids] = _linear(backoff[rows])
     if BEGIN in order:
-        table.backoff[BOUNDARY] = _linear(backoff[[order[BEGIN]]])[0]
-    return words, table
+        left[BOUNDARY] = _linear(backoff[[order[BEGIN]]])[0]
+    return words, table, left
 
 
 def _table(
-    reader: _Reader, order: int, sizes: list[int], words: dict[str, int], lookups: list[Lookup], advance: Any
-) -> tuple[Table, Lookup]:
-    """The grams of one order, sorted by context and word, and the way to find them as contexts of the next."""
+    reader: _Reader,
+    order: int,
+    sizes: list[int],
+    words: dict[str, int],
+    lookups: list[Lookup],
+    left: Floats,
+    advance: Any,
+) -> tuple[Table, Lookup, Floats]:
+    """The grams of one order, sorted by context and word; the way to find them; and their own back-off weights."""
     prob, columns, backoff = reader.section(order, sizes, advance)
     ids = {**words, BEGIN: BOUNDARY}
     try:
@@ -234,8 +241,8 @@ def _table(
     starts = torch.searchsorted(keys, torch.arange(contexts + 1) * len(words)).numpy()
     no_suffixes = np.zeros(len(keys), np.int32)                  # they serve only to estimate
     place = row.numpy()
-    table = Table(grams[-1][place], starts, no_suffixes, _linear(prob[place]), _linear(backoff[place]))
-    return table, Lookup(keys)
+    table = Table(grams[-1][place], starts, _linear(prob[place]), left, no_suffixes)
+    return table, Lookup(keys), _linear(backoff[place])
 
 
 def _linear(log10: Floats) -> Floats:

@@ -10,8 +10,9 @@ disk. Shapes: N grams of an order, C contexts of it, V vocabulary.
 
 import math
 import tempfile
+import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -37,10 +38,36 @@ class Order:
 
     @property
     def bytes(self) -> int:
-        return self.contexts.nbytes + self.words.nbytes + self.counts.nbytes + self.suffixes.nbytes
+        return sum(array.nbytes for array in self.arrays())
 
-    def on_disk(self) -> "Order":
-        return Order(*map(_on_disk, (self.contexts, self.words, self.counts, self.suffixes)))
+    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
+        return self.contexts, self.words, self.counts, self.suffixes
+
+    def load(self) -> "Order":
+        return self
+
+
+class Spilled:
+    """An Order that waits on disk, in a file that has no name and goes when this does."""
+
+    bytes = 0
+
+    def __init__(self, order: Order):
+        self.size = len(order)
+        self.types = [array.dtype for array in order.arrays()]
+        self.file = tempfile.TemporaryFile(prefix="chainrule-grams-")  # noqa: SIM115 - it lives as long as this does
+        for array in order.arrays():
+            array.tofile(self.file)
+        self.file.flush()
+        weakref.finalize(self, self.file.close)
+
+    def load(self) -> Order:
+        """Memory-mapped: what is read comes in, and goes when the Order does."""
+        if not self.size:
+            return Order(*(np.zeros(0, type) for type in self.types))
+        offsets = np.cumsum([0] + [self.size * type.itemsize for type in self.types[:-1]]).tolist()
+        mapped = (np.memmap(self.file, type, "r", at, (self.size,)) for type, at in zip(self.types, offsets))
+        return Order(*mapped)
 
 
 @dataclass
@@ -48,29 +75,28 @@ class Grams:
     """The Statistics of an n-gram model: runs of counted grams, orders 2 … n, and the counts of single words."""
 
     unigrams: Ints                       # (V,)
-    runs: list[list[Order]]              # runs[r][k - 2]: order k
-    memory: int = 1 << 30                # bytes that runs may hold before they wait on disk
+    runs: list[list[Order | Spilled]]    # runs[r][k - 2]: order k
+    memory: int = 1 << 28                # bytes that runs may hold before they wait on disk
     nats: float = math.nan
-    held: int = field(default=0)         # bytes in memory now
 
     def __add__(self, other: "Grams") -> "Grams":
-        runs, held = self.runs + other.runs, self.held + other.held
-        if held > self.memory:
-            runs, held = [[order.on_disk() for order in run] for run in runs], 0
-        return Grams(self.unigrams + other.unigrams, runs, self.memory, self.nats, held)
+        runs = self.runs + other.runs
+        if sum(order.bytes for run in runs for order in run) > self.memory:
+            runs = [[Spilled(order) if isinstance(order, Order) else order for order in run] for run in runs]
+        return Grams(self.unigrams + other.unigrams, runs, self.memory)
 
 
-def count_grams(batch: Batch, order: int, vocab: int, memory: int = 1 << 30) -> Grams:
+def count_grams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) -> Grams:
     """Every gram that ends on a counted target, by its place in the rows of the batch."""
     words, counted = _flatten(batch)
     unigrams = np.bincount(words[counted], minlength=vocab)
     places = words                                               # which gram of the order before ends at each position
     ends = np.flatnonzero(_has_context(batch))                   # positions where a gram of this order ends
-    run: list[Order] = []
+    run: list[Order | Spilled] = []
+    size = vocab                                                 # grams of the order before
     for k in range(2, order + 1):
         if k > 2:
             ends = ends[(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)]
-        size = vocab if k == 2 else len(run[-1])
         contexts, last, which = _name(places[ends - 1], words[ends], size, vocab)
         sizes = np.bincount(which[counted[ends]], minlength=len(last)).astype(np.int32)
         example = np.empty(len(last), np.int64)
@@ -78,7 +104,8 @@ def count_grams(batch: Batch, order: int, vocab: int, memory: int = 1 << 30) -> 
         run.append(Order(contexts, last, sizes, places[example].astype(np.int32)))
         places = np.full(len(words), -1, np.int64)
         places[ends] = which
-    return Grams(unigrams, [run], memory, held=sum(part.bytes for part in run))
+        size = len(last)
+    return Grams(unigrams, [run], memory)
 
 
 def _flatten(batch: Batch) -> tuple[Ints, NDArray[np.bool_]]:
@@ -101,21 +128,32 @@ def _has_context(batch: Batch) -> NDArray[np.bool_]:
 
 def _name(contexts: Ints, words: Ints, size: int, vocab: int) -> tuple[Ints, Ints, Ints]:
     """The distinct (context, word) pairs in order, and for each pair given its place among them."""
-    keys = contexts * vocab + words
-    bits = len(keys).bit_length()
-    if (size * vocab).bit_length() + bits < 64:
-        keys <<= bits                                            # the position rides along below the key, so that one
-        keys |= np.arange(len(keys))                             # plain sort, far faster than an argsort, does both
-        keys.sort()
-        order, keys = keys & ((1 << bits) - 1), keys >> bits
-    else:
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-    fresh = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
+    keys, order = _sort(contexts * vocab + words, np.arange(len(words)), size * vocab, len(words))
+    fresh = _fresh(keys)
     which = np.empty(len(keys), np.int64)
     which[order] = np.cumsum(fresh) - 1
     return (*_unpack(keys[fresh], vocab), which)
+
+
+def _sort(keys: Ints, riders: Ints, keys_below: int, riders_below: int) -> tuple[Ints, Ints]:
+    """Keys in order, each with its rider; of equal keys the lower rider first. Overwrites the keys."""
+    bits = riders_below.bit_length()
+    if keys_below.bit_length() + bits >= 64:
+        order = np.lexsort((riders, keys))
+        return keys[order], riders[order]
+    keys <<= bits                                                # the rider sits below the key in one number, so that a
+    keys |= riders                                               # plain sort, far faster than an argsort, does for both
+    keys.sort()
+    riders = keys & ((1 << bits) - 1)
+    keys >>= bits
+    return keys, riders
+
+
+def _fresh(keys: Ints) -> NDArray[np.bool_]:
+    """Where a key differs from the one before it."""
+    fresh = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
+    return fresh
 
 
 def _unpack(keys: Ints, vocab: int) -> tuple[Ints, Ints]:
@@ -149,14 +187,14 @@ def sum_children(values: NDArray[Any], starts: Ints) -> NDArray[np.float64]:
     return sums
 
 
-def merge(grams: Grams, block: int = 1 << 24) -> list[Level]:
+def merge(grams: Grams, block: int = 1 << 22) -> list[Level]:
     """All runs as one trie. Level 0 holds the single words, each at its own place, whether it was seen or not."""
     vocab = len(grams.unigrams)
     everything = np.arange(vocab, dtype=np.int32)
     levels = [Level(everything, np.array([0, vocab]), grams.unigrams, np.zeros(0, np.int32))]
     places: list[Ints] = [everything] * len(grams.runs)          # where each run's grams of the order before have gone
     for k in range(len(grams.runs[0]) if grams.runs else 0):
-        orders = [run[k] for run in grams.runs]
+        orders = [run[k].load() for run in grams.runs]
         level, places = _merge_order(orders, places, len(levels[-1]), vocab, block)
         levels.append(level)
     return levels
@@ -168,35 +206,43 @@ def _merge_order(
     """One order of all runs, and where each run's grams have gone. Contexts are taken in ranges, to bound memory."""
     if len(orders) == 1:                                         # nothing to merge with: the places are already right
         only = orders[0]
-        level = Level(only.words, _starts(only.contexts, contexts), only.counts, only.suffixes)
+        level = Level(only.words, _compact(_starts(only.contexts, contexts)), only.counts, only.suffixes)
         return level, [np.arange(len(only), dtype=np.int32)]
     total = sum(map(len, orders))
     words, counts, suffixes = [], [], []
-    starts = np.zeros(contexts + 1, np.int64)
+    starts: list[Ints] = [np.zeros(1, np.int64)]
     moved: list[list[Ints]] = [[] for _ in orders]
     done = 0
     for first, last in _ranges(contexts, math.ceil(total / block)):
         slices = [_slice(order, place, first, last) for order, place in zip(orders, places)]
         keys = [place[order.contexts].astype(np.int64) * vocab + order.words for order, place in zip(slices, places)]
-        union = np.unique(np.concatenate(keys))
-        found = [np.searchsorted(union, key) for key in keys]
-        count, suffix = np.zeros(len(union), np.int64), np.zeros(len(union), np.int32)
-        for order, place, where, move in zip(slices, places, found, moved):
-            count[where] += order.counts
-            suffix[where] = place[order.suffixes]
-            move.append((where + done).astype(np.int32))
-        context, word = _unpack(union, vocab)
-        starts[first : last + 1] = done + _starts(context - first, last - first)
+        runs = np.repeat(np.arange(len(orders)), [len(key) for key in keys])
+        union, whose = _sort(np.concatenate(keys), runs, contexts * vocab, len(orders))
+        fresh = _fresh(union)
+        where = np.cumsum(fresh, dtype=np.int32) - 1
+        context, word = _unpack(union[fresh], vocab)
+        count, suffix = np.zeros(len(word), np.int64), np.zeros(len(word), np.int32)
+        for run, (order, place) in enumerate(zip(slices, places)):
+            mine = where[whose == run]                           # its grams came sorted, so they are still in its order
+            count[mine] += order.counts
+            suffix[mine] = place[order.suffixes]
+            moved[run].append(mine + np.int32(done))
+        starts.append(done + _starts(context - first, last - first)[1:])
         words.append(word)
-        counts.append(count)
+        counts.append(_compact(count))
         suffixes.append(suffix)
-        done += len(union)
-    level = Level(np.concatenate(words), starts, np.concatenate(counts), np.concatenate(suffixes))
-    return level, [np.concatenate(move) for move in moved]
+        done += len(word)
+    merged = [np.concatenate(parts) for parts in (words, starts, counts, suffixes)]
+    return Level(merged[0], _compact(merged[1]), *merged[2:]), [np.concatenate(move) for move in moved]
 
 
 def _starts(contexts: Ints, number: int) -> Ints:
     return np.concatenate([[0], np.cumsum(np.bincount(contexts, minlength=number))])
+
+
+def _compact(numbers: Ints) -> Ints:
+    """In half the memory where they fit; numbers that might not are never cut."""
+    return numbers.astype(np.int32) if not len(numbers) or numbers.max() < 2**31 else numbers
 
 
 def _ranges(contexts: int, parts: int) -> Iterator[tuple[int, int]]:
@@ -209,13 +255,3 @@ def _slice(order: Order, place: Ints, first: int, last: int) -> Order:
     ends = np.searchsorted(order.contexts, np.searchsorted(place, [first, last]).astype(order.contexts.dtype))
     part = slice(*ends)
     return Order(order.contexts[part], order.words[part], order.counts[part], order.suffixes[part])
-
-
-def _on_disk(array: Ints) -> Ints:
-    """The same array, held by a file that has no name and goes when the array does."""
-    if isinstance(array, np.memmap) or not array.size:
-        return array
-    with tempfile.TemporaryFile(prefix="chainrule-grams-") as file:
-        array.tofile(file)
-        file.flush()
-        return np.memmap(file, array.dtype, "r", shape=array.shape)

@@ -7,7 +7,7 @@ order (`score`). Reading past a boundary needs no care: no gram runs across one,
 Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +20,7 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
 from chainrule.models.grams import Grams, count_grams, merge
 from chainrule.models.lookup import Lookup
-from chainrule.models.pruning import prune_by_count, prune_by_entropy
+from chainrule.models.pruning import kept_by_count, prune_by_entropy, take
 from chainrule.models.smoothing import Table, estimate
 
 
@@ -31,7 +31,7 @@ class NGramSettings:
     k: float = 1.0                  # what add-k adds to every count
     cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen so often or less are left out; the last holds on
     prune: float = 0.0              # grams that raise the perplexity by less than this share are left out (Stolcke)
-    memory: int = 1024              # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
+    memory: int = 256               # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
 
     def __post_init__(self) -> None:
         if self.order < 1:
@@ -51,7 +51,7 @@ class NGram(LanguageModel):
     learns_by = "counting"
     forgets = True
     Settings = NGramSettings
-    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 22}
+    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 21}
 
     answered: Tap
     log_prob_1: Tensor
@@ -74,22 +74,22 @@ class NGram(LanguageModel):
         return count_grams(batch, self.order, self.vocab, self.settings.memory << 20)
 
     def update(self, statistics: Grams) -> None:
-        levels = merge(statistics)
-        tables = estimate(levels, self.settings.estimator, self.settings.k, self.settings.cutoffs)
-        if self.settings.cutoffs:
-            tables = prune_by_count(tables, levels, self.settings.cutoffs)
-        if self.settings.prune:
-            tables = prune_by_entropy(tables, self.settings.prune)
+        settings, levels = self.settings, merge(statistics)
+        keep = kept_by_count(levels, settings.cutoffs) if settings.cutoffs else None
+        tables: Iterable[Table] = estimate(levels, settings.estimator, settings.k, settings.cutoffs)
+        if keep is not None:
+            tables = take(list(tables), keep)
+        if settings.prune:
+            tables = prune_by_entropy(list(tables), settings.prune)
         self.set_tables(tables)
 
-    def set_tables(self, tables: list[Table]) -> None:
+    def set_tables(self, tables: Iterable[Table]) -> None:
         with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
             for order, table in enumerate(tables, 1):
                 self._set("log_prob", order, np.log(table.prob).astype(np.float32))
-                if order < self.order:
-                    self._set("backoff", order, np.log(table.backoff).astype(np.float32))
                 if order > 1:
-                    self._set("words", order, table.words.astype(np.int32))
+                    self._set("backoff", order - 1, np.log(table.left).astype(np.float32))
+                    self._set("words", order, table.words.astype(np.int32, copy=False))
                     self._set("starts", order, table.starts)
         self._lookups: dict[int, Lookup] = {}
 
@@ -194,9 +194,9 @@ def _empty(vocab: int, order: int) -> list[Table]:
     """Before anything is counted every word is as likely as any other."""
     none, nothing = np.zeros(0, np.int32), np.zeros(0)
     everything = np.arange(vocab)
-    tables = [Table(everything, np.array([0, vocab]), everything, np.full(vocab, 1 / vocab), np.ones(vocab))]
+    tables = [Table(everything, np.array([0, vocab]), np.full(vocab, 1 / vocab), np.ones(1), everything)]
     for contexts in [vocab, *[0] * (order - 2)][: order - 1]:
-        tables.append(Table(none, np.zeros(contexts + 1, np.int64), none, nothing, nothing))
+        tables.append(Table(none, np.zeros(contexts + 1, np.int32), nothing, np.ones(contexts), none))
     return tables
 
 

@@ -14,10 +14,10 @@ from chainrule.models.smoothing import Floats, Table, dropped
 Keep = NDArray[np.bool_]
 
 
-def prune_by_count(tables: list[Table], levels: Sequence[Level], cutoffs: Sequence[int]) -> list[Table]:
-    """The estimator has already given the share of the dropped to back-off; here they lose their places."""
+def kept_by_count(levels: Sequence[Level], cutoffs: Sequence[int]) -> list[Keep]:
+    """Which grams cut-offs spare. The estimator has given the share of the others to back-off."""
     drops = [dropped(level, order, cutoffs) for order, level in enumerate(levels)]
-    return _take(tables, [np.ones(len(level), bool) if drop is None else ~drop for level, drop in zip(levels, drops)])
+    return [np.ones(len(level), bool) if drop is None else ~drop for level, drop in zip(levels, drops)]
 
 
 def prune_by_entropy(tables: list[Table], threshold: float) -> list[Table]:
@@ -29,11 +29,11 @@ def prune_by_entropy(tables: list[Table], threshold: float) -> list[Table]:
         table, lower = tables[order], tables[order - 1].prob[tables[order].suffixes]
         rise = np.expm1(_divergence(table, lower, histories[order - 1]))
         keep[order] = needed | (rise >= threshold)
-        tables[order - 1].backoff = _left_over(table, lower, keep[order], tables[order - 1].backoff)
+        table.left = _left_over(table, lower, keep[order])
         needed = np.zeros(len(tables[order - 1].words), bool)
         needed[table.suffixes[keep[order]]] = True
         needed |= sum_children(keep[order], table.starts) > 0
-    return _take(tables, keep)
+    return take(tables, keep)
 
 
 def _history_log_probs(tables: list[Table]) -> list[Floats]:
@@ -65,15 +65,15 @@ def _divergence(table: Table, lower: Floats, history: Floats) -> Floats:
     return divergence
 
 
-def _left_over(table: Table, lower: Floats, keep: Keep, before: Floats) -> Floats:
+def _left_over(table: Table, lower: Floats, keep: Keep) -> Floats:
     """The back-off weights that make each context's probabilities sum to one again."""
     mass, room = 1 - sum_children(table.prob * keep, table.starts), 1 - sum_children(lower * keep, table.starts)
     changed = sum_children(~keep, table.starts) > 0
-    weights: Floats = np.where(changed, np.maximum(mass, 0) / np.maximum(room, 1e-12), before)
+    weights: Floats = np.where(changed, np.maximum(mass, 0) / np.maximum(room, 1e-12), table.left)
     return weights
 
 
-def _take(tables: list[Table], keep: list[Keep]) -> list[Table]:
+def take(tables: list[Table], keep: list[Keep]) -> list[Table]:
     """The kept grams, renumbered. What is kept has its context and suffix kept."""
     taken = [tables[0]]
     places = np.arange(len(tables[0].words))
@@ -82,6 +82,6 @@ def _take(tables: list[Table], keep: list[Keep]) -> list[Table]:
         sizes = sum_children(kept, table.starts).astype(np.int64)[keep[order - 1]]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         suffixes = places[table.suffixes[kept]]
-        taken.append(Table(table.words[kept], starts, suffixes, table.prob[kept], table.backoff[kept]))
+        taken.append(Table(table.words[kept], starts, table.prob[kept], table.left[keep[order - 1]], suffixes))
         places = np.cumsum(kept) - 1
     return taken

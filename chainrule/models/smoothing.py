@@ -7,7 +7,7 @@ Orders 2 … n are `Level`s of grams (see grams.py), level 0 the single words. B
 begin with the boundary have a whole context; those are counted as the highest order is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,31 +26,33 @@ class Table:
 
     words: Ints        # (N,)
     starts: Ints       # (C + 1,) children of context c: starts[c]:starts[c + 1]
-    suffixes: Ints     # (N,)
-    prob: Floats       # (N,) p(last word | the words before)
-    backoff: Floats    # (N,) what is left for words never seen after this gram; 1 where nothing was
+    prob: Floats       # (N,) p(last word | context)
+    left: Floats       # (C,) back-off: what each context leaves to words never seen after it; 1 where none was
+    suffixes: Ints     # (N,) place of the gram without its first word, one order down
 
     @property
     def sizes(self) -> Ints:
         return np.diff(self.starts)
 
 
-def estimate(levels: Sequence[Level], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> list[Table]:
-    """The tables of all orders. A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off."""
-    fill = _ESTIMATORS[estimator]
-    whole = _whole(levels)
-    tables: list[Table] = []
-    lower = np.full(1, 1 / len(levels[0]))                       # below the single words lies the uniform distribution
-    for order, level in enumerate(levels):
-        above = levels[order + 1] if order + 1 < len(levels) else None
-        suffixes = level.suffixes if order else np.zeros(len(level), np.int32)
-        drop = dropped(level, order, cutoffs)
-        prob, left = fill(Evidence(level, above, whole[order], lower[suffixes], drop, k, vocab=len(levels[0])))
-        if tables:
-            tables[-1].backoff = left
-        tables.append(Table(level.words, level.starts, suffixes, prob, np.ones(len(level))))
-        lower = prob
-    return tables
+def estimate(levels: list[Level], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> Iterator[Table]:
+    """The tables, order by order; the levels are used up, so that they need not all lie in memory beside them.
+
+    A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off.
+    """
+    fill, vocab = _ESTIMATORS[estimator], len(levels[0])
+    lower = np.full(1, 1 / vocab)                                # below the single words lies the uniform distribution
+    suffixes: Ints = np.zeros(vocab, np.int32)
+    begins = np.zeros(vocab, bool)                               # grams that begin with the boundary
+    for order in range(len(levels)):
+        level = levels.pop(0)
+        above = levels[0] if levels else None
+        whole = begins if above else np.ones(len(level), bool)
+        prob, left = fill(Evidence(level, above, whole, lower[suffixes], dropped(level, order, cutoffs), k, vocab))
+        yield Table(level.words, level.starts, prob, left, suffixes)
+        if above:
+            suffixes, lower = above.suffixes, prob
+            begins = np.repeat(begins if order else level.words == BOUNDARY, above.sizes)
 
 
 def dropped(level: Level, order: int, cutoffs: Sequence[int]) -> NDArray[np.bool_] | None:
@@ -65,7 +67,7 @@ class Evidence:
 
     level: Level
     above: Level | None                   # the next order; None at the highest
-    whole: NDArray[np.bool_]              # (N,) grams whose context has nothing before it that was left out
+    whole: NDArray[np.bool_]              # (N,) grams of the highest order, or that begin with the boundary
     below: Floats                         # (N,) p(w | h'), one order down
     dropped: NDArray[np.bool_] | None     # (N,) grams that a cut-off takes away; None: nothing is
     k: float
@@ -101,7 +103,10 @@ def kneser_ney(evidence: Evidence) -> tuple[Floats, Floats]:
     discount = discounts(counts)[np.minimum(counts, 3)]
     given_up = discount if evidence.dropped is None else np.where(evidence.dropped, counts, discount)
     left = np.where(total > 0, evidence.per_context(given_up) / some, 1)
-    return (counts - discount) / evidence.spread(some) + evidence.spread(left) * evidence.below, left
+    prob = counts - discount
+    prob /= evidence.spread(some)
+    prob += evidence.spread(left) * evidence.below
+    return prob, left
 
 
 def discounts(counts: Ints) -> Floats:
@@ -141,13 +146,3 @@ _ESTIMATORS: dict[str, Callable[[Evidence], tuple[Floats, Floats]]] = {
     "mle": maximum_likelihood,
     "add-k": add_k,
 }
-
-
-def _whole(levels: Sequence[Level]) -> list[NDArray[np.bool_]]:
-    """Grams of the highest order, and shorter ones that begin with the boundary: there is nothing before it."""
-    begins = [levels[0].words == BOUNDARY]
-    for level in levels[1:]:
-        begins.append(np.repeat(begins[-1], level.sizes))
-    begins[0] = np.zeros(len(levels[0]), bool)                   # a word by itself has lost its context
-    begins[-1] = np.ones(len(levels[-1]), bool)
-    return begins
