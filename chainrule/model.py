@@ -52,8 +52,9 @@ class Batch:
         return counted
 
     def to(self, device: torch.device | str) -> "Batch":
-        moved = (getattr(self, field.name) for field in fields(self))
-        return Batch(*(None if value is None else value.to(device, non_blocking=True) for value in moved))
+        parts = (getattr(self, field.name) for field in fields(self))
+        moved: list[Any] = [None if part is None else part.to(device, non_blocking=True) for part in parts]
+        return Batch(*moved)
 
 
 class Model(nn.Module):

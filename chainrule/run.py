@@ -4,11 +4,14 @@
 
 All files are written and synced aside before the first takes its place, and recipe.json, which knows the sha256 of the
 others, takes its place last. So a run is whole, or it is no run, or `load` says which of its files is damaged.
+
+A run in the making has checkpoints/ with begun.json, which says what is being made there, until it is finished.
 """
 
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -21,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from chainrule import __version__
 from chainrule.errors import UserError
-from chainrule.files import sha256, sync, write_aside
+from chainrule.files import sha256, sync, write_aside, write_text
 from chainrule.models import build, model_class
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.settings import flatten
@@ -34,6 +37,7 @@ CURE = "Restore it, or train again with --overwrite."
 INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
+CHECKPOINTS, BEGUN = "checkpoints", "begun.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def save(
     path, done = Path(path), done or Done(finished=True)
     with ExitStack() as stack:
         aside = {name: stack.enter_context(write_aside(path / name)) for name in reversed(FILES)}
-        _write_tensors(model, aside[MODEL])
+        write_tensors(model.state_dict(), aside[MODEL])
         tokenizer.save(aside[TOKENIZER])
         aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
@@ -146,6 +150,11 @@ def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str
         return None
     if not path.is_dir():
         raise UserError(f"{path} is a file; a run is written to a folder. Choose another folder.")
+    if (begun := read_begun(path)) is not None:
+        differing = differences(begun, recipe.as_dict())
+        if differing and not overwrite:
+            raise UserError(f"{path} holds another run that was begun: {'; '.join(differing)}. {INSTEAD}")
+        return None if differing else begun
     if not (path / RECIPE).is_file():
         others = sorted(file.name for file in path.iterdir() if not _left_over(file))
         if others:
@@ -160,13 +169,35 @@ def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str
     return about
 
 
-def same_text(path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses to take a run on other text for one on this."""
+def begin(path: Path, recipe: Recipe, splits: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say at `path` what is being made there."""
+    about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits}
+    write_text(path / CHECKPOINTS / BEGUN, json.dumps(about, indent=1) + "\n")
+
+
+def read_begun(path: Path) -> dict[str, Any] | None:
+    """What is being made at `path`; None where nothing is."""
+    try:
+        return dict(json.loads((path / CHECKPOINTS / BEGUN).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def forget_checkpoints(path: Path) -> None:
+    (path / CHECKPOINTS / BEGUN).unlink(missing_ok=True)    # first, so that what is left is never gone on from
+    shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+
+
+def same_text(
+    path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]], overwrite: bool = False
+) -> bool:
+    """Refuses to take a run on other text for one on this, unless it may be overwritten."""
     was = {name: split["sha256"] for name, split in about["splits"].items()}
     now = {name: split["sha256"] for name, split in splits.items()}
     for name in sorted(was.keys() | now.keys()):
-        if was.get(name) != now.get(name):
+        if was.get(name) != now.get(name) and not overwrite:
             raise UserError(f"{path} holds a run by the same recipe on other text: its {name} text differs. {INSTEAD}")
+    return was == now
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -184,14 +215,20 @@ def _facts(file: Path) -> dict[str, Any]:
 
 
 def _left_over(file: Path) -> bool:
-    """A file of ours that a killed process was still writing."""
-    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in FILES)
+    """Something of ours that a killed process was still writing."""
+    asides = (rf"\.{re.escape(name)}\..*\.aside" for name in FILES)
+    return file.name == CHECKPOINTS or any(re.fullmatch(aside, file.name) for aside in asides)
 
 
-def _write_tensors(model: torch.nn.Module, path: Path) -> None:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
+    """As safetensors, with facts in its header. A tensor that has two names is written twice."""
+    plain, places = {}, set()
+    for name, tensor in tensors.items():
+        here = tensor.detach().cpu().contiguous()
+        plain[name] = here.clone() if here.data_ptr() in places else here
+        places.add(here.data_ptr())
     try:
-        save_file(tensors, path)
+        save_file(plain, path, dict(facts) if facts else None)
     except SafetensorError as error:
         if number := re.search(r"os error (\d+)", str(error)):  # a full disk, as an OSError like any other
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error

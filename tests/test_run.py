@@ -198,7 +198,7 @@ def test_a_full_disk_leaves_the_earlier_run_whole(saved, model, tokenizer, monke
 
 
 def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, monkeypatch):
-    def full(tensors, path):
+    def full(tensors, path, facts):
         raise run.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(run, "save_file", full)

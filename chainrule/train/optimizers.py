@@ -108,11 +108,11 @@ class Optimizers:
             hidden = []
         groups = [{"params": hidden + output, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
         self.all += [_plain(some, settings)] if (some := [group for group in groups if group["params"]]) else []
-        self.highest = [float(group["lr"]) for group in self._groups()]
+        self.highest = [float(group["lr"]) for group in self.groups()]
 
     def set_rate(self, factor: float) -> None:
         """Each learning rate at `factor` times its highest."""
-        for group, highest in zip(self._groups(), self.highest, strict=True):
+        for group, highest in zip(self.groups(), self.highest, strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(factor * highest)
             else:
@@ -148,7 +148,7 @@ class Optimizers:
             state["state"] = {place: by_name[name] for place, name in names if name in by_name}
             optimizer.load_state_dict(state)
 
-    def _groups(self) -> Iterator[dict[str, Any]]:
+    def groups(self) -> Iterator[dict[str, Any]]:
         for optimizer in self.all:
             yield from optimizer.param_groups
 

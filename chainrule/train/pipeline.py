@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from chainrule import run
 from chainrule.device import choose_device
-from chainrule.models import build
+from chainrule.models import build, model_class
 from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
 from chainrule.text.corpus import Corpus, prepare
+from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.log import Log
 from chainrule.use.evaluate import evaluate
@@ -44,22 +47,31 @@ def make_run(
     about = run.look_before_writing(out, recipe, overwrite)
     corpus = prepare(texts, recipe.text, valid=valid, test=test)
     splits = {name: _facts(split) for name, split in corpus.splits.items()}
-    log, done = Log(), Done()
+    if about is not None and not run.same_text(out, about, splits, overwrite):
+        about = None
     if about is None:
-        model = build(recipe.kind, recipe.model, len(corpus.tokenizer)).to(place)
-    else:
-        run.same_text(out, about, splits)
-        log, done = Log(run.read_log(out)), Done(**about["done"])
-        model = run.load(out, place).model
-        if done.finished and (result := log.last("result")):
-            return Made(out, result, before=True)
-    began = time.monotonic()
+        run.forget_checkpoints(out)
+    model, log, done = _what_is_there(out, about, recipe, len(corpus.tokenizer))
+    if done.finished and (result := log.last("result")):
+        return Made(out, result, before=True)
+    began, model = time.monotonic(), model.to(place)
     if not done.finished:
         _begin(log, corpus, recipe, splits, str(place))
-        done = fit(model, corpus, recipe, log, done)
+        done = fit(model, corpus, recipe, log, done, Checkpoints(out, recipe, splits))
     result = _measure(model, corpus, log, time.monotonic() - began) if done.finished else None
     run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records)
+    if done.finished:
+        run.forget_checkpoints(out)
     return Made(out, result, interrupted=result is None, finished=done.finished)
+
+
+def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, vocab: int) -> tuple[Any, Log, Done]:
+    """The model of an earlier run, how it came to be and how far it is; a new one where there is none to go on from."""
+    done = Done(**about["done"]) if about and "done" in about else None
+    if done and (done.finished or model_class(recipe.kind).learns_by == "counting"):
+        return run.load(out).model, Log(run.read_log(out)), done
+    torch.manual_seed(recipe.train.seed)
+    return build(recipe.kind, recipe.model, vocab), Log(), Done()    # descent goes on from its checkpoints
 
 
 def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], device: str) -> None:

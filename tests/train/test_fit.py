@@ -12,4 +12,4 @@ def test_how_a_model_learns_is_its_own_declaration(monkeypatch):
     settings, log = Counting(), Log()
     model, corpus = SimpleNamespace(learns_by="by heart"), object()
     assert module.fit(model, corpus, SimpleNamespace(train=settings), log, Done(1)) == Done(3, True)
-    assert asked == [(model, corpus, settings, log, Done(1))]
+    assert asked == [(model, corpus, settings, log, Done(1), None)]

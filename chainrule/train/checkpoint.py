@@ -1,0 +1,89 @@
+"""What is needed to go on after a kill, in `checkpoints/` of a run: the last two, each written aside, synced, renamed.
+
+A checkpoint is one safetensors file, whose header holds the facts as JSON, and beside it a small file with its size and
+sha256, which comes last. One that is not as it was written is passed over for the one before. Nothing is pickled.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from chainrule import run
+from chainrule.errors import UserError
+from chainrule.files import sha256, write_aside, write_text
+from chainrule.progress import say
+from chainrule.recipe import Recipe
+from chainrule.run import CHECKPOINTS
+
+KEPT = 2
+FACTS = "facts"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors under `name/`, without it."""
+        begin = f"{name}/"
+        return {key.removeprefix(begin): tensor for key, tensor in self.tensors.items() if key.startswith(begin)}
+
+
+class Checkpoints:
+    """Those of the run that `recipe` makes at `out`."""
+
+    def __init__(self, out: Path, recipe: Recipe, splits: Mapping[str, Any]):
+        self.out, self.recipe, self.splits = out, recipe, splits
+        self.folder = out / CHECKPOINTS
+
+    def write(self, step: int, facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if run.read_begun(self.out) is None:
+            run.begin(self.out, self.recipe, self.splits)
+        path = self.folder / f"{step:09d}.safetensors"
+        tensors = {f"{part}/{name}": tensor for part, some in parts.items() for name, tensor in some.items()}
+        with write_aside(path) as aside:
+            run.write_tensors(tensors, aside, {FACTS: json.dumps(facts)})
+            seal = {"bytes": aside.stat().st_size, "sha256": sha256(aside)}
+        write_text(_seal(path), json.dumps(seal) + "\n")
+        for old in list(self._newest_first())[KEPT:]:
+            _seal(old).unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
+
+    def last(self) -> Checkpoint | None:
+        """The newest that is whole. It says aloud what it passes over."""
+        for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
+            aside.unlink()
+        for path in self._newest_first():
+            try:
+                return _read(path)
+            except UserError as error:
+                say(f"{error} The one before it is used.")
+        return None
+
+    def _newest_first(self) -> Iterator[Path]:
+        yield from sorted(self.folder.glob("[0-9]*.safetensors"), reverse=True)
+
+
+def _seal(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        seal = json.loads(_seal(path).read_text())
+        if seal != {"bytes": path.stat().st_size, "sha256": sha256(path)}:
+            raise UserError(f"{path} is damaged: its sha256 is not what was written.")
+        with safe_open(path, "pt") as file:
+            facts = json.loads(file.metadata()[FACTS])
+            return Checkpoint(path, facts, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is damaged or was never finished.") from error

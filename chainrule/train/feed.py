@@ -1,0 +1,70 @@
+"""The rows of each step, on the model's device.
+
+On a GPU the tokens themselves lie there, if they fit, and rows are gathered where they are needed. Either way they are
+those that `Windows` or `Streams` would give: a pure function of the seed and the step.
+
+Shapes: B rows, T tokens.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.recipe import Gradient
+from chainrule.text.batches import Streams, Windows
+from chainrule.text.corpus import Split
+
+ROW = 256           # tokens in a row, for models without a context
+STEP = 1 << 14      # most targets in a step where their number is left to us
+STEPS = 64          # steps that an epoch then has at least
+ROOM = 0.25         # share of the GPU's free memory that tokens may take
+
+
+class Feed:
+    def __init__(self, order: Windows | Streams, device: torch.device, resident: bool | None = None):
+        self.order, self.device = order, device
+        self.targets = order.rows * order.length           # in a step
+        self.tokens = self._on_device() if (_fits(order, device) if resident is None else resident) else None
+        self.across = torch.arange(order.length + 1, device=device)
+
+    def rows(self, step: int) -> Tensor:
+        """(B, T + 1): all but the last column is read, all but the first foretold."""
+        starts = torch.from_numpy(self.order.starts(step))[:, None]
+        if self.tokens is not None:
+            return self.tokens[starts.to(self.device, non_blocking=True) + self.across].long()
+        places = starts.numpy() + np.arange(self.order.length + 1)
+        return torch.from_numpy(self.order.tokens[places].astype(np.int64)).to(self.device, non_blocking=True)
+
+    def goes_on(self, step: int) -> bool:
+        return self.order.goes_on(step)
+
+    def _on_device(self) -> Tensor:
+        return torch.from_numpy(self.order.tokens.astype(np.int32)).to(self.device)
+
+
+def make_feed(split: Split, settings: Gradient, context: int | None, device: torch.device) -> Feed:
+    """The feed of a training text, for a model that can hold `context` tokens."""
+    if settings.order == "streams" and context is not None:
+        raise UserError(f"train.order=streams carries a state on for ever, and this model holds {context} tokens. "
+                        "Use train.order=windows.")
+    length = settings.length or context or min(ROW, max(1, len(split.tokens) - 1))
+    if context is not None and length > context:
+        raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
+                        "Shorten it, or raise model.context.")
+    rows = _rows(settings.tokens, length, len(split.tokens) - 1)
+    if settings.order == "streams":
+        return Feed(Streams(split.tokens, rows, length), device)
+    return Feed(Windows(split.tokens, rows, length, settings.seed), device)
+
+
+def _rows(tokens: int | None, length: int, text: int) -> int:
+    if tokens is None:
+        return max(1, min(STEP, text // STEPS) // length)
+    if tokens < length:
+        raise UserError(f"train.tokens={tokens} is less than one row of {length} tokens. Raise it, or shorten rows.")
+    return tokens // length
+
+
+def _fits(order: Windows | Streams, device: torch.device) -> bool:
+    return device.type == "cuda" and 4 * len(order.tokens) < ROOM * torch.cuda.mem_get_info(device)[0]

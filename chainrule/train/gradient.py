@@ -1,0 +1,190 @@
+"""Learning by gradient: likelihood raised by automatic differentiation and mini-batch descent.
+
+    between steps: look at the validation text if due, stop if asked, write a checkpoint if due; then one step; again
+
+All that decides the next step is in every checkpoint, so after a kill the same command goes on as if nothing had
+happened: on a CPU to the last bit, unless the budget is the clock.
+"""
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from chainrule.errors import UserError
+from chainrule.model import State
+from chainrule.progress import bar, short
+from chainrule.recipe import Gradient
+from chainrule.run import Done
+from chainrule.text.corpus import Corpus
+from chainrule.train.board import Board, open_board
+from chainrule.train.checkpoint import Checkpoints
+from chainrule.train.engine import Engine
+from chainrule.train.feed import make_feed
+from chainrule.train.log import Log
+from chainrule.train.meter import RECORDS, Meter
+from chainrule.train.optimizers import Optimizers
+from chainrule.train.precision import choose_precision
+from chainrule.train.probe import gradients_by_time
+from chainrule.train.resume import pack, unpack, weights_of
+from chainrule.train.schedule import LOOKS, make_budget, make_looks, rate
+from chainrule.train.step import Step
+from chainrule.train.stop import Stop, listen
+from chainrule.train.validation import Validation
+
+PROBED = 8
+"""Rows by which gradients are followed through time."""
+
+
+class Diverged(UserError):
+    """A gradient was not finite. The model is back at its last checkpoint, where there is one."""
+
+    def __init__(self, line: str, step: int):
+        super().__init__(line)
+        self.step = step                # of the checkpoint; 0: there is none
+
+
+def descend(
+    model: Any, corpus: Corpus, settings: Gradient, log: Log, done: Done, checkpoints: Checkpoints | None = None
+) -> Done:
+    """Steps until the budget is spent or patience ends. Asked to stop, it keeps where it is and says it is not done."""
+    training = Training(model, corpus, settings, log, checkpoints)
+    training.begin()
+    with listen() as stop:
+        finished = training.run(stop)
+    if finished:
+        training.validation.settle(training.number)
+    model.eval()
+    return Done(training.number, finished, None if math.isnan(training.meter.nats) else training.meter.nats)
+
+
+class Training:
+    def __init__(
+        self, model: Any, corpus: Corpus, settings: Gradient, log: Log, checkpoints: Checkpoints | None = None
+    ):
+        self.model, self.settings, self.log, self.checkpoints = model, settings, log, checkpoints
+        self.weights = weights_of(model)
+        self.device = next(iter(self.weights.values())).device
+        self.feed = make_feed(corpus.splits["train"], settings, model.context, self.device)
+        self.budget = make_budget(settings, self.feed.order.epoch, self.feed.targets)
+        self.precision = choose_precision(settings.precision, self.device)
+        self.optimizers = Optimizers(model, len(corpus.tokenizer), settings)
+        rows = min(settings.rows or self.feed.order.rows, self.feed.order.rows)
+        self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, settings.order == "streams")
+        self.engine = Engine(self.step, settings, self._seconds_left)
+        looks = make_looks(settings, self.budget)
+        self.validation = Validation(model, self.weights, corpus, settings, looks, self.precision, log)
+        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype)
+        self.board: Board | None = None
+        self.number = 0                                    # steps that are behind
+        self.state: State = None                           # of the streams
+        self.earlier, self.sat = 0.0, time.monotonic()     # seconds of earlier sittings, and when this one began
+        self.kept, self.kept_at = 0, self.sat              # step and time of the last checkpoint
+
+    def begin(self) -> None:
+        """At the last checkpoint, or at the first step."""
+        torch.manual_seed(self.settings.seed)
+        self.model.train()
+        if self.settings.tensorboard:
+            self.board = open_board(self.checkpoints.out if self.checkpoints else None)
+        checkpoint = self.checkpoints.last() if self.checkpoints else None
+        if checkpoint is not None:
+            unpack(self, checkpoint)
+            self.log("resume", f"going on from step {self.number}", step=self.number)
+        else:
+            self._introduce()
+        self.meter.start(self.step.read().targets)
+
+    def run(self, stop: Stop) -> bool:
+        """Whether it came to its end."""
+        steps = self.budget.steps
+        total = None if steps is None else (steps - self.number) * self.feed.targets
+        with bar("training", total, "tokens") as advance:
+            while not self._over():
+                if not stop.asked and self.validation.due(self.number, self._share()):
+                    self._read()
+                    with stop.while_waiting():
+                        self.validation.look(self.number, self._share())
+                    self.meter.start(self.meter.targets)
+                elif stop.asked:
+                    self.keep()
+                    return False
+                elif self.number > self.kept and time.monotonic() - self.kept_at >= self.settings.checkpoint:
+                    self.keep()
+                else:
+                    self.one_step()
+                    advance(self.feed.targets, self.meter.note + self._clock())
+        self._read()
+        return True
+
+    def one_step(self) -> None:
+        before = self.state if self.feed.goes_on(self.number) else None
+        self.optimizers.set_rate(self._rate())
+        self.state = self.engine.take(self.feed.rows(self.number), before)
+        self.number += 1
+        if self.meter.due(self._share()):
+            self._read()
+
+    def keep(self) -> None:
+        """Write a checkpoint, unless a gradient has gone wrong since the last."""
+        self._read()
+        if self.checkpoints is not None:
+            self.checkpoints.write(self.number, *pack(self))
+        self.kept, self.kept_at = self.number, time.monotonic()
+        self.meter.start(self.meter.targets)
+
+    def seconds(self) -> float:
+        return self.earlier + time.monotonic() - self.sat
+
+    def _read(self) -> None:
+        """Ask the device how the last steps went, and tell."""
+        reading = self.step.read()
+        if reading.trouble is not None:
+            raise self._diverged(*reading.trouble)
+        facts = self.meter.tell(reading, self.number, self._share(), self.settings.lr * self._rate())
+        if facts and self.board:
+            self.board.add(facts)
+        if facts and self.settings.gradients and self.meter.told.records % (RECORDS // LOOKS) == 0:
+            by_layer = dict(zip(self.step.names, self.step.norms.tolist(), strict=True))
+            by_time = gradients_by_time(self.model, self.feed.rows(self.number)[:PROBED], self.precision)
+            self.log("gradients", step=self.number, by_layer=by_layer, by_time=by_time)
+
+    def _diverged(self, step: int, layer: str) -> Diverged:
+        checkpoint = self.checkpoints.last() if self.checkpoints else None
+        where = "there is no checkpoint before it"
+        if checkpoint is not None:
+            unpack(self, checkpoint)
+            where = f"the model is back at the checkpoint of step {self.number}"
+        return Diverged(
+            f"step {step}: the gradient of {layer} is not finite; {where}. "
+            f"A lower train.lr (it is {self.settings.lr:g}) or a lower train.clip helps, with --overwrite.",
+            self.number if checkpoint is not None else 0,
+        )
+
+    def _share(self) -> float:
+        return self.budget.share(self.number, self.seconds())
+
+    def _rate(self) -> float:
+        """That of the step that comes next, taken at its middle."""
+        return rate(self.settings, self.budget.share(self.number + 0.5, self.seconds()))
+
+    def _over(self) -> bool:
+        return self._share() >= 1 or self.validation.gives_up()
+
+    def _seconds_left(self, step: float) -> float:
+        """If a step takes so many seconds."""
+        if self.budget.steps is not None:
+            return (self.budget.steps - self.number) * step
+        return (self.budget.seconds or 0) - self.seconds()
+
+    def _clock(self) -> str:
+        return "" if self.budget.seconds is None else f", {max(0, self._seconds_left(0)):.0f} s left"
+
+    def _introduce(self) -> None:
+        order, steps = self.feed.order, self.budget.steps
+        parameters = sum(parameter.numel() for parameter in self.step.parameters)
+        until = f"{short(self.budget.seconds or 0)} s" if steps is None else f"{steps:,} steps"
+        line = f"{short(parameters)} parameters, {until}, {order.rows} rows of {order.length} tokens, {self.precision}"
+        self.log("descent", line, parameters=parameters, steps=steps, seconds=self.budget.seconds, rows=order.rows,
+                 length=order.length, epoch=self.budget.epoch, precision=str(self.precision))

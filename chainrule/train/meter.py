@@ -1,0 +1,100 @@
+"""What training says of itself: loss, bits per byte, speed, share of the GPU's peak, time left.
+
+A person sees it in the bar, about twice a second; log.jsonl has RECORDS of it. Only then is a GPU waited for.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from chainrule.text.corpus import Corpus
+from chainrule.train.log import Log
+from chainrule.train.optimizers import sort_parameters
+from chainrule.train.step import Reading
+
+RECORDS = 200
+PULSE = 0.5    # seconds
+
+PEAKS = {
+    "B200": 2250e12, "H200": 989e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
+    "4090": 165e12, "3090": 71e12,
+}
+"""Operations a second in bfloat16 products of dense matrices, by the makers' data sheets."""
+
+
+@dataclass
+class Told:
+    """What the log knows already; plain numbers, for a checkpoint."""
+
+    records: int = 0
+    nats: float = 0.0
+    targets: int = 0
+
+
+class Meter:
+    def __init__(self, model: nn.Module, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype):
+        split = corpus.splits["train"]
+        self.log, self.told = log, Told()
+        self.note, self.nats = "", math.nan                # for the bar; nats per token since the last record
+        self.bits = len(split.tokens) / split.bytes / math.log(2) if corpus.tokenizer.lossless else math.nan
+        self.work = operations(model, len(corpus.tokenizer))
+        self.peak = peak_of(device) if dtype == torch.bfloat16 else None
+        self.start(0)
+
+    def start(self, targets: int) -> None:
+        """Speed is measured from here, where so many targets are behind."""
+        self.last, self.targets = time.monotonic(), targets
+
+    def due(self, share: float) -> bool:
+        return time.monotonic() - self.last >= PULSE or self.record_due(share)
+
+    def record_due(self, share: float) -> bool:
+        return share * RECORDS >= self.told.records + 1 - 1e-6
+
+    def tell(self, reading: Reading, step: int, share: float, lr: float) -> dict[str, Any] | None:
+        """Renews the bar's note, and records the facts and returns them where that is due."""
+        speed = (reading.targets - self.targets) / max(time.monotonic() - self.last, 1e-9)
+        self.start(reading.targets)
+        since = reading.targets - self.told.targets
+        self.nats = (reading.nats - self.told.nats) / since if since else self.nats
+        used = self.work * speed / self.peak if self.peak else math.nan
+        self.note = _note(self.nats, self.nats * self.bits, used)
+        if not self.record_due(share):
+            return None
+        self.told = Told(math.floor(share * RECORDS + 1e-6), reading.nats, reading.targets)
+        facts: dict[str, Any] = {
+            "step": step,
+            "tokens": reading.targets,
+            "nats_per_token": self.nats,
+            "bits_per_byte": self.nats * self.bits,
+            "lr": lr,
+            "gradient_norm": reading.norm,
+            "tokens_per_second": round(speed),
+            "share_of_peak": used,
+        }
+        self.log("step", **facts)
+        return facts
+
+
+def _note(nats: float, bits: float, used: float) -> str:
+    note = f"{nats:.4f} nats per token"
+    note += "" if math.isnan(bits) else f", {bits:.4f} bits per byte"
+    return note + ("" if math.isnan(used) else f", {100 * used:.0f} % of the GPU's peak")
+
+
+def operations(model: nn.Module, vocab: int) -> float:
+    """Additions and multiplications for a target, forward and backward: 6 for each weight that it is multiplied by."""
+    hidden, output, rest = sort_parameters(model, vocab)
+    tied = [parameter for _, parameter in rest if parameter.dim() == 2 and len(parameter) == vocab]
+    used = [parameter for _, parameter in hidden + output] + ([] if output else tied[-1:])
+    return 6.0 * sum(parameter.numel() for parameter in used)
+
+
+def peak_of(device: torch.device) -> float | None:
+    """Of the GPU, where it is known."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for known, peak in PEAKS.items() if known in name), None)

@@ -1,0 +1,129 @@
+"""One step of gradient descent: micro-batches, their exact sum, one division, one change of the weights.
+
+    g = Σ over micro-batches and ranks of ∇ nats, divided once by the targets; shortened to `clip`; then the optimizer
+
+Nothing here waits for a GPU: sums, norms and what went wrong stay there until someone asks. If memory runs out the
+micro-batch is halved and the step begun again, which changes no sum.
+
+Shapes: B rows, T tokens, P parameters.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.model import Batch, State, changed, join
+from chainrule.progress import say
+from chainrule.train.optimizers import Optimizers
+from chainrule.train.precision import Precision
+
+NO_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a step has to say, once it is asked."""
+
+    nats: float                 # over all steps
+    targets: int                # likewise
+    norm: float                 # of the last gradient, before it was shortened
+    trouble: tuple[int, str] | None    # the first step whose gradient was not finite, and the name of the gradient
+
+
+class Step:
+    def __init__(self, model: Any, optimizers: Optimizers, precision: Precision, clip: float, rows: int, carries: bool):
+        self.model, self.optimizers, self.precision, self.carries = model, optimizers, precision, carries
+        self.clip, self.rows = clip or math.inf, rows      # rows: in one micro-batch
+        self.nats = model.nats
+        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
+        device = self.parameters[0].device
+        self.totals = torch.zeros(2, dtype=torch.float64, device=device)          # nats and targets, over all steps
+        self.norms = torch.zeros(len(named), dtype=torch.float64, device=device)  # (P,) of the last mean gradient
+        self.good = torch.zeros((), dtype=torch.int64, device=device)             # steps before the first trouble
+        self.trouble = torch.zeros(len(named) + 1, dtype=torch.bool, device=device)
+        self.nothing = torch.zeros((), device=device)
+
+    def start_from(self, step: int, totals: Tensor) -> None:
+        """As it was after so many good steps."""
+        self.totals.copy_(totals)
+        self.good.fill_(step)
+        self.trouble.zero_()
+
+    def take(self, rows: Tensor, state: State) -> State:
+        """Changes the weights by what (B, T + 1) rows say; the state before the rows becomes the state behind them."""
+        while True:
+            try:
+                totals, state = self.accumulate(rows, state)
+                break
+            except RuntimeError as error:                   # torch's OutOfMemoryError is one
+                if not out_of_memory(error):
+                    raise
+            self._halve(rows)
+        self.change(totals)
+        return state
+
+    def accumulate(self, rows: Tensor, state: State) -> tuple[Tensor, State]:
+        """Leaves the gradients of the sum of nats in the parameters; the nats and targets, and the state behind."""
+        self.optimizers.forget_gradients()
+        totals, states = torch.zeros_like(self.totals), []
+        for first in range(0, len(rows), self.rows):
+            here = slice(first, first + self.rows)
+            with self.precision():
+                nats, count, after = self.nats(Batch(rows[here, :-1], rows[here, 1:]), _rows_of(state, here))
+            nats.backward()
+            totals += torch.stack([nats.detach().double(), count.double()])
+            if self.carries:
+                states.append(changed(after, Tensor.detach))
+        return totals, join(states) if len(states) > 1 else states[0] if states else None
+
+    def change(self, totals: Tensor) -> None:
+        # Ranks meet here and nowhere else: totals and gradients are sums, so they add.
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        every = [self.nothing if parameter.grad is None else parameter.grad for parameter in self.parameters]
+        self.norms.copy_(torch.stack(torch._foreach_norm(every)).double() / totals[1])
+        shorter = (self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)
+        torch._foreach_mul_(gradients, (shorter / totals[1]).float())
+        self.optimizers.step()
+        self._note(totals)
+
+    def _note(self, totals: Tensor) -> None:
+        self.totals += totals
+        broken = torch.cat([self.norms, totals[:1]]).isfinite().logical_not()
+        self.trouble.copy_(torch.where(self.trouble.any(), self.trouble, broken))
+        self.good += self.trouble.any().logical_not()
+
+    def read(self) -> Reading:
+        """Waits for the GPU."""
+        nats, targets = self.totals.tolist()
+        trouble = None
+        if self.trouble.any():
+            broken = self.trouble.tolist()
+            # backwards, as gradients come: the first that broke is the last of the model
+            name = next((name for name, bad in zip(self.names[::-1], broken[-2::-1]) if bad), "the loss")
+            trouble = int(self.good) + 1, name
+        return Reading(nats, round(targets) if math.isfinite(targets) else 0, float(self.norms.norm()), trouble)
+
+    def _halve(self, rows: Tensor) -> None:
+        self.optimizers.forget_gradients()
+        if self.rows == 1:
+            raise UserError(
+                f"out of memory with a single row of {rows.shape[1] - 1} tokens. "
+                "A smaller model or a smaller train.length would fit."
+            )
+        self.rows = (min(self.rows, len(rows)) + 1) // 2
+        if rows.is_cuda:
+            torch.cuda.empty_cache()
+        say(f"out of memory: from here on {self.rows} rows at a time, with the same sums.")
+
+
+def _rows_of(state: State, here: slice) -> State:
+    return None if state is None else changed(state, lambda tensor: tensor[here])
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)

@@ -1,0 +1,73 @@
+"""Looks at the whole validation text while training goes on: which weights were best, and when to give up."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.recipe import Gradient
+from chainrule.text.corpus import Corpus
+from chainrule.train.log import Log
+from chainrule.train.precision import Precision
+from chainrule.train.schedule import Looks
+from chainrule.use.evaluate import evaluate
+
+
+@dataclass
+class Seen:
+    """What the looks have shown; plain numbers, for a checkpoint."""
+
+    step: int = 0                 # of the last look
+    share: float = 0.0            # of training that was behind it
+    best: float | None = None     # nats per token of the best look
+    best_step: int = 0
+    worse: int = 0                # looks since the best
+
+
+class Validation:
+    def __init__(
+        self, model: Any, weights: dict[str, Tensor], corpus: Corpus, settings: Gradient, looks: Looks,
+        precision: Precision, log: Log,
+    ):
+        self.model, self.weights, self.corpus, self.settings = model, weights, corpus, settings
+        self.looks, self.precision, self.log = looks, precision, log
+        self.seen = Seen()
+        self.best: dict[str, Tensor] = {}                  # weights of the best look, where they are kept
+
+    def due(self, step: int, share: float) -> bool:
+        return "valid" in self.corpus.splits and self.looks.due(step - self.seen.step, share - self.seen.share)
+
+    def gives_up(self) -> bool:
+        return self.settings.patience is not None and self.seen.worse >= self.settings.patience
+
+    def look(self, step: int, share: float) -> None:
+        try:
+            with self.precision():
+                result = evaluate(self.model, self.corpus.tokenizer, self.corpus.splits["valid"])
+        finally:
+            self.model.train()
+        seen, nats = self.seen, math.inf if result.nats is None else result.nats
+        better = seen.best is None or nats < seen.best
+        self.seen = Seen(step, share, seen.best, seen.best_step, seen.worse + 1)
+        if better:
+            self.seen = Seen(step, share, nats, step)
+        if better and self.settings.keep_best:
+            self.best = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
+        line = f"step {step}: {nats:.4f} nats per token of validation text"
+        line += f", {result.bits_per_byte:.4f} bits per byte" if result.bits_per_byte is not None else ""
+        self.log("evaluation", line + (", the best so far" if better else ""), step=step, best=better,
+                 nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3))
+
+    @torch.no_grad()
+    def settle(self, step: int) -> None:
+        """Leaves the model at its best, the end included."""
+        if not self.best:
+            return
+        if self.seen.step != step:
+            self.look(step, 1.0)
+        for name, tensor in self.weights.items():
+            tensor.copy_(self.best[name])
+        if self.seen.best_step != step:
+            self.log("best", f"the weights of step {self.seen.best_step} are kept", step=self.seen.best_step)
