@@ -14,6 +14,7 @@ from contract.cases import Case
 
 from chainrule import models
 from chainrule.cli import VERBS, main
+from chainrule.models.published import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
 BOOK = "the cat saw the dog. the dog saw the cat.\nThe cow eats grass, and the cow eats corn.\n" * 30
@@ -96,7 +97,7 @@ def test_every_verb_is_told_of(page):
 
 def test_every_kind_is_told_of():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [kind for kind in models.KINDS if f"`{kind}`" not in text] == []
+    assert [kind for kind in models.KINDS if f"`{kind}`" not in text and kind not in PUBLISHED] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/adding-a-model.md"])

@@ -58,7 +58,7 @@ def test_ctrl_c_waits_until_what_is_being_imported_is_whole(chainrule, monkeypat
 
 
 def test_em_that_is_stopped_keeps_its_last_round_and_goes_on_as_if_nothing_had_happened(chainrule, book, tmp_path):
-    words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=40"]
+    words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=12"]
     process = start([*words, "--out", "runs/stopped"], tmp_path)
     _, err = interrupt_after(process, "round 3 of")
     assert process.returncode == 130, err
