@@ -11,7 +11,6 @@ A run in the making has checkpoints/ with begun.json, which says what is being m
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -38,6 +37,7 @@ INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
 CHECKPOINTS, BEGUN = "checkpoints", "begun.json"
+CHECKPOINT = re.compile(r"begun\.json|\d{9,}\.(safetensors|json)|\..*\.aside")    # names in checkpoints/ that are ours
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,14 @@ def read_begun(path: Path) -> dict[str, Any] | None:
 
 
 def forget_checkpoints(path: Path) -> None:
-    (path / CHECKPOINTS / BEGUN).unlink(missing_ok=True)    # first, so that what is left is never gone on from
-    shutil.rmtree(path / CHECKPOINTS, ignore_errors=True)
+    folder = path / CHECKPOINTS
+    (folder / BEGUN).unlink(missing_ok=True)    # first, so that what is left is never gone on from
+    if folder.is_dir():
+        for file in folder.iterdir():
+            if CHECKPOINT.fullmatch(file.name):
+                file.unlink()
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def same_text(
@@ -216,8 +222,9 @@ def _facts(file: Path) -> dict[str, Any]:
 
 def _left_over(file: Path) -> bool:
     """Something of ours that a killed process was still writing."""
-    asides = (rf"\.{re.escape(name)}\..*\.aside" for name in FILES)
-    return file.name == CHECKPOINTS or any(re.fullmatch(aside, file.name) for aside in asides)
+    if file.name == CHECKPOINTS and file.is_dir():
+        return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())
+    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in FILES)
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:

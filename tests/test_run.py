@@ -146,6 +146,26 @@ def test_files_of_the_users_are_never_in_danger(tmp_path, overwrite):
     assert "is a file" in one_line(run.look_before_writing, tmp_path / "thesis.tex", recipe_for(), overwrite)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_checkpoints_of_another_program_are_never_in_danger(tmp_path, saved, overwrite):
+    for folder in (tmp_path / "theirs" / "checkpoints", saved / "checkpoints"):
+        folder.mkdir(parents=True)
+        (folder / "epoch=3.ckpt").write_text("theirs")
+    assert "checkpoints" in one_line(run.look_before_writing, tmp_path / "theirs", recipe_for(), overwrite)
+    (saved / "checkpoints" / "000000007.safetensors").write_text("ours")
+    run.forget_checkpoints(saved)
+    assert [file.name for file in (saved / "checkpoints").iterdir()] == ["epoch=3.ckpt"]
+
+
+def test_checkpoints_of_ours_are_no_obstacle_and_are_forgotten_whole(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("000000007.safetensors", "000000007.json", ".000000008.safetensors.x.aside"):
+        (tmp_path / "checkpoints" / name).touch()
+    assert run.look_before_writing(tmp_path, recipe_for(), False) is None
+    run.forget_checkpoints(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_recipe_is_refused_setting_by_setting(saved):
     line = one_line(run.look_before_writing, saved, recipe_for(text_held_out=0.2, train_seed=7), False)
     assert "text.held_out is 0.1 there and 0.2 here; train.seed is 1 there and 7 here" in line
@@ -208,7 +228,7 @@ def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, mo
 
 
 def test_other_troubles_with_tensors_stay_what_they_are(saved, model, tokenizer, monkeypatch):
-    def fail(tensors, path):
+    def fail(tensors, path, facts):
         raise run.SafetensorError("something new")
 
     monkeypatch.setattr(run, "save_file", fail)
