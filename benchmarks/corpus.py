@@ -2,7 +2,7 @@
 
     python benchmarks/corpus.py [TEXT …] [--megabytes 1000] [--tokenizers bytes characters words bpe] [--json]
 
-TEXT (default: the source of Python's standard library) is mixed, line by line and with a number on every tenth line so
+TEXT (default: the source of Python's standard library) is mixed, line by line, with a number on every tenth line so
 that rare words keep coming, until the size is reached. Each tokenizer has a process of its own, so that peak memory is
 its own; the time is of `prepare` from nothing: split, learned, tokenized, written, synced. Then of `prepare` again, by
 the cache; and, on one core, of encoding 20 MB that are in memory.
@@ -24,7 +24,7 @@ IN_MEMORY = 20 * MEGABYTE
 
 
 def mix(texts: list[str], megabytes: int, path: Path) -> None:
-    """Lines of the texts in a new order each time round."""
+    """Lines drawn from the texts."""
     from chainrule.text.datasets import get
     from chainrule.text.sources import read
     from chainrule.text.splits import resolve
@@ -35,8 +35,7 @@ def mix(texts: list[str], megabytes: int, path: Path) -> None:
     chance = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         while file.tell() < megabytes * MEGABYTE:
-            chance.shuffle(lines)
-            part = lines[: 1 + len(lines) * 10 * MEGABYTE // sum(map(len, lines))]
+            part = chance.choices(lines, k=100_000)
             part[::10] = [f"{chance.getrandbits(32)} {line}" for line in part[::10]]
             file.write("".join(part))
 

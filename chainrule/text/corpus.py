@@ -21,7 +21,7 @@ from chainrule.model import BOUNDARY
 from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.cache import cache_folder
-from chainrule.text.sources import OPENERS, Source
+from chainrule.text.sources import Source
 from chainrule.text.splits import Selection, gather, held_out_part, hold_out
 from chainrule.text.tokenizer import Tokenizer, train_tokenizer
 
@@ -93,7 +93,7 @@ SPOKEN = {"valid": "validation", "test": "test"}
 
 
 def _learn(train: Selection, settings: Text) -> Tokenizer:
-    with bar(f"learning {Path(settings.tokenizer).name}", _total(train), "B") as advance:
+    with bar(f"learning {Path(settings.tokenizer).name}", train.size, "B") as advance:
         return train_tokenizer(settings, _watched((piece for _, piece in train.pieces(settings)), advance))
 
 
@@ -101,14 +101,6 @@ def _watched(pieces: Iterable[str], advance: Any) -> Iterator[str]:
     for piece in pieces:
         yield piece
         advance(len(piece))
-
-
-def _total(selection: Selection) -> int | None:
-    """Bytes to be read, where that is known beforehand."""
-    if selection.nth or any(source.path.suffix in OPENERS for source in selection.sources):
-        return None
-    ends = [source.path.stat().st_size if source.end is None else source.end for source in selection.sources]
-    return sum(ends) - sum(source.begin for source in selection.sources)
 
 
 def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
@@ -140,7 +132,7 @@ def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
 def _write(path: Path, selection: Selection, settings: Text, tokenizer: Tokenizer) -> dict[str, Any]:
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
     text = _Text()
-    with write_aside(path) as aside, aside.open("wb") as file, bar("tokenizing", _total(selection), "B") as advance:
+    with write_aside(path) as aside, aside.open("wb") as file, bar("tokenizing", selection.size, "B") as advance:
         boundary = np.array([BOUNDARY], dtype).tobytes()
         file.write(boundary)
         for _, document in groupby(selection.pieces(settings), key=lambda numbered: numbered[0]):

@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text
+from chainrule.progress import track
 from chainrule.text.cache import cache_folder
 from chainrule.text.languages import LANGUAGES, Language
 from chainrule.text.public import PUBLIC, Splits
@@ -60,7 +61,8 @@ class Synthetic:
     def splits(self, cache: Path) -> Splits:
         folder = cache / "datasets" / f"languages-{LANGUAGE_VERSION}"
         made = {}
-        for seed, (split, size) in enumerate(LANGUAGE_SIZES.items(), 1):
+        texts = enumerate(LANGUAGE_SIZES.items(), 1)
+        for seed, (split, size) in track(texts, f"making {self.name}", len(LANGUAGE_SIZES), "texts"):
             path = folder / f"{self.name}.{split}.txt"
             if not path.exists():
                 write_text(path, self.language.text(size, seed))
@@ -109,13 +111,13 @@ class PythonSource:
     def files(self) -> list[Path]:
         library = Path(sysconfig.get_paths()["stdlib"])
         every = sorted(library.rglob("*.py"))
-        return [path for path in every if not self.left_out & set(path.relative_to(library).parts) and _is_utf8(path)]
+        return [path for path in every if not self.left_out & set(path.relative_to(library).parts)]
 
     def where(self, cache: Path) -> str:
         return sysconfig.get_paths()["stdlib"]
 
     def splits(self, cache: Path) -> Splits:
-        return {"train": tuple(map(Source, self.files()))}
+        return {"train": tuple(Source(path) for path in self.files() if _is_utf8(path))}
 
 
 def _is_utf8(path: Path) -> bool:

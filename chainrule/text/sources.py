@@ -50,8 +50,11 @@ class Source:
 def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
     """The files that one word of a command names, in order. `-` is stdin, kept in `spool` to be read more than once."""
     if word == "-":
-        return [Source(keep_stdin(spool))]
+        return [Source(keep(sys.stdin.buffer, "stdin", spool))]
     path = Path(word).expanduser()
+    if path.is_fifo():
+        with path.open("rb") as pipe:
+            return [Source(keep(pipe, word, spool))]
     if path.is_dir():
         return _in_folder(path)
     if path.exists():
@@ -89,15 +92,17 @@ def _looks_like_text(path: Path) -> bool:
     return bool(first) and b"\0" not in first
 
 
-def keep_stdin(folder: Path) -> Path:
-    """Stdin as a file named by what is in it, so that the same text is recognised."""
+def keep(stream: BinaryIO, name: str, folder: Path) -> Path:
+    """What can be read only once, as a file named by what is in it, so that the same text is recognised."""
     digest = hashlib.sha256()
-    path = folder / f"stdin-{uuid4().hex}.txt"
+    path = folder / f"{uuid4().hex}.txt"
     with write_aside(path) as aside, aside.open("wb") as file:
-        while block := sys.stdin.buffer.read(BLOCK):
+        while block := stream.read(BLOCK):
             digest.update(block)
             file.write(block)
-    kept = folder / f"stdin-{digest.hexdigest()}.txt"
+        if file.tell() == 0:
+            raise UserError(f"{name} is empty: there is no text in it.")
+    kept = folder / f"{digest.hexdigest()}.txt"
     if kept.exists():
         path.unlink()
     else:

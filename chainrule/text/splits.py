@@ -6,10 +6,11 @@ from itertools import accumulate
 from pathlib import Path
 
 from chainrule.errors import UserError
+from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.datasets import DATASETS, get_text
 from chainrule.text.public import Splits
-from chainrule.text.sources import Source, documents, find, unpacked
+from chainrule.text.sources import OPENERS, Source, documents, find, unpacked
 
 NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should be cut
 
@@ -27,6 +28,14 @@ class Selection:
         for number, piece in documents(self.sources, settings):
             if self.nth is None or (number % self.nth == self.first) == self.held:
                 yield number, piece
+
+    @property
+    def size(self) -> int | None:
+        """Bytes, where that is known before they are read."""
+        if self.nth or any(source.path.suffix in OPENERS for source in self.sources):
+            return None
+        ends = [source.path.stat().st_size if source.end is None else source.end for source in self.sources]
+        return sum(ends) - sum(source.begin for source in self.sources)
 
     @property
     def name(self) -> str:
@@ -87,9 +96,11 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
 def _survey(sources: tuple[Source, ...], settings: Text, nth: int) -> tuple[int, list[int]]:
     """How many documents there are, and how many characters every nth has, counted from each of the first n."""
     count, sizes = 0, [0] * nth
-    for number, piece in documents(sources, settings):
-        count = number + 1
-        sizes[number % nth] += len(piece)
+    with bar("reading", Selection(sources).size, "B") as advance:
+        for number, piece in documents(sources, settings):
+            count = number + 1
+            sizes[number % nth] += len(piece)
+            advance(len(piece))
     return count, sizes
 
 

@@ -3,7 +3,9 @@
 import gzip
 import io
 import lzma
+import os
 import sys
+from threading import Thread
 
 import pytest
 import zstandard
@@ -139,7 +141,17 @@ def test_stdin_is_kept_under_the_name_of_what_it_says(tmp_path, monkeypatch):
     first, again, other = said(b"hello"), said(b"hello"), said(b"hullo")
     assert first == again != other
     assert text_of(first) == "hello"
+    refused(lambda: said(b""), "stdin is empty")
     assert sorted(tmp_path.iterdir()) == sorted([first, other])
+
+
+def test_a_pipe_is_read_once_and_kept(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = Thread(target=(tmp_path / "pipe").write_text, args=("hello",))
+    writer.start()
+    (source,) = find(str(tmp_path / "pipe"), tmp_path / "kept")
+    writer.join()
+    assert text_of(source.path) == text_of(source.path) == "hello"
 
 
 def test_separators_cut_documents(tmp_path):
@@ -150,7 +162,7 @@ def test_separators_cut_documents(tmp_path):
     assert texts_of(tmp_path / "a", separator="two") == ["one\n<|endoftext|>\n", "<|endoftext|>\n<|endoftext|>\n"]
 
 
-LINES = st.sampled_from(["a", "--", "--b", "b--", " --", "--\r", "", "word word word"])
+LINES = st.sampled_from(["a", "--", "--b", "b--", " --", "--\r", "", "word word word", "word word --"])
 
 
 @given(lines=st.lists(LINES, min_size=1), block=st.integers(1, 9))

@@ -94,11 +94,10 @@ class BPE(ByteUnit):
         return cls.spec(vocabulary(learned), learned["model"]["merges"])
 
     def encode(self, text: str) -> Ids:
-        parts = [np.empty(0, np.uint32)]
-        for slice in easy_slices(EASY_CUT, text, SLICE):
-            foreign = len(slice.encode()) - len(slice) > FOREIGN * len(slice)
-            parts += hugging_face_ids(self.tokenizer, [slice]) if foreign else [self._look_up(slice)]
-        return np.concatenate(parts)
+        slices = list(easy_slices(EASY_CUT, text, SLICE))
+        foreign = iter(hugging_face_ids(self.tokenizer, list(filter(is_foreign, slices))))     # on all cores
+        parts = (next(foreign) if is_foreign(slice) else self._look_up(slice) for slice in slices)
+        return np.concatenate([np.empty(0, np.uint32), *parts])
 
     def _look_up(self, text: str) -> Ids:
         matches = ASCII_SPLIT.findall(text)
@@ -126,6 +125,10 @@ class Matches(dict[str, Sequence[int]]):
                 self.clear()
             self[match] = ids
         return ids
+
+
+def is_foreign(text: str) -> bool:
+    return len(text.encode()) - len(text) > FOREIGN * len(text)
 
 
 def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:
