@@ -9,6 +9,7 @@ Both sides take the best of several runs, by turns. Viterbi is timed at the rand
 
 import argparse
 import json
+import logging
 import os
 import re
 import time
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4, help="runs of each side, of which the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     arguments = parser.parse_args()
+    logging.getLogger("hmmlearn").setLevel(logging.ERROR)     # it warns of few symbols for so many states
     rows = symbols(arguments.text, arguments.rows)
     if not arguments.json:
         print(f"{rows.numel():,} symbols, {torch.get_num_threads()} threads")

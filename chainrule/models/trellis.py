@@ -45,31 +45,32 @@ def beginnings(tokens: Tensor, real: Tensor) -> Tensor:
 
 def pack(tokens: Tensor, real: Tensor, states: int, step: int = STEP) -> Iterator[Packed]:
     """The texts among the real ones of tokens (B, T), in blocks of which messages for so many states fit in memory."""
-    places = real.flatten().nonzero()[:, 0]
-    flat, begins = tokens.flatten()[places], beginnings(tokens, real).flatten()[places]
-    edges = [*begins.nonzero()[:, 0].tolist(), len(flat)]
-    for block in _blocks(edges, MESSAGES // states, max(1, step // states)):
-        yield _side_by_side(flat[block], places[block], begins[block])
+    begins, ends = beginnings(tokens, real), real.clone()
+    ends[:, :-1] &= begins[:, 1:] | ~real[:, 1:]
+    firsts, lasts = begins.flatten().nonzero()[:, 0], ends.flatten().nonzero()[:, 0]
+    lengths = lasts - firsts + 1
+    for block in _blocks(lengths.tolist(), MESSAGES // states, max(1, step // states)):
+        yield _side_by_side(tokens.flatten(), firsts[block], lengths[block])
 
 
-def _blocks(edges: list[int], most_tokens: int, most_texts: int) -> Iterator[slice]:
-    """Whole texts, as many as fit; an edge is where a text begins, and the last is where all end."""
-    begin = 0
-    for text in range(1, len(edges)):
-        full = text - begin == most_texts or text == len(edges) - 1
-        if full or edges[text + 1] - edges[begin] > most_tokens:
-            yield slice(edges[begin], edges[text])
-            begin = text
+def _blocks(lengths: list[int], most_tokens: int, most_texts: int) -> Iterator[slice]:
+    """As many texts at a time as fit, and at least one."""
+    begin = size = 0
+    for text, length in enumerate(lengths):
+        if text > begin and (size + length > most_tokens or text - begin == most_texts):
+            yield slice(begin, text)
+            begin, size = text, 0
+        size += length
+    if lengths:
+        yield slice(begin, len(lengths))
 
 
-def _side_by_side(flat: Tensor, places: Tensor, begins: Tensor) -> Packed:
-    text = begins.cumsum(0) - 1
-    column = torch.arange(len(flat), device=flat.device) - begins.nonzero()[:, 0][text]
-    rank = text.bincount().argsort(descending=True, stable=True).argsort()[text]
-    widths = column.bincount()
-    slots = (widths.cumsum(0) - widths)[column] + rank
-    order = torch.empty_like(slots).scatter_(0, slots, torch.arange(len(slots), device=slots.device))
-    return Packed(flat[order], rank[order], places[order], widths.tolist())
+def _side_by_side(flat: Tensor, firsts: Tensor, lengths: Tensor) -> Packed:
+    firsts = firsts[lengths.argsort(descending=True, stable=True)]
+    widths = (len(lengths) - lengths.bincount().cumsum(0))[:-1].tolist()
+    places = torch.cat([firsts[:width] + time for time, width in enumerate(widths)])
+    numbers = torch.arange(len(firsts), device=flat.device)
+    return Packed(flat[places], torch.cat([numbers[:width] for width in widths]), places, widths)
 
 
 def emissions_of(tokens: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
