@@ -4,7 +4,7 @@
 
 Learning is timed from a text file to a model that has answered its first question: here after the imports, in a process
 of its own; for KenLM `lmplz` then `build_binary` (probing), which its fast queries need. Scoring is from sentences as
-strings to a number each, one thread: `kenlm.Model.score` in a loop beside `total_scores`. <unk> in the text is an
+strings to a number each: `kenlm.Model.score` in a loop beside `score_sentences`. <unk> in the text is an
 ordinary word for both. Each figure is the best of several, the two sides by turns. Without KENLM_BIN or the kenlm module
 only this side is measured.
 """
@@ -95,12 +95,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--learn-only", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    import torch
-
     from chainrule.progress import set_quiet
 
     set_quiet(True)
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         if args.learn_only:
             print(json.dumps(learn(args.train, args.order, args.device, Path(name))[2]))
@@ -134,24 +131,24 @@ def query(train: Path, test: Path, order: int, device: str, work: Path, judge: b
     import numpy as np
     import torch
 
-    from chainrule.use.score import score_stream, total_scores
+    from chainrule.use.score import score_sentences, score_stream
 
     model, tokenizer, _ = learn(train, order, device, work)
     sentences = test.read_text().splitlines()
     words = sum(len(sentence.split()) + 1 for sentence in sentences)
     stream = np.concatenate([[0], tokenizer.encode("\n".join(sentences)), [0]])
-    ids = [lambda: total_scores(model, tokenizer.encode_many(sentences)), lambda: score_stream(model, stream)]
-    totals = total_scores(model, tokenizer.encode_many(sentences))
+    ways = [lambda: score_sentences(model, tokenizer, sentences), lambda: score_stream(model, stream)]
+    totals = score_sentences(model, tokenizer, sentences)
     history = torch.from_numpy(stream[:1000].astype(np.int64)).to(device)[:, None]
-    step = best(lambda: [model.step(token[None], state) for token in history[:200]], turns=10) if (state := model.start(1)) is not None else []
+    (step,) = best(lambda: [model.step(token[None], model.start(1)) for token in history[:200]], turns=10)
     if not judge:
-        strings, tokens = best(*ids, turns=10)
+        strings, tokens = best(*ways, turns=20)
         scored = word_by_word = perplexity = None
     else:
         import kenlm
 
         other = kenlm.Model(str(work / "m.bin"))
-        strings, tokens, scored = best(*ids, lambda: [other.score(sentence) for sentence in sentences], turns=10)
+        strings, tokens, scored = best(*ways, lambda: [other.score(sentence) for sentence in sentences], turns=20)
         names = [tokenizer.token(id) for id in range(1, len(tokenizer))]
         start, out = kenlm.State(), kenlm.State()
         other.BeginSentenceWrite(start)
@@ -160,7 +157,7 @@ def query(train: Path, test: Path, order: int, device: str, work: Path, judge: b
     line("test perplexity", float(np.exp(totals.sum() / words)), perplexity)
     line("score sentences, M words/s", words / strings / 1e6, scored and words / scored / 1e6, higher=True)
     line("score tokens, M words/s", words / tokens / 1e6, scored and words / scored / 1e6, higher=True)
-    line("all next words, ms", step[0] / 200 * 1e3, word_by_word and word_by_word * 1e3)
+    line("all next words, ms", step / 200 * 1e3, word_by_word and word_by_word * 1e3)
 
 
 def line(what: str, here: float, there: float | None, higher: bool = False) -> None:

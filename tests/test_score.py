@@ -11,7 +11,7 @@ from chainrule.models.uniform import Uniform, UniformSettings
 from chainrule.recipe import Text
 from chainrule.text.tokenizer import train_tokenizer
 from chainrule.use import reading
-from chainrule.use.score import score_stream, score_texts, stream_pieces, token_bits, total_scores
+from chainrule.use.score import score_sentences, score_stream, score_texts, stream_pieces, token_bits, total_scores
 
 VOCAB = 7
 
@@ -134,3 +134,12 @@ def test_every_token_is_shown_with_its_bits() -> None:
     shown = [(token, round(bits, 5)) for token, bits in token_bits(model, words, "a z\nb\n")]
     assert shown == [("a", 3), ("<unk>", 3), ("</s>", 3), ("b", 3), ("</s>", 3)]
     assert [token for token, _ in token_bits(model, words, "")] == ["</s>"]
+
+
+@pytest.mark.parametrize("unit", ["words", "characters", "bpe"])
+@pytest.mark.parametrize("sentences", [[], ["a b"], ["a b", "", "b a b", "c"], ["a b\n", "a\nb", ""]])
+def test_sentences_are_scored_as_their_tokens_are(recurrent, unit, sentences) -> None:
+    tokenizer = train_tokenizer(Text(tokenizer=unit, min_count=1), ["a b\nc b a\n" * 20])
+    for model in (Uniform(UniformSettings(), len(tokenizer)), Recurrent(ToySettings(), len(tokenizer))):
+        wanted = total_scores(model, tokenizer.encode_many(sentences))
+        np.testing.assert_allclose(score_sentences(model, tokenizer, sentences), wanted, atol=1e-5)

@@ -43,15 +43,17 @@ class Lookup:
             return torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
         if len(keys) <= FEW:
             return self._search(keys)
-        result = torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
-        at = torch.arange(len(keys), device=keys.device)
-        for multiplier in HASHES:
-            guess = self.slots.index_select(0, self._slot(keys, multiplier))
-            right = self.keys.index_select(0, guess.clamp(min=0)) == keys
-            result.index_copy_(0, at, torch.where(right, guess, -1))
-            unsure = (~right & (guess >= 0)).nonzero()[:, 0]
-            at, keys = at.index_select(0, unsure), keys.index_select(0, unsure)
-        return result.index_copy_(0, at, self._search(keys))
+        result, unsure = self._guess(keys, HASHES[0])
+        keys = keys.index_select(0, unsure)
+        again, still = self._guess(keys, HASHES[1])
+        again.index_copy_(0, still, self._search(keys.index_select(0, still)))
+        return result.index_copy_(0, unsure, again)
+
+    def _guess(self, keys: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
+        """The place of each key whose slot tells, -1 for the others; and which of these others may yet be there."""
+        guess = self.slots.index_select(0, self._slot(keys, multiplier))
+        right = self.keys.index_select(0, guess.clamp(min=0)) == keys
+        return torch.where(right, guess, -1), ((guess >= 0) & ~right).nonzero()[:, 0]
 
     def _search(self, keys: Tensor) -> Tensor:
         place = torch.searchsorted(self.keys, keys, out_int32=True).clamp_(max=len(self.keys) - 1)

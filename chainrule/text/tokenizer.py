@@ -11,9 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text
+from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
 from chainrule.text.units.bpe import BPE
 from chainrule.text.units.bytes import Bytes
@@ -73,6 +75,20 @@ class Tokenizer:
             return [self.encode(text) for text in texts]
         with _unicode():
             return self._unit.encode_many(texts)
+
+    def encode_stream(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """`0 text 0 text 0`, and where each text ends."""
+        if self.lines:                               # then newlines make the boundaries, and one look-up finds all words
+            stream = np.concatenate([[BOUNDARY], self.encode("\n".join(texts)), [BOUNDARY]]).astype(np.uint32)
+            ends = np.flatnonzero(stream == BOUNDARY)[1:]
+            if len(ends) == len(texts):
+                return stream, ends
+        parts = self.encode_many(texts)
+        ends = np.cumsum([len(part) + 1 for part in parts], dtype=np.int64)
+        stream = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, np.uint32)
+        for part, end in zip(parts, ends.tolist()):
+            stream[end - len(part) : end] = part
+        return stream, ends
 
     def encode_chunks(self, chunks: Iterable[str]) -> Iterator[Ids]:
         """The ids of one text that comes in chunks, cut anywhere. Memory is bounded by what cannot be cut."""

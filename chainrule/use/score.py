@@ -59,13 +59,23 @@ def stride_of(model: LanguageModel, stride: int | None = None) -> int | None:
 
 def score_texts(model: LanguageModel, texts: Sequence[Tokens]) -> list[Nats]:
     """Nats of each text's tokens and of the boundary that ends it, each text by itself."""
-    nats, ends = _score_each(model, texts)
+    stream, ends = _stream(texts)
+    nats = _score_each(model, stream, ends)
     return [nats[begin:end] for begin, end in zip([0, *ends[:-1]], ends)]
 
 
 def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
     """Nats of each text, its end included."""
-    nats, ends = _score_each(model, texts)
+    return _totals(model, *_stream(texts))
+
+
+def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[str]) -> Nats:
+    """Nats of each sentence, its end included: from strings to numbers in one go."""
+    return _totals(model, *tokenizer.encode_stream(sentences))
+
+
+def _totals(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
+    nats = _score_each(model, stream, ends)
     return np.add.reduceat(nats, np.append(0, ends[:-1])) if len(ends) else nats
 
 
@@ -101,13 +111,12 @@ def _windows(model: LanguageModel, tokens: Tokens, stride: int, at_once: int) ->
 
 
 @torch.inference_mode()
-def _score_each(model: LanguageModel, texts: Sequence[Tokens]) -> tuple[Nats, Places]:
-    """Nats of all the texts end to end, and where each ends."""
-    lengths = np.fromiter(map(len, texts), np.int64, len(texts)) + 1    # targets: the tokens and the boundary
-    ends = np.cumsum(lengths)
-    stream, nats = _stream(texts, ends), np.empty(lengths.sum())
-    if model.forgets:                                                   # then one text after another is each by itself
-        return score_stream(model, stream), ends
+def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
+    """Nats of all the texts of a stream, each by itself."""
+    if model.forgets:                                # then one after another they are each by itself
+        return score_stream(model, stream)
+    lengths = np.diff(ends, prepend=0)               # targets: the tokens and the boundary
+    nats = np.empty(len(stream) - 1)
     at_once, stride = targets_at_once(model), stride_of(model)
     fits = lengths <= (model.context or math.inf)
     with at_rest(model), bar("scoring", len(nats), "tokens") as advance:
@@ -119,16 +128,17 @@ def _score_each(model: LanguageModel, texts: Sequence[Tokens]) -> tuple[Nats, Pl
             where, scores = _rows(model, stream, ends[chosen], lengths[chosen], at_once)
             nats[where] = scores
             advance(len(scores))
-    return nats, ends
+    return nats
 
 
-def _stream(texts: Sequence[Tokens], ends: Places) -> Tokens:
-    """`0 text 0 text 0`: at each end there is a boundary."""
+def _stream(texts: Sequence[Tokens]) -> tuple[Tokens, Places]:
+    """`0 text 0 text 0`, and where each text ends."""
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     stream = np.full(ends[-1] + 1 if len(ends) else 1, BOUNDARY, np.int64)
     inside = np.ones(len(stream), bool)
     inside[0] = inside[ends] = False
     stream[inside] = np.concatenate([np.empty(0, np.int64), *texts])
-    return stream
+    return stream, ends
 
 
 def _alike(lengths: Places, texts: Places, at_once: int) -> Iterator[Places]:
