@@ -1,12 +1,11 @@
-"""n-grams beside KenLM, in one run: learning, scoring, whole next-word distributions. Same text, same machine, same order.
+"""n-grams beside KenLM, in one run: learning, scoring, all next words. Same text, same machine, same order.
 
     KENLM_BIN=/folder/with/lmplz python benchmarks/ngram.py TRAIN TEST [--order 5] [--device cpu]
 
 Learning is timed from a text file to a model that has answered its first question: here after the imports, in a process
 of its own; for KenLM `lmplz` then `build_binary` (probing), which its fast queries need. Scoring is from sentences as
-strings to a number each: `kenlm.Model.score` in a loop beside `score_sentences`. <unk> in the text is an
-ordinary word for both. Each figure is the best of several, the two sides by turns. Without KENLM_BIN or the kenlm module
-only this side is measured.
+strings to a number each: `kenlm.Model.score` in a loop beside `score_sentences`. <unk> in the text is an ordinary
+word for both. Each figure is the best of several, the two sides by turns. Without KENLM_BIN only this side is measured.
 """
 
 import argparse

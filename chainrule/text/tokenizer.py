@@ -78,7 +78,7 @@ class Tokenizer:
 
     def encode_stream(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """`0 text 0 text 0`, and where each text ends."""
-        if self.lines:                               # then newlines make the boundaries, and one look-up finds all words
+        if self.lines:                               # newlines make the boundaries, and one look-up finds all words
             stream = np.concatenate([[BOUNDARY], self.encode("\n".join(texts)), [BOUNDARY]]).astype(np.uint32)
             ends = np.flatnonzero(stream == BOUNDARY)[1:]
             if len(ends) == len(texts):
