@@ -17,10 +17,10 @@ LADDER: dict[str, dict[str, Any]] = {
     "uniform": {},
     "unigram": {},
     "bigram": {},
-    "hmm": {"model.states": 32, "train.steps": 10},
+    "hmm": {"model.states": 64, "train.steps": 30},
     "ngram": {"model.order": 5},
 }
-"""Kinds, and where they differ from their defaults to be quick. All read characters, so their bits per byte compare."""
+"""Kinds, and where they differ from their defaults to be quick. All read characters, so perplexities compare too."""
 
 NEXT = """\
 bits per byte: the fewer, the better a model foretells text that it has not seen. All kinds read the same characters and
@@ -46,6 +46,7 @@ def demo(args: Namespace) -> dict[str, Any]:
 
 def rung(kind: str, given: dict[str, Any], out: Path, overwrite: bool) -> dict[str, Any]:
     """One kind, trained, measured and heard."""
+    say(f"\n{kind}: {models.kind(kind).idea}")
     settings = {"text.tokenizer": "characters", **given}
     recipe = make_recipe(kind, models.model_class(kind), settings, models.kind(kind).preset)
     made = make_run([TEXT], recipe, out, overwrite=overwrite)
@@ -58,11 +59,11 @@ def rung(kind: str, given: dict[str, Any], out: Path, overwrite: bool) -> dict[s
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"{'kind':<8} {'bits/byte':>9} {'perplexity':>10} {'numbers':>9} {'seconds':>7}  a sample"]
+    lines = [f"{'kind':<8} {'bits/byte':>9} {'perplexity':>10} {'parameters':>10} {'seconds':>7}  a sample"]
     for row in rows:
-        sample = " ".join(row["sample"].split())
+        sample = "".join(letter if letter.isprintable() else " " for letter in row["sample"])
         lines.append(
-            f"{row['kind']:<8} {row['bits_per_byte']:9.3f} {row['perplexity']:10.2f} {row['parameters']:9,} "
-            f"{row['train_seconds']:7.1f}  {sample[:60]}"
+            f"{row['kind']:<8} {row['bits_per_byte']:9.3f} {row['perplexity']:10.2f} {row['parameters']:10,} "
+            f"{row['train_seconds']:7.1f}  {' '.join(sample.split())[:60]}"
         )
     return "\n".join(lines)
