@@ -56,6 +56,7 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+    parser.add_argument("--minutes", type=float, metavar="M", help="train for so long (kinds that learn by gradient)")
     parser.add_argument("--recipe", metavar="F.toml", help="settings from a file; those on the command line win")
     _device(parser)
 
@@ -85,6 +86,12 @@ def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("file", nargs="+", help="held-out text: files, folders, globs, or -")
     _device(parser)
+
+
+def _plan(parser: ArgumentParser) -> None:
+    parser.add_argument("kind", help="kind of model, or a published size such as gpt3-175b")
+    parser.add_argument("--gpus", type=int, default=1, help="how many (default: %(default)s)")
+    parser.add_argument("--gpu", default="h200", help="which: h200, h100, a100, rtx4090, … (default: %(default)s)")
 
 
 def _settings(parser: ArgumentParser) -> None:
@@ -119,6 +126,7 @@ VERBS = {
     "sample": Verb("use:sample", "let a model write", _sample),
     "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
     "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
+    "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
     "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
     "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),
     "export": Verb("formats:export", "write a model in another program's format", _export),

@@ -1,0 +1,57 @@
+"""`chainrule plan`: what training would take, before it starts."""
+
+from argparse import Namespace
+from typing import Any
+
+from chainrule import models
+from chainrule.errors import UserError, did_you_mean
+from chainrule.plan import GIB, GPUS, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
+from chainrule.recipe import make_recipe
+
+DAY = 86400
+
+
+def plan(args: Namespace) -> dict[str, Any]:
+    if args.gpus < 1:
+        raise UserError(f"--gpus {args.gpus}: it is 1 or more.")
+    if args.gpu not in GPUS:
+        near = did_you_mean(args.gpu, GPUS) or f" Known: {', '.join(GPUS)}."
+        raise UserError(f"unknown GPU {args.gpu}.{near}")
+    recipe = make_recipe(args.kind, models.model_class(args.kind), args.settings, models.kind(args.kind).preset)
+    made = make_plan(recipe, args.gpus, args.gpu)
+    refuse_what_cannot_fit(args.kind, made, recipe.train)
+    if not args.json:
+        show(args.kind, made)
+    return {"kind": args.kind, **as_dict(made)}
+
+
+def show(kind: str, plan: Plan) -> None:
+    gpu, work = GPUS[plan.gpu], plan.work
+    print(f"{kind}: {short(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} tokens")
+    print(f"{short(plan.tokens)} tokens in steps of {short(plan.batch)}: {plan.flops:.3g} FLOPs")
+    card = f"{plan.gpus} x {plan.gpu} ({gpu.memory:g} GiB, {gpu.peak:g} TFLOP/s)"
+    print(f"{card} at {UTILISATION:.0%} of the peak: {span(plan.seconds)}")
+    print(f"\n{'GiB on each GPU':<16}{'ddp':>10}{'fsdp':>10}")
+    for name in (*Memory.__dataclass_fields__, "total"):
+        numbers = (getattr(memory, name) / GIB for memory in plan.memory.values())
+        print(f"{name:<16}" + "".join(f"{number:>10.1f}" for number in numbers))
+    fits = (f"{rows} rows" if rows else "no room" for rows in plan.rows.values())
+    print(f"{'at a time':<16}" + "".join(f"{what:>10}" for what in fits))
+    if work.cache:
+        weights, cache = 2 * work.parameters / GIB, work.cache * plan.length / GIB
+        print(f"\nIn use: {weights:.2f} GiB of weights in bf16, and {cache:.3f} GiB of cache for each row.")
+
+
+def short(number: float) -> str:
+    """124.4M, 300B"""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.4g}{unit}"
+    return f"{number:g}"
+
+
+def span(seconds: float) -> str:
+    for unit, size in (("days", DAY), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.3g} seconds"
