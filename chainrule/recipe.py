@@ -140,7 +140,7 @@ def make_recipe(
 ) -> Recipe:
     """House defaults, then the kind's, then the preset's, then what the user gave; keys are dotted."""
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}}
-    for name, value in _over(_over(model_class.recipe, preset), given).items():
+    for name, value in over(over(model_class.recipe, preset), given).items():
         part, _, rest = name.partition(".")
         if part not in parts or not rest:
             hint = did_you_mean(part, parts) or " Settings begin with text., model. or train."
@@ -155,7 +155,7 @@ def make_recipe(
     )
 
 
-def _over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """`settings` with `others` over them; a budget takes the place of any other."""
     budgets = {f"train.{name}" for name in BUDGETS}
     replaced = budgets if budgets & others.keys() else set()

@@ -36,7 +36,7 @@ CURE = "Restore it, or train again with --overwrite."
 INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
-CHECKPOINTS, BEGUN = "checkpoints", "begun.json"
+CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
 CHECKPOINT = re.compile(r"begun\.json|\d{9,}\.(safetensors|json)|\..*\.aside")    # names in checkpoints/ that are ours
 
 
@@ -222,6 +222,8 @@ def _facts(file: Path) -> dict[str, Any]:
 
 def _left_over(file: Path) -> bool:
     """Something of ours that a killed process was still writing."""
+    if file.name == BOARD:
+        return True
     if file.name == CHECKPOINTS and file.is_dir():
         return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())
     return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in FILES)

@@ -9,7 +9,7 @@ from typing import Any
 from chainrule import models
 from chainrule.errors import UserError, did_you_mean
 from chainrule.progress import say
-from chainrule.recipe import Recipe, make_recipe
+from chainrule.recipe import Recipe, make_recipe, over
 from chainrule.settings import flatten
 from chainrule.train.pipeline import Made, make_run
 
@@ -40,7 +40,9 @@ def recipe_from(args: Namespace) -> Recipe:
     task = args.task or from_file.get("task", "lm")
     if task not in TASKS:
         raise UserError(f"unknown task {task}.{did_you_mean(task, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
-    return make_recipe(kind, models.model_class(kind), given | args.settings, models.kind(kind).preset, task)
+    minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
+    given = over(given, minutes | args.settings)
+    return make_recipe(kind, models.model_class(kind), given, models.kind(kind).preset, task)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def result_of(made: Made) -> Mapping[str, Any]:
 def tell(made: Made) -> None:
     if made.interrupted:
         then = f"`chainrule eval {made.path} TEXT` measures it" if made.finished else "the same command goes on from it"
-        say(f"stopped by hand: {made.path} holds what the last whole round gave; {then}.")
+        say(f"stopped by hand: {made.path} holds what was learned until then; {then}.")
         return
     if made.before:
         say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")

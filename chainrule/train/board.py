@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError
+from chainrule.run import BOARD
 
 
 class Board:
@@ -24,4 +25,4 @@ def open_board(out: Path | None) -> Board:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("train.tensorboard=true needs TensorBoard: pip install tensorboard, or leave it out.") from None
-    return Board(SummaryWriter(str((out or Path()) / "tensorboard")))
+    return Board(SummaryWriter(str((out or Path()) / BOARD)))

@@ -38,11 +38,11 @@ PROBED = 8
 
 
 class Diverged(UserError):
-    """A gradient was not finite. The model is back at its last checkpoint, where there is one."""
+    """A gradient was not finite. The model is back at its last checkpoint, which `done` names, if there is one."""
 
-    def __init__(self, line: str, step: int):
+    def __init__(self, line: str, done: Done):
         super().__init__(line)
-        self.step = step                # of the checkpoint; 0: there is none
+        self.done = done
 
 
 def descend(
@@ -159,7 +159,7 @@ class Training:
         return Diverged(
             f"step {step}: the gradient of {layer} is not finite; {where}. "
             f"A lower train.lr (it is {self.settings.lr:g}) or a lower train.clip helps, with --overwrite.",
-            self.number if checkpoint is not None else 0,
+            Done(self.number if checkpoint is not None else 0),
         )
 
     def _share(self) -> float:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from chainrule.run import Done
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
+from chainrule.train.gradient import Diverged
 from chainrule.train.log import Log
 from chainrule.use.evaluate import evaluate
 
@@ -55,11 +57,17 @@ def make_run(
     if done.finished and (result := log.last("result")):
         return Made(out, result, before=True)
     began, model = time.monotonic(), model.to(place)
+    keep = partial(run.save, out, model, corpus.tokenizer, recipe, splits=splits)
     if not done.finished:
         _begin(log, corpus, recipe, splits, str(place))
-        done = fit(model, corpus, recipe, log, done, Checkpoints(out, recipe, splits))
+        try:
+            done = fit(model, corpus, recipe, log, done, Checkpoints(out, recipe, splits))
+        except Diverged as error:
+            if error.done.rounds:
+                keep(done=error.done, log=log.records)
+            raise
     result = _measure(model, corpus, log, time.monotonic() - began) if done.finished else None
-    run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records)
+    keep(done=done, log=log.records)
     if done.finished:
         run.forget_checkpoints(out)
     return Made(out, result, interrupted=result is None, finished=done.finished)
