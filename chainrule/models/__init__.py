@@ -25,6 +25,10 @@ KINDS: Mapping[str, Kind] = {
     "bigram": Kind("ngram:NGram", "each token given the one before it", {"model.order": 2}),
     "ngram": Kind("ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
     "hmm": Kind("hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
+    "feedforward": Kind("feedforward:FeedForward", "a neural network over a window of embedded tokens (Bengio)"),
+    "rnn": Kind("rnn:Elman", "a hidden vector that every token changes (Elman)"),
+    "gru": Kind("rnn:GRU", "the same, with gates that reset and update it"),
+    "lstm": Kind("rnn:LSTM", "the same, with a cell that gates write, keep and read"),
     "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
     **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
