@@ -43,6 +43,7 @@ class Validation:
         return self.settings.patience is not None and self.seen.worse >= self.settings.patience
 
     def look(self, step: int, share: float) -> None:
+        self.model.eval()
         try:
             with self.precision():
                 result = evaluate(self.model, self.corpus.tokenizer, self.corpus.splits["valid"])

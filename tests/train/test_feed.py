@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import torch
+from train.small import split
+
+from chainrule.errors import UserError
+from chainrule.recipe import Gradient
+from chainrule.text.batches import Streams, Windows
+from chainrule.train.feed import Feed, make_feed
+
+CPU = torch.device("cpu")
+TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
+
+
+@pytest.mark.parametrize("order", [Windows(TOKENS, 5, 8, seed=3), Streams(TOKENS, 5, 8)], ids=["windows", "streams"])
+def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
+    resident, other = Feed(order, CPU, resident=True), Feed(order, CPU)
+    assert other.tokens is None
+    for step in (0, 1, 24, 25, 26, 60):
+        batch = order.at(step)
+        for feed in (resident, other):
+            rows = feed.rows(step)
+            assert rows.dtype == torch.int64
+            assert torch.equal(rows[:, :-1], batch.tokens)
+            assert torch.equal(rows[:, 1:], batch.targets)
+
+
+def test_large_ids_survive_the_journey():
+    order = Windows(np.full(20, 65_535, np.uint16), 1, 4, seed=1)
+    assert Feed(order, CPU, resident=True).rows(0).unique().tolist() == [65_535]
+
+
+def test_only_streams_go_on_and_each_epoch_begins_afresh():
+    windows = make_feed(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
+    streams = make_feed(split(TOKENS), Gradient(tokens=40, length=8, order="streams"), None, CPU)
+    assert not any(windows.goes_on(step) for step in range(60))
+    epoch = int(streams.order.epoch)
+    assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "rows", "length"),
+    [
+        ({"tokens": 64, "length": 8}, None, 8, 8),
+        ({"tokens": 70, "length": 8}, None, 8, 8),
+        ({"length": 4}, None, 3, 4),            # 999 targets: at least 64 steps in an epoch
+        ({}, 3, 5, 3),
+        ({}, None, 1, 256),
+        ({"tokens": 256}, 32, 8, 32),
+    ],
+)
+def test_what_is_left_out_is_chosen_by_text_and_model(given, context, rows, length):
+    feed = make_feed(split(TOKENS), Gradient(**given), context, CPU)
+    assert (feed.order.rows, feed.order.length) == (rows, length)
+
+
+def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
+    assert make_feed(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "line"),
+    [
+        ({"tokens": 7, "length": 8}, None, "train.tokens=7 is less than one row of 8"),
+        ({"length": 40}, 32, "train.length=40 is more than the 32 tokens"),
+        ({"order": "streams"}, 32, "train.order=windows"),
+        ({"length": 5000}, None, "the text is shorter than the context"),
+        ({}, 5000, "the text is shorter than the context"),
+    ],
+)
+def test_what_cannot_be_fed_is_refused_in_one_line(given, context, line):
+    with pytest.raises(UserError, match=line):
+        make_feed(split(TOKENS), Gradient(**given), context, CPU)
