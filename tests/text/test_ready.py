@@ -33,7 +33,7 @@ def unigram():
     given = HuggingFace(models.Unigram())
     given.pre_tokenizer = pre_tokenizers.Metaspace()
     given.decoder = decoders.Metaspace()
-    names = ["<pad>", "<unk>", "</s>"]
+    names = ["<unk>", "<pad>", "</s>"]
     trainer = trainers.UnigramTrainer(vocab_size=80, special_tokens=names, unk_token="<unk>", show_progress=False)
     given.train_from_iterator([PROSE], trainer)
     return given
@@ -81,9 +81,10 @@ def moved(given):
 def test_only_the_boundary_moves(pair):
     given, ours = pair
     assert ours.unit == "ready"
-    theirs = [given.id_to_token(id) for id in given.encode(PROSE, add_special_tokens=False).ids]
+    text = PROSE + "日"                                   # which some of them do not know
+    theirs = [given.id_to_token(id) for id in given.encode(text, add_special_tokens=False).ids]
     saved = HuggingFace.from_str(ours._file)
-    assert [saved.id_to_token(id) for id in ours.encode(PROSE).tolist()] == theirs
+    assert [saved.id_to_token(id) for id in ours.encode(text).tolist()] == theirs
     assert ours.encode_many([PROSE])[0].tolist() == ours.encode(PROSE).tolist()
 
 
@@ -106,6 +107,11 @@ def test_no_text_spells_the_boundary_of_a_ready_tokenizer(pair):
         assert 0 not in ours.encode(text)
         if ours.lossless:
             assert ours.decode(ours.encode(text)) == text
+
+
+def test_no_text_spells_another_special_token():
+    ours = moved(byte_level(["<pad>", "<|endoftext|>"]))
+    assert ours.id("<pad>") not in ours.encode("a <pad> b")
 
 
 def test_what_is_lossless_is_found_by_trying():

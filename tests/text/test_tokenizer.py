@@ -27,7 +27,7 @@ KINDS = (*LOSSLESS, "words")
 # what splits, joins, looks like white space to one library and not to another, or is written in several bytes
 TRICKY = st.sampled_from([
     "a", "the", "B", "é", "日", "。", "€", "\u3000", "\xa0", " ", " ", "  ", "\t", "\n", "\n", "\r\n", "\r",
-    "'s", "'LL", "1", "234", "٣", "²", "\x01", "\x1c", "\x85", "\u2028", "!", "...", "_", "\u0301", "'", "ſ", "👍",
+    "'s", "'LL", "1", "234", "٣", "²", "\x01", "\x1c", "\x85", "\u2028", "!", ".", "...", "_", "\u0301", "'", "ſ", "👍",
     "\x7f", "\v", "\f", "<0x41>", "<|endoftext|>", "</s>", "<s>", "<unk>", "\0", "\ufeff",
 ])
 TEXTS = st.lists(TRICKY, max_size=14).map("".join) | st.text(max_size=40)
@@ -80,6 +80,26 @@ def test_chunks_change_no_token(kind, text, data):
     assert np.concatenate(parts).tolist() == judge(kind).encode(text).ids
 
 
+def split(text):
+    """What the split of byte-level BPE gives, before any piece is looked up."""
+    return [piece for piece, _ in judge("bpe").pre_tokenizer.pre_tokenize_str(text)]
+
+
+@settings(max_examples=300)
+@given(text=TEXTS)
+def test_a_match_ends_wherever_it_is_easy_to_cut(text):
+    for found in bpe.EASY_CUT.finditer(text):
+        assert split(text[: found.start()]) + split(text[found.start() :]) == split(text)
+
+
+@settings(max_examples=300)
+@given(text=TEXTS)
+def test_our_own_split_is_theirs(text):
+    matches = bpe.ASCII_SPLIT.findall(text)
+    assert [piece for match in matches for piece in split(match)] == split(text)
+    assert all(len(split(match)) == 1 for match in matches if match.isascii())
+
+
 def test_a_long_run_without_an_easy_cut_is_cut_all_the_same(monkeypatch):
     text = "xyz" * 3000 + "日本" * 2000 + " " * 3000 + "!" * 3000
     whole = judge("bpe").encode(text).ids
@@ -130,10 +150,13 @@ def test_words_by_count_then_alphabet():
         ("\n\n", [0]), ("  a \t b  ", [2, 3]), ("\na", [0, 2]), ("a\xa0b", [1]),
     ],
 )
-def test_lines_are_texts(text, ids):
+def test_lines_are_texts(text, ids, monkeypatch):
     tokenizer = train_tokenizer(Text(tokenizer="words", min_count=1), ["a a b"])
     assert tokenizer.encode(text).tolist() == ids
     assert tokenizer.encode_many([text])[0].tolist() == ids
+    for chunk in (1, 2, 3):
+        monkeypatch.setattr(module, "CHUNK", chunk)
+        assert tokenizer.encode(text).tolist() == ids
 
 
 def test_words_come_back_as_lines():
