@@ -439,6 +439,14 @@ def test_unlikely_tokens_do_not_underflow() -> None:
     assert float(model.viterbi(rows)[1]) == pytest.approx(50 * math.log(1e-200) + 100 * math.log(0.5))
 
 
+def test_what_is_too_small_to_divide_by_is_impossible() -> None:
+    model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[1e-310, 1.0], [1e-310, 1.0]])
+    rows = torch.tensor([[1, 0, 1], [1, 1, 1]])
+    assert model.log_likelihood(rows)[0] == -math.inf
+    assert model.posteriors(rows).isfinite().all()
+    assert_close(model.step(rows, model.start(2))[0][..., 1].exp(), torch.ones(2, 3))
+
+
 # The search for paths
 
 
@@ -465,6 +473,20 @@ def test_a_tie_is_in_doubt_and_then_searched_with_care() -> None:
     packed = next(trellis.pack(torch.tensor([[1, 1, 1]]), torch.ones(1, 3, dtype=torch.bool), 2))
     assert viterbi._quick_paths(packed, model.initial, model.transition, model.emission)[1].tolist() == [True]
     assert float(model.viterbi(torch.tensor([[1, 1, 1]]))[1]) == pytest.approx(6 * math.log(0.5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_rounding_cannot_tell_apart_is_in_doubt(seed: int) -> None:
+    model, generator = made(4), torch.Generator().manual_seed(seed)
+    for table in model.initial, model.transition, model.emission:
+        table.copy_(1 + 1e-6 * torch.rand(table.shape, generator=generator, dtype=torch.float64))
+        table /= table.sum(-1, keepdim=True)
+    rows = torch.randint(1, 4, (64, 30), generator=generator)
+    paths, log_p = model.viterbi(rows)
+    packed = next(trellis.pack(rows, torch.ones_like(rows, dtype=torch.bool), 4))
+    careful = viterbi._careful_paths(packed, model.initial, model.transition, model.emission)
+    assert torch.equal(paths.flatten()[packed.places], careful)
+    assert log_p.isfinite().all()
 
 
 def test_float32_is_trusted_only_where_every_move_is_possible() -> None:
@@ -526,6 +548,18 @@ def test_the_tap_shows_the_belief_after_each_token() -> None:
     assert_close((belief @ model.emission).log().float(), logits)
     assert_close(belief[:, -1], state["belief"])
     assert_close(belief[ROWS == BOUNDARY], model.initial.expand(int((ROWS == BOUNDARY).sum()), -1))
+
+
+def test_a_belief_is_carried_on_to_the_first_boundary_and_no_further() -> None:
+    model = made()
+    _, state = model.step(ROWS[:, :3], model.start(4))
+    rest = torch.tensor([[1, 2, 0, 1]]).expand(4, -1)
+    carried, _ = model.step(rest, state)
+    fresh, _ = model.step(rest, model.start(4))
+    assert (carried[[0, 1, 3], :2] - fresh[[0, 1, 3], :2]).abs().amin() > 1e-6
+    assert_close(carried[:, 2:], fresh[:, 2:])
+    whole, _ = model.step(torch.cat([ROWS[:, :3], rest], 1), model.start(4))
+    assert_close(carried, whole[:, 3:])
 
 
 def test_reading_nothing_changes_nothing() -> None:
