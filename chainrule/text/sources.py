@@ -29,6 +29,7 @@ from chainrule.recipe import Text
 BLOCK = 1 << 20                      # bytes read at a time
 PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
 LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
+LINE_END = re.compile(r"\r?(?:\n|\Z)")
 SPACE = " \t\r\v\f"                  # where a long line may be cut
 
 
@@ -247,16 +248,24 @@ def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:
 
 def _cut_at_separators(pieces: Iterable[str], separator: str) -> Iterator[str | None]:
     """The text between separators; None where one stood."""
-    line = re.compile(rf"^{re.escape(separator)}\r?$\n?", re.MULTILINE)
     at_start = True                                    # whether this piece begins a line
     for piece in pieces:
         begin = 0
-        for found in line.finditer(piece) if separator and separator in piece else ():
-            if found.start() > 0 or at_start:
-                if found.start() > begin:
-                    yield piece[begin : found.start()]
-                yield None
-                begin = found.end()
+        for start, end in _separator_lines(piece, separator, at_start) if separator else ():
+            if start > begin:
+                yield piece[begin:start]
+            yield None
+            begin = end
         if begin < len(piece):
             yield piece[begin:]
         at_start = piece.endswith("\n")
+
+
+def _separator_lines(piece: str, separator: str, at_start: bool) -> Iterator[tuple[int, int]]:
+    """Where the lines that hold only the separator begin and end."""
+    place = piece.find(separator)
+    while place >= 0:
+        end = LINE_END.match(piece, place + len(separator))
+        if end and (piece[place - 1] == "\n" if place else at_start):
+            yield place, end.end()
+        place = piece.find(separator, place + len(separator))
