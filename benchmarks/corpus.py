@@ -105,11 +105,10 @@ def main() -> None:
 
 def line(result: dict[str, Any]) -> str:
     return (
-        f"{result['tokenizer']:<10} {result['megabytes']:>5} MB, vocabulary {result['vocab']:>7}: "
-        f"{result['seconds']:>6} s ({result['cpu_seconds']} of CPU), {result['megabytes_per_second']:>6} MB/s, "
-        f"peak {result['peak_megabytes']} MB ({result['imports_megabytes']} before); "
-        f"again {result['again_seconds']} s; encoding alone {result['encode_megabytes_per_second']} MB/s, {result['encode_tokens_per_second'] / 1e6:.1f}M tokens/s"
-    )
+        "{tokenizer:<10} {megabytes:>5} MB, vocabulary {vocab:>7}: {seconds:>6} s ({cpu_seconds} of CPU), "
+        "{megabytes_per_second:>5} MB/s, peak {peak_megabytes} MB ({imports_megabytes} before); again {again_seconds} s; "
+        "encoding alone {encode_megabytes_per_second} MB/s, {encode_tokens_per_second:,} tokens/s"
+    ).format(**result)
 
 
 if __name__ == "__main__":
