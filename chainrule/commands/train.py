@@ -93,4 +93,4 @@ def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
         words.append(f"perplexity {result['perplexity']:.4f}")
     if "tokens" in result:
         words.append(f"over {result['tokens']:,} {what}")
-    return ", ".join(words + ([result["why"]] if result.get("why") else []))
+    return "; ".join(part for part in (", ".join(words), result.get("why", "")) if part)
