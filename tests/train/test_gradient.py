@@ -55,17 +55,17 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(order, rows):
 
 
 def test_the_loss_that_is_told_is_the_mean_over_every_target():
-    model, log, text = net(), Log(), corpus()
+    model, log, text = net(), Log(), corpus(walk(593))
     train(model, text, log, steps=1, lr=1e-9, tokens=592, evaluate=0)
     (record,) = records(log, "step")
     wanted = evaluate_windows(net(), text)
     assert record["nats_per_token"] == pytest.approx(wanted, rel=1e-5)
-    assert record["bits_per_byte"] == pytest.approx(wanted / math.log(2) * 601 / 1202, rel=1e-5)
+    assert record["bits_per_byte"] == pytest.approx(wanted / math.log(2) / 2, rel=1e-5)
     assert record["tokens"] == 592
 
 
 def evaluate_windows(model, text):
-    rows = torch.from_numpy(text.splits["train"].tokens[:593].astype(np.int64))
+    rows = torch.from_numpy(text.splits["train"].tokens.astype(np.int64))
     windows = torch.stack([rows[start : start + 17] for start in range(0, 592, 16)])
     with torch.no_grad():
         logits, _ = model.step(windows[:, :-1], model.start(len(windows)))
@@ -106,9 +106,8 @@ def test_windows_carry_nothing():
 
 def test_clipping_shortens_the_whole_gradient():
     model, log = net(), Log()
-    settings = Gradient(tokens=64, length=16, optimizer="sgd", lr=1.0, steps=1, clip=0.01, warmup=0, schedule="constant")
     before = weights(model)
-    descend(model, corpus(), settings, log, Done())
+    train(model, None, log, optimizer="sgd", lr=1.0, steps=1, clip=0.01, warmup=0, schedule="constant")
     moved = math.sqrt(sum(float((tensor - before[name]).square().sum()) for name, tensor in weights(model).items()))
     assert moved == pytest.approx(0.01, rel=1e-3)
     assert records(log, "step")[0]["gradient_norm"] > 0.1
@@ -234,7 +233,7 @@ class Bursting(Net):
 
 
 def test_the_layer_that_is_named_is_the_first_to_break_on_the_way_back():
-    with pytest.raises(Diverged, match=r"step 1: the gradient of layer\.bias_hh_l0 is not finite; there is no checkpoint"):
+    with pytest.raises(Diverged, match=r"step 1: the gradient of layer\.bias_hh_l0 is not finite; there is no check"):
         train(Bursting(), steps=3)
 
 

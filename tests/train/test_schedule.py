@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_every_schedule_warms_up_in_a_straight_line_and_ends_where_it_should(sch
     assert max(rates) == pytest.approx(1, abs=1e-2)
     assert rates[-1] == pytest.approx(1.0 if schedule == "constant" else 0.25, abs=5e-3)
     falling = rates[100:]
-    assert all(after <= before + 1e-12 for before, after in zip(falling, falling[1:]))
+    assert all(after <= before + 1e-12 for before, after in pairwise(falling))
 
 
 def test_the_shapes_differ_where_they_should():
