@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 LAWS = "tests/contract/test_laws.py"
+GPT = "gpt layers=2 width=16 heads=2 context=16"
 SCORE, DIE, SAMPLE, EVALUATE = (f"tests/test_{name}.py" for name in ("score", "die", "sample", "evaluate"))
 
 
@@ -223,5 +224,80 @@ BUGS = [
         "for size in range(len(text)) if",
         "for size in range(1) if",
         (f"{SAMPLE}::test_a_stop_text_ends_the_sample_and_no_part_of_it_is_shown",),
+    ),
+    Bug(
+        "attention sees one token ahead",
+        "chainrule/models/attention.py",
+        "return distance >= 0 if window is None else (distance >= 0) & (distance < window)",
+        "return distance >= -1 if window is None else (distance >= -1) & (distance < window)",
+        (
+            "tests/models/test_attention.py::test_a_window_is_what_a_brute_force_mask_says[3]",
+            "tests/models/test_gpt.py::test_a_watched_model_says_the_same",
+        ),
+    ),
+    Bug(
+        "the pattern is not scaled where it is written out",
+        "chainrule/models/attention.py",
+        "/ math.sqrt(query.shape[-1])",
+        "/ query.shape[-1]",
+        (
+            "tests/models/test_attention.py::test_fused_and_written_out_agree[causal-4]",
+            "tests/models/test_attention.py::test_the_formula_by_hand",
+        ),
+    ),
+    Bug(
+        "new keys are turned as if they stood at the beginning",
+        "chainrule/models/transformer.py",
+        "turns(places, settings.head_size, settings.wavelength)",
+        "turns(places - places[:, :1], settings.head_size, settings.wavelength)",
+        (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
+    ),
+    Bug(
+        "new keys are written one place too far",
+        "chainrule/models/cache.py",
+        "place = self.places[:, None, :, None]",
+        "place = (self.places % (self.keys.shape[2] - 1) + 1)[:, None, :, None]",
+        (
+            f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",
+            "tests/models/test_attention.py::test_a_cache_keeps_each_row_at_its_own_place",
+        ),
+    ),
+    Bug(
+        "a length is forgotten after a step",
+        "chainrule/models/gpt.py",
+        'return hidden, {**state, "length": length}',
+        "return hidden, state",
+        (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(3, 1, 4, 4)]",),
+    ),
+    Bug(
+        "chunks of the output weigh the padding",
+        "chainrule/models/output.py",
+        "error *= weights[:, None]",
+        "error *= 1",
+        ("tests/models/test_output.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[True-False-None]",),
+    ),
+    Bug(
+        "the soft cap has no slope",
+        "chainrule/models/output.py",
+        "error *= 1 - (logits.float() / cap).square()",
+        "error *= 1",
+        (
+            "tests/models/test_output.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[False-False-2.0]",
+            "tests/models/test_gpt.py::test_what_training_goes_down_has_the_gradients_of_the_loss",
+        ),
+    ),
+    Bug(
+        "gates and values of SwiGLU change places",
+        "chainrule/models/transformer.py",
+        "gate, value = x.chunk(2, -1)",
+        "value, gate = x.chunk(2, -1)",
+        ("tests/models/test_gpt_and_hugging_face.py::test_the_same_weights_say_the_same[llama]",),
+    ),
+    Bug(
+        "attention is left out of the plan",
+        "chainrule/plan.py",
+        "flops += attention_flops(recipe.model, length)",
+        "flops += 0",
+        ("tests/test_plan.py::test_a_token_costs_six_flops_a_weight_and_the_keys_it_sees",),
     ),
 ]

@@ -1,0 +1,140 @@
+"""GPT on a GPU: it answers as the CPU does, in float32 and bf16; a step can be recorded; memory is what was planned."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from chainrule.model import Batch, loss, pick
+from chainrule.models import cache, kind, output
+from chainrule.models.gpt import GPT, GPTSettings
+from chainrule.models.output import nats_of
+from chainrule.plan import kept_by_transformer, make_plan
+from chainrule.recipe import make_recipe
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+VOCAB = 50
+SMALL = {"layers": 2, "width": 64, "heads": 4, "context": 64, "zero": False}
+CHOICES = [
+    {"positions": "rotary"},
+    {"positions": "learned", "norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh"},
+    {"positions": "relative", "keys": 2, "norm_first": False, "gains": True, "activation": "gelu"},
+    {"positions": "none", "window": 9, "keys": 1, "activation": "swiglu"},
+    {"cap": 3.0, "tied": True, "gains": True},
+]
+
+
+@pytest.fixture(autouse=True)
+def _full_precision():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def made(**choice):
+    torch.manual_seed(1)
+    return GPT(GPTSettings(**{**SMALL, **choice}), VOCAB)
+
+
+def some_batch(rows=3, length=40, vocab=VOCAB):
+    tokens = torch.randint(vocab, (rows, length + 1), generator=torch.Generator().manual_seed(2))
+    return Batch(tokens[:, :-1], tokens[:, 1:], torch.full((rows,), length - 3))
+
+
+def by_steps(model, tokens, cuts):
+    state, pieces = model.start(len(tokens)), []
+    for piece in tokens.split(cuts, 1):
+        logits, state = model.step(piece, state)
+        pieces.append(logits)
+    return torch.cat(pieces, 1)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_a_gpu_answers_and_learns_as_the_cpu_does(choice):
+    here = made(**choice)
+    there, batch = deepcopy(here).cuda(), some_batch()
+    results = []
+    for model, mine in ((here, batch), (there, batch.to("cuda"))):
+        total, _, _ = model.nats(mine)
+        total.backward()
+        with torch.no_grad():
+            steps = by_steps(model, mine.tokens, [1, 1, 30, 8])
+            assert_close(steps, model(mine), atol=1e-4, rtol=1e-4)
+        results.append([total.detach().cpu(), steps.cpu(), *(weight.grad.cpu() for weight in model.parameters())])
+    assert_close(results[1], results[0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_bf16_is_near_float32(choice):
+    model, batch = made(**choice).cuda(), some_batch().to("cuda")
+    exact, _, _ = model.nats(batch)
+    exact_gradients = torch.autograd.grad(exact, list(model.parameters()))
+    with torch.autocast("cuda", torch.bfloat16):
+        near, _, _ = model.nats(batch)
+    gradients = torch.autograd.grad(near, list(model.parameters()))
+    assert_close(near, exact, rtol=0.01, atol=0.5)
+    for one, other in zip(gradients, exact_gradients):
+        assert one.dtype == torch.float32
+        assert float((one - other).norm()) <= 0.05 * float(other.norm()) + 1e-3
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        assert_close(by_steps(model, batch.tokens, [20, 1, 1, 18]), model(batch), atol=0.2, rtol=0.1)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@torch.inference_mode()
+def test_a_step_can_be_recorded_once_and_replayed(choice):
+    model, tokens = made(**choice).cuda().eval(), some_batch().tokens.cuda()
+    wanted = model(Batch(tokens, tokens))
+    _, state = model.step(tokens[:, :5], model.start(3))
+    state = cache.widened(state, 64, 64)
+    column, beside = tokens[:, 5:6].clone(), pick(state, torch.arange(3))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        model.step(column, beside)                              # warms up on a copy
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        logits, after = model.step(column, state)
+        state["length"].copy_(after["length"])
+    for place in range(5, 40):
+        column.copy_(tokens[:, place : place + 1])
+        graph.replay()
+        assert_close(logits[:, 0], wanted[:, place], atol=1e-4, rtol=1e-4)
+
+
+def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
+    monkeypatch.setitem(output.LOGITS, "cuda", 1 << 22)
+    vocab, width = 32_000, 64
+    hidden = torch.randn(8, 512, width, device="cuda", requires_grad=True)
+    weight = torch.randn(vocab, width, device="cuda", requires_grad=True)
+    batch = some_batch(8, 512, vocab).to("cuda")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.autocast("cuda", torch.bfloat16):
+        total, _ = nats_of(hidden, weight, None, batch)
+    total.backward()
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak < 16 * (1 << 22) + 6 * weight.nbytes            # all of them would be 524 MB in float32 alone
+    exact, _ = loss(hidden.detach() @ weight.detach().T, batch)
+    assert_close(total, exact, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt2"])
+def test_a_step_of_training_keeps_what_was_planned(name):
+    given = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.context": 512, "text.vocab": 256}
+    recipe = make_recipe(name, GPT, given, kind(name).preset)
+    model = GPT(recipe.model, 256).cuda()
+    used = {}
+    for rows in (8, 24):
+        batch = some_batch(rows, 512, 256).to("cuda")
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        with torch.autocast("cuda", torch.bfloat16):
+            total, _, _ = model.nats(batch)
+        used[rows] = torch.cuda.memory_allocated() - before
+        total.backward()
+        model.zero_grad()
+    assert kept_by_transformer(recipe.model) == pytest.approx((used[24] - used[8]) / (16 * 512), rel=0.2)
+    assert make_plan(recipe).rows["ddp"] > 24
