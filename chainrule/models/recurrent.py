@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from chainrule.models import wide
 from chainrule.models.cells import CELLS, Vectors, Weights
 from chainrule.models.fused import run_fused
 
@@ -87,9 +88,19 @@ class Layer(nn.Module):
         weights = self.weights()
         precision = weights[0].W.dtype       # that of the state, even where a kernel works in a lower one
         first = [self._by_direction(state[name].to(precision)) for name in self.carried]
-        outputs, last = run_fused(self.cell, x, first, weights, lengths)
+        if wide.is_worth_it(x, self.hidden):
+            outputs, last = self._run_wide(x, first, weights, lengths)
+        else:
+            outputs, last = run_fused(self.cell, x, first, weights, lengths)
         after = {name: part.transpose(0, 1).flatten(1).to(precision) for name, part in zip(self.carried, last)}
         return outputs.contiguous(), after    # a mask is drawn in the order of memory: here, too, rows come first
+
+    def _run_wide(
+        self, x: Tensor, first: list[Tensor], weights: list[Weights], lengths: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        weights, first = [wide.widen_weights(one) for one in weights], [wide.widen(part) for part in first]
+        outputs, last = run_fused(self.cell, wide.widen(x), first, weights, lengths)
+        return wide.narrow(outputs, self.hidden, self.directions), [wide.narrow(part, self.hidden) for part in last]
 
     def _by_direction(self, part: Tensor) -> Tensor:
         """(B, K·H) -> (K, B, H)"""
