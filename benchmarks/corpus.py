@@ -106,7 +106,7 @@ def main() -> None:
 def line(result: dict[str, Any]) -> str:
     return (
         "{tokenizer:<10} {megabytes:>5} MB, vocabulary {vocab:>7}: {seconds:>6} s ({cpu_seconds} of CPU), "
-        "{megabytes_per_second:>5} MB/s, peak {peak_megabytes} MB ({imports_megabytes} before); again {again_seconds} s; "
+        "{megabytes_per_second} MB/s, peak {peak_megabytes} MB ({imports_megabytes} before), again {again_seconds} s, "
         "encoding alone {encode_megabytes_per_second} MB/s, {encode_tokens_per_second:,} tokens/s"
     ).format(**result)
 

@@ -53,7 +53,7 @@ FOREIGN = 1 / 8                    # a slice with a greater share of bytes beyon
 REMEMBERED = 1 << 19               # matches, of at most
 SHORT = 32                         # characters each
 SMALLEST = 257                     # the boundary and the bytes
-SAMPLE = 32 << 20                  # characters that the pieces are learned from
+SAMPLE = 16 << 20                  # characters that the pieces are learned from
 
 
 class BPE(ByteUnit):
