@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from chainrule.text.tokenizer import Tokenizer as Tokenizer
     from chainrule.train.fit import fit as fit
     from chainrule.train.pipeline import make_run as make_run
+    from chainrule.train.pipeline import recipe_for as recipe_for
     from chainrule.use.evaluate import evaluate as evaluate
 
 __version__ = "0.1.0"
@@ -38,7 +39,7 @@ _WHERE = {
     "text.corpus": ("prepare",),
     "text.tokenizer": ("Tokenizer",),
     "train.fit": ("fit",),
-    "train.pipeline": ("make_run",),
+    "train.pipeline": ("make_run", "recipe_for"),
     "use.evaluate": ("evaluate",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}

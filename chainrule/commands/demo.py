@@ -10,9 +10,8 @@ import torch
 
 from chainrule import models
 from chainrule.progress import say
-from chainrule.recipe import make_recipe
 from chainrule.run import load
-from chainrule.train.pipeline import make_run
+from chainrule.train.pipeline import make_run, recipe_for
 from chainrule.use.evaluate import require_alike
 from chainrule.use.sample import generate
 
@@ -63,8 +62,7 @@ def one_thread() -> Iterator[None]:
 def rung(kind: str, given: dict[str, Any], out: Path, overwrite: bool) -> dict[str, Any]:
     """One kind, trained, measured and heard."""
     say(f"\n{kind}: {models.kind(kind).idea}")
-    settings = {"text.tokenizer": "characters", **given}
-    recipe = make_recipe(kind, models.model_class(kind), settings, models.kind(kind).preset)
+    recipe = recipe_for(kind, {"text.tokenizer": "characters", **given})
     made = make_run([TEXT], recipe, out, overwrite=overwrite)
     if made.result is None:
         raise KeyboardInterrupt

@@ -3,10 +3,9 @@
 from argparse import Namespace
 from typing import Any
 
-from chainrule import models
 from chainrule.errors import UserError, did_you_mean
 from chainrule.plan import GIB, GPUS, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
-from chainrule.recipe import make_recipe
+from chainrule.train.pipeline import recipe_for
 
 DAY = 86400
 
@@ -17,7 +16,7 @@ def plan(args: Namespace) -> dict[str, Any]:
     if args.gpu not in GPUS:
         near = did_you_mean(args.gpu, GPUS) or f" Known: {', '.join(GPUS)}."
         raise UserError(f"unknown GPU {args.gpu}.{near}")
-    recipe = make_recipe(args.kind, models.model_class(args.kind), args.settings, models.kind(args.kind).preset)
+    recipe = recipe_for(args.kind, args.settings)
     made = make_plan(recipe, args.gpus, args.gpu)
     refuse_what_cannot_fit(args.kind, made, recipe.train)
     if not args.json:

@@ -5,8 +5,9 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
-from chainrule.recipe import TRAIN, Text, make_recipe
+from chainrule.recipe import TRAIN, Text
 from chainrule.settings import default, meanings
+from chainrule.train.pipeline import recipe_for
 
 Row = dict[str, Any]
 
@@ -20,7 +21,7 @@ def settings(args: Namespace) -> dict[str, Any]:
 
 def parts_of_kind(kind: str) -> dict[str, list[Row]]:
     """Every setting of a kind, with the defaults that this kind has."""
-    recipe = make_recipe(kind, models.model_class(kind), {}, models.kind(kind).preset)
+    recipe = recipe_for(kind)
     rows = []
     for part in ("text", "model", "train"):
         made = getattr(recipe, part)

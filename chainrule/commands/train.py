@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chainrule import models
 from chainrule.errors import UserError, did_you_mean
 from chainrule.progress import say
-from chainrule.recipe import Recipe, make_recipe, over
+from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
-from chainrule.train.pipeline import Made, make_run
+from chainrule.train.pipeline import Made, make_run, recipe_for
 
 TASKS = ("lm",)
 NEXT = """Try next:
@@ -42,7 +41,7 @@ def recipe_from(args: Namespace) -> Recipe:
         raise UserError(f"unknown task {task}.{did_you_mean(task, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
     minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
     given = over(given, minutes | args.settings)
-    return make_recipe(kind, models.model_class(kind), given, models.kind(kind).preset, task)
+    return recipe_for(kind, given, task)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from chainrule import run
+from chainrule import models, run
 from chainrule.device import choose_device
 from chainrule.models import build, model_class
 from chainrule.progress import short
-from chainrule.recipe import Recipe
+from chainrule.recipe import Recipe, make_recipe
 from chainrule.run import Done
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.train.checkpoint import Checkpoints
@@ -21,6 +21,11 @@ from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
 from chainrule.train.log import Log
 from chainrule.use.evaluate import evaluate
+
+
+def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
+    """A kind's recipe, where dotted settings differ from its defaults."""
+    return make_recipe(kind, model_class(kind), settings, models.kind(kind).preset, task)
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 import io
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from chainrule import models
+from chainrule.commands.data import place
 from chainrule.recipe import TRAIN, Text
 from chainrule.run import load
 from chainrule.settings import meanings
+from chainrule.text.sources import Source
 
 RECIPE = """
 kind = "ngram"
@@ -293,3 +296,17 @@ def test_known_texts_are_listed_and_fetched(chainrule, complaint):
     assert "Did you mean python-docs?" in complaint("data", "get", "pyton-docs")
     assert "data get NAME" in complaint("data", "get")
     assert "data get NAME" in complaint("data", "fetch", "python-docs")
+
+
+def test_a_text_is_fetched_and_its_place_said(chainrule):
+    assert " files in " in chainrule("data", "get", "python-docs").out
+    (train,) = chainrule("data", "get", "die", "--json").json["splits"]["train"]
+    assert Path(train["path"]).is_file()
+    lines = chainrule("data", "get", "die").out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["train", "valid", "test"]
+    assert lines[0] == f"train: {train['path']}"
+
+
+def test_a_part_of_a_file_is_said_with_its_bytes():
+    assert place([Source(Path("a"), 5, 1000)]) == "a, bytes 5 to 1,000"
+    assert place([Source(Path("a"), 1000)]) == "a, bytes 1,000 to the end"

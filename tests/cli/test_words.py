@@ -1,5 +1,6 @@
 """Words to verbs: help at once, and every slip answered in one line that names the nearest right word."""
 
+import runpy
 import subprocess
 import sys
 import time
@@ -45,6 +46,14 @@ def test_each_verb_has_its_own_help(capsys):
 
 def test_the_version_is_said(chainrule):
     assert chainrule("--version").out == f"chainrule {__version__}\n"
+
+
+def test_python_m_chainrule_is_the_same(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["chainrule", "--version"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module("chainrule", run_name="__main__")
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"chainrule {__version__}\n"
 
 
 def test_no_words_at_all_shows_the_verbs_but_is_no_success(chainrule):

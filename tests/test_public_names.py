@@ -1,0 +1,25 @@
+"""Importing chainrule costs nothing, and every public name is there when asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import chainrule
+
+
+@pytest.mark.parametrize("name", chainrule.__all__)
+def test_a_public_name_is_there(name):
+    assert getattr(chainrule, name) is not None
+    assert name in dir(chainrule)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = chainrule.nonsense
+
+
+def test_importing_chainrule_imports_nothing_heavy():
+    code = "import sys, chainrule; print({'torch', 'numpy', 'tokenizers', 'rich'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "set()\n"
