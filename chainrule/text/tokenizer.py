@@ -78,11 +78,10 @@ class Tokenizer:
 
     def encode_stream(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
         """`0 text 0 text 0`, and where each text ends."""
-        if self.lines:                               # newlines make the boundaries, and one look-up finds all words
-            stream = np.concatenate([[BOUNDARY], self.encode("\n".join(texts)), [BOUNDARY]]).astype(np.uint32)
-            ends = np.flatnonzero(stream == BOUNDARY)[1:]
-            if len(ends) == len(texts):
-                return stream, ends
+        if self.lines and texts and not any("\n" in text for text in texts):
+            lines = self.encode("\n".join(texts) + "\n")     # newlines make the boundaries; one look-up finds all words
+            stream = np.concatenate([[BOUNDARY], lines, [BOUNDARY]]).astype(np.uint32)
+            return stream, np.flatnonzero(stream == BOUNDARY)[1:]
         parts = self.encode_many(texts)
         ends = np.cumsum([len(part) + 1 for part in parts], dtype=np.int64)
         stream = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, np.uint32)

@@ -120,6 +120,13 @@ def test_the_interpreters_own_texts(tmp_path):
     assert "made here" in {entry.where for entry in catalogue(tmp_path)}
 
 
+def test_source_that_is_not_utf8_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "good.py").write_text("pass")
+    (tmp_path / "old.py").write_bytes(b"# \xe9")
+    monkeypatch.setattr(datasets.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    assert [source.path.name for source in get("python-source", tmp_path)["train"]] == ["good.py"]
+
+
 def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(UserError, match="Did you mean wikitext-2"):
         get("wikitext2", tmp_path)

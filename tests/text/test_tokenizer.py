@@ -268,6 +268,15 @@ def test_many_texts_of_which_one_is_long(monkeypatch):
         assert [ids.tolist() for ids in made(kind).encode_many(texts)] == wanted
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("texts", [[], [""], ["a", "", "the cat"], ["a\nthe", ""], ["a\n"], ["", ""]])
+def test_a_stream_of_texts_has_a_boundary_around_each(kind, texts):
+    stream, ends = made(kind).encode_stream(texts)
+    parts = [made(kind).encode(text).tolist() for text in texts]
+    assert stream.tolist() == [0, *(id for part in parts for id in [*part, 0])]
+    assert ends.tolist() == [sum(len(part) + 1 for part in parts[: place + 1]) for place in range(len(parts))]
+
+
 def test_the_page_tells_the_truth():
     page = (Path(__file__).parents[2] / "docs/text.md").read_text()
     (session,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
