@@ -12,7 +12,7 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.recipe import Counting
 from chainrule.run import Done
-from chainrule.train.counting import count
+from chainrule.train.counting import batches, count
 from chainrule.train.log import Log
 
 TEXTS = np.array([0, 1, 2, 3, 0, 1, 1, 2, 0], np.uint16)
@@ -74,6 +74,18 @@ def test_one_round_counts_every_target_once_however_it_is_cut():
         assert done.rounds == 1
         assert done.finished
     assert max(model.sizes) == len(TEXTS) - 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_every_target_is_read_behind_as_much_as_the_model_can_see(size):
+    model, place = Falling(), 0
+    model.reach = 3
+    for batch in batches(model, TEXTS, Counting(tokens=size)):
+        for column in batch.counted[0].nonzero()[:, 0].tolist():
+            seen = batch.tokens[0, : column + 1].tolist()[-3:]
+            assert seen == TEXTS[max(0, place - 2) : place + 1].tolist()
+            place += 1
+    assert place == len(TEXTS) - 1
 
 
 def test_memory_is_bounded_by_the_batch():
