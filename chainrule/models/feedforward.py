@@ -27,11 +27,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class FeedForwardSettings:
-    order: int = 5                  # tokens in a window and the one foretold: an answer looks order - 1 back
+    order: int = 6                  # tokens in a window and the one foretold: an answer looks order - 1 back
     layers: int = 1                 # hidden layers
     hidden: int = 512               # units in each
-    embedding: int = 128            # numbers in a token's vector
-    activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "tanh"  # g
+    embedding: int = 256            # numbers in a token's vector
+    activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "gelu"  # g; tanh is Bengio's
     tied: bool = False              # the output matrix is the embedding; where sizes differ, h is projected first
     direct: bool = False            # the output also reads the window itself, past the hidden layers
     dropout: float = 0.0            # share of numbers dropped from the window and from each hidden layer
@@ -48,7 +48,9 @@ class FeedForwardSettings:
 
 class FeedForward(WordModel):
     Settings = FeedForwardSettings
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[dict[str, Any]] = {
+        "model.dropout": 0.5, "train.order": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
+    }
 
     def __init__(self, settings: FeedForwardSettings, vocab: int):
         super().__init__()

@@ -50,6 +50,10 @@ class ElmanSettings(RecurrentSettings):
     nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # σ in h' = σ(Wh + Ux + b)
 
 
+IN_ORDER = {"train.order": "streams", "train.length": 128, "train.tokens": 4096}
+AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout": 0.4, "train.lr": 3e-3}
+
+
 class Recurrent(WordModel):
     """What the three have in common: all but the cell."""
 
@@ -85,7 +89,7 @@ class Recurrent(WordModel):
 
 class Elman(Recurrent):
     Settings = ElmanSettings
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, "model.layers": 1, "model.dropout": 0.5, "train.lr": 1e-3}
 
     def __init__(self, settings: ElmanSettings, vocab: int):
         super().__init__(settings, vocab, settings.nonlinearity)
@@ -95,7 +99,7 @@ class GRU(Recurrent):
     """Gates: reset, update."""
 
     Settings = RecurrentSettings
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, **AWD}
 
     def __init__(self, settings: RecurrentSettings, vocab: int):
         super().__init__(settings, vocab, "gru")
@@ -105,7 +109,7 @@ class LSTM(Recurrent):
     """Gates: input, forget, cell candidate, output."""
 
     Settings = RecurrentSettings
-    recipe: ClassVar[dict[str, Any]] = {}
+    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, **AWD}
 
     def __init__(self, settings: RecurrentSettings, vocab: int):
         super().__init__(settings, vocab, "lstm")

@@ -49,6 +49,8 @@ class Case:
         return model.eval()
 
 
+UNDROPPED = {"dropout": 0.0, "weight_dropout": 0.0}
+
 CASES = [
     Case("uniform"),
     Case("unigram"),
@@ -60,10 +62,13 @@ CASES = [
     Case("ngram", {"order": 3, "prune": 0.01}),
     Case("hmm", {"states": 3}, rounds=5),
     Case("hmm", {"states": 6, "successors": 2, "smoothing": 0.0}, rounds=5),
-    Case("feedforward", {"order": 3, "embedding": 8, "hidden": 16}, rounds=30),
-    Case("rnn", {"layers": 2, "hidden": 8}, rounds=30),
-    Case("gru", {"layers": 2, "hidden": 8, "start": "learned"}, rounds=30),
-    Case("lstm", {"layers": 2, "hidden": 8, "embedding": 6}, rounds=30),
+    Case("feedforward", {"order": 3, "embedding": 8, "hidden": 16, "dropout": 0.0}, rounds=30),
+    Case("feedforward", {"order": 4, "embedding": 8, "layers": 2, "direct": True, "tied": True, "dropout": 0.0}, 30),
+    Case("rnn", {"layers": 2, "hidden": 8, "dropout": 0.0}, rounds=30),
+    Case("rnn", {"nonlinearity": "relu", "hidden": 8, "tied": False, "dropout": 0.0}, rounds=30),
+    Case("rnn", {"nonlinearity": "sigmoid", "hidden": 8, "start": "learned", "dropout": 0.0}, rounds=30),
+    Case("gru", {"layers": 2, "hidden": 8, "start": "learned", **UNDROPPED}, rounds=30),
+    Case("lstm", {"layers": 2, "hidden": 8, "embedding": 6, **UNDROPPED}, rounds=30),
     Case("gpt", GPT, rounds=30),
     Case("gpt", {**GPT, "keys": 1, "window": 3, "activation": "swiglu", "positions": "relative"}, rounds=30),
     Case("gpt", {**GPT, "norm_first": False, "norm": "layer", "activation": "relu", "positions": "sinusoidal"}, 30),
