@@ -2,9 +2,10 @@
 
 from collections import Counter
 
-from chainrule.text.units.spelling import Spellings, count_words, find_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from chainrule.text.units.spelling import Spellings, count_words, find_words
 
 words = st.text(alphabet="abé\x00~漢", min_size=1, max_size=20).map(str.encode)
 texts = st.lists(words | st.sampled_from([b" ", b"\n", b"\t", b"\r\n", b"\v", b"\f"])).map(b"".join)
