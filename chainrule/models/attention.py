@@ -67,7 +67,7 @@ class Attention(nn.Module):
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
         query, key, value = (self._heads(part) for part in self.project(x).split(self.parts, -1))
         if self.norms:
-            query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)  # autocast norms in float32
+            query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
         if past is not None:
