@@ -57,7 +57,7 @@ class Gradient:
     total_tokens: int | None = None     # the end, in targets
     minutes: float | None = None        # the end, by the clock; the schedule follows the clock too
     tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: by the text
-    length: int | None = None           # tokens in a row; None: the model's context, or 256 where it has none
+    length: int | None = None           # tokens in a row; None: the model's context, or 64 where it has none
     order: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
     rows: int | None = None             # rows in one micro-batch, which changes no result; None: what memory holds
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: for hidden matrices, and adamw for the rest

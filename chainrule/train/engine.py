@@ -78,12 +78,14 @@ class Engine:
 
     def _capture(self, rows: Tensor, state: State) -> None:
         self.capture_at = math.inf
+        chance = torch.cuda.get_rng_state(rows.device)
         try:
             self.graph = Graph(self.step, rows, state)
         except RuntimeError as error:
             if self.settings.graph == "true":
                 raise
             say(f"no CUDA graph for this model, so its steps run as written: {_first_line(error)}")
+            _leave_capture(rows.device, chance)
 
     def _wait_a_little(self) -> None:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -99,13 +101,9 @@ class Graph:
     def __init__(self, step: Step, rows: Tensor, state: State):
         self.step, self.rows = step, rows.clone()
         self.state = changed(state, lambda tensor: tensor.detach().clone()) if step.carries else None
-        for group in step.optimizers.groups():
-            if "capturable" in group:
-                group["capturable"] = True
-        step.optimizers.forget_gradients()                 # so that gradients are made inside the graph
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with step.optimizers.capturable(), torch.cuda.graph(self.graph):
             totals, after = step.accumulate(self.rows, self.state)
             step.change(totals)
             self._keep(after)
@@ -121,6 +119,14 @@ class Graph:
         if self.step.carries:
             for kept, new in zip(tensors(self.state), tensors(state), strict=True):
                 kept.copy_(new)
+
+
+def _leave_capture(device: torch.device, chance: Tensor) -> None:
+    """A capture that fails leaves the generator of chance as if it went on; so take another, at the same place."""
+    torch.cuda.synchronize()
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+    torch.cuda.set_rng_state(chance, device)
 
 
 def _first_line(error: Exception) -> str:

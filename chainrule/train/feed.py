@@ -15,7 +15,7 @@ from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
 from chainrule.text.corpus import Split
 
-ROW = 256           # tokens in a row, for models without a context
+ROW = 64            # tokens in a row, for models without a context
 STEP = 1 << 14      # most targets in a step where their number is left to us
 STEPS = 64          # steps that an epoch then has at least
 ROOM = 0.25         # share of the GPU's free memory that tokens may take

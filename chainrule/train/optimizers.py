@@ -9,6 +9,7 @@ Shapes: N matrices of one shape, A x B.
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -125,6 +126,18 @@ class Optimizers:
     def forget_gradients(self) -> None:
         for optimizer in self.all:
             optimizer.zero_grad(set_to_none=True)
+
+    @contextmanager
+    def capturable(self) -> Iterator[None]:
+        """While a CUDA graph of `step` is captured. Not longer: outside one, torch warns of it."""
+        groups = [group for group in self.groups() if "capturable" in group]
+        for group in groups:
+            group["capturable"] = True
+        try:
+            yield
+        finally:
+            for group in groups:
+                group["capturable"] = False
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything they remember: weight's name/what it is -> tensor."""

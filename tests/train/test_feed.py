@@ -45,7 +45,7 @@ def test_only_streams_go_on_and_each_epoch_begins_afresh():
         ({"tokens": 70, "length": 8}, None, 8, 8),
         ({"length": 4}, None, 3, 4),            # 999 targets: at least 64 steps in an epoch
         ({}, 3, 5, 3),
-        ({}, None, 1, 256),
+        ({}, None, 1, 64),
         ({"tokens": 256}, 32, 8, 32),
     ],
 )

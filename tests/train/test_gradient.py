@@ -395,12 +395,14 @@ class Gpu:
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+        monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
+        monkeypatch.setattr(engine, "_leave_capture", lambda *words: None)
         monkeypatch.setattr(torch, "compile", lambda nats: "compiled")
         monkeypatch.setattr(engine.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(engine, "Graph", self.capture)
         self.engine = engine.Engine(step, Gradient(**given), lambda seconds: left)
         for _ in range(30):
-            self.engine.take(None, None)
+            self.engine.take(torch.zeros(1), None)
 
     def take(self, rows, state):
         self.now += self.seconds
@@ -441,4 +443,4 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
     for name in ("graph", "compile"):
         gpu.engine.settings = Gradient(**{name: "true"})
         with pytest.raises(RuntimeError):
-            gpu.engine._capture(None, None) if name == "graph" else gpu.engine._compile(None, None)
+            gpu.engine._capture(torch.zeros(1), None) if name == "graph" else gpu.engine._compile(None, None)

@@ -112,6 +112,13 @@ def test_a_rate_that_is_a_tensor_is_changed_in_place(monkeypatch):
     assert all(one is other["lr"] and float(one) == 0.25 for one, other in zip(rates, made.groups()))
 
 
+def test_optimizers_are_capturable_only_while_they_are_captured():
+    made = Optimizers(net(), 7, Gradient())
+    with made.capturable():
+        assert all(group["capturable"] for group in made.groups())
+    assert not any(group["capturable"] for group in made.groups())
+
+
 def test_sgd_with_momentum_is_velocity_then_parameters():
     model = net()
     made = Optimizers(model, 7, Gradient(optimizer="sgd", lr=0.1, momentum=0.9))

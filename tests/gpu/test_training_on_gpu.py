@@ -1,0 +1,203 @@
+"""Training on a GPU: graphs take the same steps, tokens lie on the card, what fails there is said."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.testing import assert_close
+from train.small import Net, corpus, net, walk
+
+from chainrule.recipe import Gradient
+from chainrule.train import feed as feeding
+from chainrule.train.gradient import Diverged, Training
+from chainrule.train.log import Log
+from chainrule.train.optimizers import Muon, newton_schulz
+from chainrule.train.stop import Stop
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def _full_precision():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def train(model, text=None, **given):
+    settings = {"tokens": 256, "length": 16, "lr": 0.01, "steps": 60, "precision": "float32", "compile": "false"}
+    training = Training(model.to(GPU), text or corpus(walk(4001)), Gradient(**settings | given), Log())
+    training.begin()
+    assert training.run(Stop())
+    return training
+
+
+def losses(training):
+    return [record["nats_per_token"] for record in training.log.records if record["event"] == "step"]
+
+
+OPTIMIZERS = [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "momentum": 0.9, "lr": 0.3}]
+
+
+@pytest.mark.parametrize("order", ["windows", "streams"])
+@pytest.mark.parametrize("given", OPTIMIZERS, ids=["adamw", "muon", "sgd"])
+def test_a_graph_takes_the_steps_that_it_captured(order, given):
+    given = given | {"order": order, "rows": 5}            # micro-batches too; streams begin anew at steps 15, 30, …
+    eager, graphed = train(net(), graph="false", **given), train(net(), graph="true", **given)
+    assert eager.engine.graph is None
+    assert graphed.engine.graph is not None
+    assert_close(torch.tensor(losses(graphed)), torch.tensor(losses(eager)), rtol=0.02, atol=0.02)
+    for one, other in zip(eager.model.parameters(), graphed.model.parameters()):
+        assert_close(one, other, rtol=0.05, atol=0.02)
+
+
+def test_a_graph_drops_anew_at_every_step():
+    training = train(net(dropout=0.5), graph="true", lr=1e-9, steps=40)
+    told = losses(training)[20:]
+    assert len(set(told)) == len(told)
+
+
+def test_short_steps_become_a_graph_by_themselves():
+    training = train(net(), graph="auto")
+    assert training.engine.graph is not None
+
+
+class Waiting(Net):
+    """Waits for the GPU in every step, which no graph can."""
+
+    def nats(self, batch, state=None):
+        nats, count, state = super().nats(batch, state)
+        return nats * (1.0 if float(count) else 0.0), count, state
+
+
+def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys):
+    torch.manual_seed(1)
+    model = Waiting()
+    model.dropout.p = 0.2                                  # and its chance goes on
+    training = train(model, graph="auto")
+    assert training.engine.graph is None
+    assert "no CUDA graph for this model" in capsys.readouterr().err
+    assert losses(training)[-1] < 1.3
+
+
+def test_tokens_lie_on_the_card_and_rows_are_the_same_there(monkeypatch):
+    text = corpus(walk(4001))
+    order = train(net(), text, steps=1).feed.order
+    resident = feeding.Feed(order, GPU)
+    assert resident.tokens is not None
+    assert resident.tokens.is_cuda
+    monkeypatch.setattr(feeding, "ROOM", 0.0)
+    other = feeding.Feed(order, GPU)
+    assert other.tokens is None
+    for step in (0, 14, 15, 40):
+        assert torch.equal(resident.rows(step), other.rows(step))
+        assert torch.equal(resident.rows(step)[:, 1:].cpu(), order.at(step).targets)
+
+
+def test_bfloat16_is_chosen_by_itself_and_learns():
+    training = train(net(width=32), precision="auto", steps=150)
+    assert training.precision.dtype == torch.bfloat16
+    assert all(parameter.dtype == torch.float32 for parameter in training.model.parameters())
+    assert losses(training)[-1] < 1.0
+
+
+def test_a_gpu_learns_what_a_cpu_learns():
+    there = train(net(), steps=20, graph="false")
+    here = Training(net(), corpus(walk(4001)), there.settings, Log())
+    here.begin()
+    here.run(Stop())
+    assert_close(torch.tensor(losses(there)), torch.tensor(losses(here)), rtol=1e-3, atol=1e-3)
+
+
+def test_muon_in_bfloat16_is_torchs():
+    torch.manual_seed(1)
+    ours = [torch.nn.Parameter(torch.randn(64, 32, device=GPU)) for _ in range(3)]
+    theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    assert newton_schulz(torch.stack(ours).detach()).dtype == torch.bfloat16
+    mine = Muon(ours, torch.tensor(0.02, device=GPU))
+    judge = torch.optim.Muon(theirs, 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for one, other in zip(ours, theirs):
+        one.grad = torch.randn_like(one)
+        other.grad = one.grad.clone()
+    mine.step()
+    judge.step()
+    for one, other in zip(ours, theirs):
+        assert_close(one, other, rtol=0, atol=2e-3)
+
+
+class Large(Net):
+    """Needs a gigabyte for each row."""
+
+    def nats(self, batch, state=None):
+        held = [torch.empty(1 << 30, dtype=torch.uint8, device=GPU) for _ in batch.tokens]
+        result = super().nats(batch, state)
+        del held
+        return result
+
+
+def test_memory_that_runs_out_halves_the_micro_batch(capsys):
+    total = torch.cuda.get_device_properties(GPU).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 5.5 * 2**30) / total)
+    try:
+        training = train(Large(), steps=3)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+    assert training.step.rows == 4
+    assert "out of memory: from here on 4 rows at a time" in capsys.readouterr().err
+
+
+class Breaking(Net):
+    def nats(self, batch, state=None):
+        nats, count, state = super().nats(batch, state)
+        return nats + 0 * (self.out.weight.sum() * 0).sqrt(), count, state
+
+
+@pytest.mark.parametrize("graph", ["true", "false"])
+def test_a_gradient_that_is_not_finite_is_named_though_nobody_waited_for_it(graph):
+    with pytest.raises(Diverged, match=r"step 1: the gradient of out\.weight is not finite"):
+        train(Breaking(), graph=graph)
+
+
+def test_training_goes_on_from_a_checkpoint_on_a_gpu(tmp_path):
+    from chainrule.train.checkpoint import Checkpoint
+    from chainrule.train.resume import pack, unpack
+
+    def make():
+        settings = Gradient(tokens=256, length=16, steps=40, lr=0.01, precision="float32", optimizer="muon",
+                            order="streams", graph="true", compile="false")
+        training = Training(net(dropout=0.2).to(GPU), corpus(walk(4001)), settings, Log())
+        training.begin()
+        return training
+
+    whole = make()
+    for _ in range(25):
+        whole.one_step()
+    facts, parts = pack(whole)
+    tensors = {f"{part}/{name}": tensor.cpu().clone() for part, some in parts.items() for name, tensor in some.items()}
+    again = make()
+    unpack(again, Checkpoint(tmp_path, facts, tensors))
+    for training in (whole, again):
+        for _ in range(12):
+            training.one_step()
+    assert again.number == whole.number == 37
+    nats = [training.step.read().nats for training in (whole, again)]
+    assert nats[0] == pytest.approx(nats[1], rel=0.02)
+
+
+def test_compiling_is_the_same_descent():
+    plain, compiled = train(net(), steps=10), train(net(), steps=10, compile="true")
+    assert compiled.step.nats is not compiled.model.nats
+    assert_close(torch.tensor(losses(compiled)), torch.tensor(losses(plain)), rtol=1e-3, atol=1e-3)
+
+
+def test_the_share_of_the_peak_is_told():
+    training = train(net(), precision="bfloat16")
+    record = next(record for record in reversed(training.log.records) if record["event"] == "step")
+    known = training.meter.peak is not None
+    assert (record["share_of_peak"] is not None) == known
+    assert isinstance(SimpleNamespace(**record).tokens_per_second, int)
