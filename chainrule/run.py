@@ -146,6 +146,11 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str, Any] | None:
     """What recipe.json of an earlier run by the same recipe says, or None where `path` is free to be written to."""
+    near = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if near.is_dir() and not os.access(near, os.W_OK | os.X_OK):
+        raise UserError(f"{near} may not be written to. Choose another folder.")
+    if near != path and not near.is_dir():
+        raise UserError(f"{near} is a file, so {path} cannot be made. Choose another folder.")
     if not path.exists():
         return None
     if not path.is_dir():

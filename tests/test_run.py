@@ -134,6 +134,13 @@ def test_a_new_or_empty_place_is_free(tmp_path):
     assert run.look_before_writing(tmp_path, recipe_for(), False) is None
 
 
+def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    assert "is a file, so" in one_line(run.look_before_writing, tmp_path / "file" / "run", recipe_for(), False)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # the tests may run as root, who may all
+    assert "may not be written to" in one_line(run.look_before_writing, tmp_path / "a" / "b", recipe_for(), False)
+
+
 def test_what_a_killed_process_left_over_is_no_obstacle(tmp_path):
     (tmp_path / f".{MODEL}.abc.aside").touch()
     assert run.look_before_writing(tmp_path, recipe_for(), False) is None
