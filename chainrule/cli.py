@@ -195,7 +195,7 @@ def parse(words: list[str]) -> Namespace:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Until the end of the block: libraries that are interrupted while they are imported swallow it and stay half made."""
+    """Until the end of the block: a library interrupted while it is imported may swallow that and stay half made."""
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:

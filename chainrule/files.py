@@ -26,7 +26,8 @@ def write_aside(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise UserError(f"no room to write {path}: {error.strerror}. Earlier files are untouched; free some space and run again.") from error
+            cure = "Earlier files are untouched; free some space and run again."
+            raise UserError(f"no room to write {path}: {error.strerror}. {cure}") from error
         raise
     finally:
         aside.unlink(missing_ok=True)

@@ -69,7 +69,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        """`loss` of a batch, and the state it leaves behind: what training goes down. A large vocabulary overrides it."""
+        """`loss` of a batch, and the state it leaves: what training goes down. Large vocabularies override it."""
         return *loss(self(batch), batch), None
 
 
@@ -89,7 +89,7 @@ class LanguageModel(Model):
         raise NotImplementedError
 
     def score(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, T): log p of targets[:, t] once tokens[:, t] has been read. A kind that can look up only what is asked overrides it."""
+        """(B, T): log p of targets[:, t] once tokens[:, t] has been read; a kind that can look it up overrides this."""
         logits, state = self.step(tokens, state)
         return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
 
@@ -106,7 +106,7 @@ class LanguageModel(Model):
 class Statistics(Protocol):
     """What counting collects: it adds, over batches and over ranks."""
 
-    nats: float                                      # -log p of what was read, under the model that read it; nan where unknown
+    nats: float                                      # -log p of what was read, by the model that read it; nan: unknown
 
     def __add__(self, other: Self) -> Self: ...
 

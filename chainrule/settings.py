@@ -1,4 +1,4 @@
-"""Settings are fields of frozen dataclasses, each written once: name, type, default, and its meaning as the comment behind it.
+"""Settings are fields of frozen dataclasses, each written once: name, type, default, and behind it its meaning.
 
     order: int = 5    # tokens in one gram: the word and the order - 1 before it
 
