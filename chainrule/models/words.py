@@ -20,7 +20,7 @@ class Words(nn.Module):
         self.dropout = dropout            # share of words that read as 0 while learning
         self.embedding = nn.Parameter(torch.empty(vocab, size).uniform_(-0.1, 0.1))
         self.project = nn.Linear(hidden, size, bias=False) if tied and hidden != size else None
-        self.output = None if tied else nn.Parameter(torch.empty(vocab, hidden).uniform_(-0.1, 0.1))
+        self.output = None if tied else nn.Linear(hidden, vocab, bias=False)
         self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Words(nn.Module):
 
     @property
     def _matrix(self) -> Tensor:
-        return self.embedding if self.output is None else self.output
+        return self.embedding if self.output is None else self.output.weight
 
     def _projected(self, hidden: Tensor) -> Tensor:
         return hidden if self.project is None else self.project(hidden)

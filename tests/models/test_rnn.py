@@ -1,7 +1,10 @@
 """Recurrent language models: a net made by hand, what can be watched, what is dropped, tied and carried."""
 
 import math
+import re
+import tomllib
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +12,15 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, loss, taps, watch
+from chainrule.models import build, model_class
+from chainrule.models import kind as kind_of
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
+from chainrule.recipe import make_recipe
+from chainrule.settings import flatten, meanings
 from chainrule.settings import make as make_settings
-from chainrule.settings import meanings
 
+ROOT = Path(__file__).parents[2]
 VOCAB = 11
 KINDS = {"rnn": Elman, "gru": GRU, "lstm": LSTM}
 GATES = {"rnn": 0, "gru": 2, "lstm": 4}
@@ -44,7 +51,7 @@ def test_a_net_of_three_units_made_by_hand_keeps_a_binary_rhythm():
         U.copy_(torch.tensor([[1.0], [0.0], [0.0]]))
         W.copy_(torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]))
         b_U.zero_(), b_W.zero_()
-        model.words.output.copy_(torch.tensor([[0.0, 0, 0], [0, 0, 10]]))
+        model.words.output.weight.copy_(torch.tensor([[0.0, 0, 0], [0, 0, 10]]))
         model.words.bias.copy_(torch.tensor([0.0, -5]))
     rhythm = torch.tensor([[1, 0, 0, 1, 0, 0, 1, 0, 0, 1]])
     with watch(model, "hidden") as seen:
@@ -57,7 +64,7 @@ def test_a_net_of_three_units_made_by_hand_keeps_a_binary_rhythm():
 
 def test_an_elman_network_that_reads_one_token_is_a_feed_forward_net():
     recurrent = Elman(ElmanSettings(layers=1, hidden=8, embedding=6, tied=False), VOCAB)
-    plain = FeedForward(FeedForwardSettings(order=2, hidden=8, embedding=6), VOCAB)
+    plain = FeedForward(FeedForwardSettings(order=2, hidden=8, embedding=6, activation="tanh"), VOCAB)
     U, _, b_U, b_W = recurrent.stack.layers[0].held.all_weights[0]
     plain.words.load_state_dict(recurrent.words.state_dict())
     plain.layers[0].load_state_dict({"weight": U, "bias": b_U + b_W})
@@ -200,3 +207,18 @@ def test_every_setting_has_a_meaning(settings):
     says = meanings(settings)
     assert says.keys() == {field.name for field in fields(settings)}
     assert all(says.values())
+
+
+def test_the_code_on_the_page_runs():
+    page = (ROOT / "docs/recurrent.md").read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(code, "docs/recurrent.md", "exec"), {})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_recipe_can_be_followed(path):
+    given = flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    name = given.pop("kind")
+    made = make_recipe(name, model_class(name), given, kind_of(name).preset)
+    with torch.device("meta"):
+        build(name, made.model, 100)
