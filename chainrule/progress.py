@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
@@ -29,7 +29,9 @@ def say(line: str) -> None:
 
 
 class Bar:
-    """Work under way: `advance(amount, note)` as it goes on."""
+    """Work under way: `advance(amount, note)` as it goes on. Of bars within bars a terminal shows the first."""
+
+    shown: ClassVar["Bar | None"] = None
 
     def __init__(self, title: str, total: float | None, unit: str):
         self.title, self.total, self.unit = title, total, unit
@@ -43,6 +45,8 @@ class Bar:
         self.note = note or self.note
         now = time.monotonic()
         if _quiet or now - self.began < PATIENCE:
+            return
+        if Bar.shown not in (None, self):
             return
         if sys.stderr.isatty():
             self._draw()
@@ -61,16 +65,18 @@ class Bar:
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
+            Bar.shown = None
 
     def _draw(self) -> None:
         if self._live is None:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}"), TimeRemainingColumn())
-            self._live = Progress(*columns, console=Console(stderr=True), transient=True)
+            words = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[line]}")
+            self._live = Progress(*words, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
             self._task = self._live.add_task(self.title, total=self.total, line="")
             self._live.start()
+            Bar.shown = self
         rate = self.done / max(time.monotonic() - self.began, 1e-9)
         line = f"{short(rate)} {self.unit}/s {self.note}"
         self._live.update(self._task, completed=self.done, line=line)

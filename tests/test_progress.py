@@ -96,6 +96,21 @@ def test_a_terminal_shows_a_bar_that_goes_away(clock: Clock, monkeypatch: pytest
     assert "\x1b[2K" in terminal.getvalue()
 
 
+def test_of_bars_within_bars_a_terminal_shows_the_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(progress.sys, "stderr", terminal)
+    for _ in range(2):
+        with bar("training", 10, "tokens") as advance:
+            clock.now += 3
+            advance(5)
+            with bar("scoring", 10, "tokens") as further:
+                clock.now += 3
+                further(5)
+    assert terminal.getvalue().count("training") >= 2
+    assert "scoring" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     ("number", "wanted"), [(0, "0"), (999, "999"), (1234, "1.2k"), (1_234_567, "1.2M"), (2e9, "2.0G"), (-5e6, "-5.0M")]
 )

@@ -6,7 +6,7 @@ import torch
 
 from chainrule.errors import UserError
 from chainrule.models import KINDS, build, kind, model_class
-from chainrule.recipe import TRAIN, Text, make_recipe
+from chainrule.recipe import TRAIN, Gradient, Text, make_recipe
 from chainrule.settings import meanings
 
 
@@ -81,3 +81,37 @@ def test_an_unknown_kind_names_the_nearest_or_all() -> None:
         kind("ngrma")
     with pytest.raises(UserError, match="Known: uniform, unigram"):
         model_class("zzz")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"steps": 5, "minutes": 1.0}, r"train\.steps and train\.minutes: training has one end"),
+        ({"steps": 0}, r"train\.steps=0: it is 1 or more"),
+        ({"epochs": 0.0}, r"train\.epochs=0: it is more than 0"),
+        ({"lr": float("inf")}, r"train\.lr=inf"),
+        ({"clip": -1.0}, r"train\.clip=-1: it is 0 or more"),
+        ({"warmup": 1.5}, r"train\.warmup=1.5: it is a share"),
+        ({"betas": (0.9,)}, r"train\.betas=0.9: two numbers"),
+        ({"optimizer": "sgd", "momentum": 1.0}, r"train\.momentum=1: it is from 0"),
+        ({"momentum": 0.9}, "adamw has train.betas"),
+        ({"rest_lr": 0.1}, r"train\.rest_lr is for muon"),
+        ({"patience": 2, "evaluate": 0.0}, r"train\.patience needs looks"),
+    ],
+)
+def test_settings_of_descent_that_make_no_sense_are_refused(given, line) -> None:
+    with pytest.raises(UserError, match=line):
+        Gradient(**given)
+
+
+def test_a_budget_takes_the_place_of_any_other() -> None:
+    made = recipe({"train.minutes": 2}, {"train.epochs": 40}, "lstm")
+    assert made.train.budget == ("minutes", 2)
+    assert recipe({}, {"train.epochs": 40}, "lstm").train.budget == ("epochs", 40)
+    assert recipe({"train.lr": 1}, {"train.epochs": 40}, "lstm").train.budget == ("epochs", 40)
+    assert Gradient().budget == ("epochs", 10)
+
+
+def test_true_and_false_of_a_file_are_words_where_there_is_a_third() -> None:
+    assert recipe({"train.compile": True}, name="lstm").train.compile == "true"
+    assert recipe({"train.graph": "auto"}, name="lstm").train.graph == "auto"

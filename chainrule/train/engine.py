@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule.errors import UserError
 from chainrule.model import State, changed, tensors
 from chainrule.progress import say
 from chainrule.recipe import Gradient
@@ -72,7 +73,7 @@ class Engine:
             self.step.accumulate(rows, state)
         except Exception as error:
             if self.settings.compile == "true":
-                raise
+                raise UserError(f"train.compile=true: torch.compile cannot do this: {_first_line(error)}") from error
             say(f"torch.compile cannot do this model here, so it runs as written: {_first_line(error)}")
             self.step.nats = self.step.model.nats
 
@@ -83,7 +84,7 @@ class Engine:
             self.graph = Graph(self.step, rows, state)
         except RuntimeError as error:
             if self.settings.graph == "true":
-                raise
+                raise UserError(f"train.graph=true: this model cannot be captured: {_first_line(error)}") from error
             say(f"no CUDA graph for this model, so its steps run as written: {_first_line(error)}")
             _leave_capture(rows.device, chance)
 

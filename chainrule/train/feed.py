@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
 from chainrule.text.corpus import Split
@@ -59,8 +60,12 @@ def make_feed(split: Split, settings: Gradient, context: int | None, device: tor
 
 
 def _rows(tokens: int | None, length: int, text: int) -> int:
-    if tokens is None:
-        return max(1, min(STEP, text // STEPS) // length)
+    few = max(1, min(STEP, text // STEPS) // length)
+    if tokens is None or length > text:      # a text shorter than a row is refused with its rows
+        return few
+    if tokens > text:
+        say(f"the text is shorter than one step of {tokens} tokens, so a step has {few * length}.")
+        return few
     if tokens < length:
         raise UserError(f"train.tokens={tokens} is less than one row of {length} tokens. Raise it, or shorten rows.")
     return tokens // length

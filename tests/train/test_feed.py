@@ -58,6 +58,13 @@ def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
     assert make_feed(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
 
 
+@pytest.mark.parametrize("order", ["windows", "streams"])
+def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
+    feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, order=order), None, CPU)
+    assert feed.order.rows == 3
+    assert "shorter than one step of 4096 tokens, so a step has 12" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "context", "line"),
     [

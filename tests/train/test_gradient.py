@@ -1,6 +1,7 @@
 """Descent on a small network: exact sums, carried states, looks, budgets, and what may go wrong."""
 
 import math
+import threading
 import time
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from chainrule.run import Done
 from chainrule.train import engine, meter
 from chainrule.train.gradient import Diverged, Training, descend
 from chainrule.train.log import Log
+from chainrule.train.precision import choose_precision
 from chainrule.train.probe import gradients_by_time
 from chainrule.use.evaluate import evaluate
 
@@ -442,5 +444,28 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
     assert "torch.compile cannot do this model here" in capsys.readouterr().err
     for name in ("graph", "compile"):
         gpu.engine.settings = Gradient(**{name: "true"})
-        with pytest.raises(RuntimeError):
+        with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
             gpu.engine._capture(torch.zeros(1), None) if name == "graph" else gpu.engine._compile(None, None)
+
+
+def test_outside_the_main_thread_nobody_listens_for_signals():
+    done = []
+    thread = threading.Thread(target=lambda: done.append(train(net(), steps=2)))
+    thread.start()
+    thread.join()
+    assert done[0].finished
+
+
+@pytest.mark.parametrize(
+    ("name", "bfloat16", "wanted", "why"),
+    [
+        ("auto", True, torch.bfloat16, "weights and sums stay in float32"),
+        ("auto", False, torch.float32, "this GPU has no bfloat16"),
+        ("float32", True, torch.float32, "as asked"),
+    ],
+)
+def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, wanted, why):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16)
+    chosen = choose_precision(name, torch.device("cuda"))
+    assert chosen.dtype == wanted
+    assert str(chosen).endswith(f"({why})")

@@ -1,0 +1,32 @@
+"""Networks from the command line: a text in, a model out."""
+
+
+def test_a_network_is_trained_from_the_command_line(chainrule, book):
+    words = ["train", book, "--kind", "lstm", "text.tokenizer=characters", "model.hidden=16", "train.lr=0.03"]
+    answer = chainrule(*words, "train.steps=30", "--out", "runs/lstm", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["finished"]
+    assert answer.json["bits_per_byte"] < 6
+    assert chainrule("sample", "runs/lstm", "--tokens", 5).code == 0
+
+
+def test_minutes_are_a_budget(chainrule, book, complaint):
+    words = ["train", book, "text.tokenizer=characters", "--minutes", "0.01"]
+    assert chainrule(*words, "--kind", "lstm", "model.hidden=8", "--out", "runs/lstm").code == 0
+    assert "unknown setting train.minutes" in complaint(*words, "--kind", "ngram")
+    assert "training has one end" in complaint(*words, "--kind", "gru", "train.steps=5")
+
+
+def test_minutes_take_the_place_of_the_budget_of_a_recipe(chainrule, book, tmp_path):
+    (tmp_path / "r.toml").write_text('kind = "lstm"\n[train]\nsteps = 1000000\ncompile = false\n[model]\nhidden = 8\n')
+    answer = chainrule("train", book, "--recipe", "r.toml", "text.tokenizer=characters", "--minutes", "0.01")
+    assert answer.code == 0, answer.err
+
+
+def test_a_context_longer_than_the_text_is_one_line(chainrule, book):
+    words = ["train", book, "text.tokenizer=characters", "--json"]
+    for given in (["lstm", "train.length=100000"], ["gpt", "model.size=tiny", "model.context=50000"]):
+        answer = chainrule(*words, "--kind", *given)
+        assert answer.code == 2
+        (line,) = answer.err.splitlines()
+        assert "the text is shorter than the context" in line
