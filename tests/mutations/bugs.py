@@ -6,6 +6,9 @@ LAWS = "tests/contract/test_laws.py"
 GPT = "gpt layers=2 width=16 heads=2 context=16"
 SCORE, DIE, SAMPLE, EVALUATE = (f"tests/test_{name}.py" for name in ("score", "die", "sample", "evaluate"))
 
+DESCENT = "tests/train/test_gradient.py"
+KILLED = "tests/train/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
+
 
 @dataclass(frozen=True)
 class Bug:
@@ -299,5 +302,68 @@ BUGS = [
         "flops += attention_flops(recipe.model, length)",
         "flops += 0",
         ("tests/test_plan.py::test_a_token_costs_six_flops_a_weight_and_the_keys_it_sees",),
+    ),
+    Bug(
+        "a step is a sum of means",
+        "chainrule/train/step.py",
+        "            nats.backward()\n",
+        "            (nats / count).backward()\n",
+        (f"{DESCENT}::test_cutting_a_step_into_micro_batches_changes_nothing[3-windows]",),
+    ),
+    Bug(
+        "the gradient goes back through all streams",
+        "chainrule/train/step.py",
+        "states.append(changed(after, Tensor.detach))",
+        "states.append(after)",
+        (f"{DESCENT}::test_streams_carry_their_state_on_and_cut_the_gradient",),
+    ),
+    Bug(
+        "a look at the validation text draws from the dropout's chance",
+        "chainrule/train/validation.py",
+        "        self.model.eval()\n",
+        "",
+        (f"{DESCENT}::test_looking_changes_nothing_that_is_learned",),
+    ),
+    Bug(
+        "the last weights are kept, not the best",
+        "chainrule/train/validation.py",
+        "tensor.copy_(self.best[name])",
+        "tensor.copy_(tensor)",
+        (f"{DESCENT}::test_the_model_that_is_left_is_the_best_that_was_looked_at",),
+    ),
+    Bug(
+        "Muon leaves out Nesterov's step ahead",
+        "chainrule/train/optimizers.py",
+        "directions = torch._foreach_lerp(gradients, velocities, momentum)",
+        "directions = velocities",
+        ("tests/train/test_optimizers.py::test_muon_in_stacks_is_torchs_muon",),
+    ),
+    Bug(
+        "dropout begins anew after a kill",
+        "chainrule/train/resume.py",
+        '    _set_chance(checkpoint.part("chance"), device)\n',
+        "",
+        (f"{KILLED}[{{}}]",),
+    ),
+    Bug(
+        "the optimizer forgets after a kill",
+        "chainrule/train/resume.py",
+        '    training.optimizers.load(checkpoint.part("optimizer"))\n',
+        "",
+        (f"{KILLED}[{{}}]",),
+    ),
+    Bug(
+        "streams begin anew after a kill",
+        "chainrule/train/resume.py",
+        'training.state = _state(training, checkpoint.part("state"))',
+        "training.state = None",
+        (f"{KILLED}[{{'train.order': 'streams', 'train.optimizer': 'muon'}}]",),
+    ),
+    Bug(
+        "a damaged checkpoint is believed",
+        "chainrule/train/checkpoint.py",
+        '"sha256": sha256(path)}:',
+        '"sha256": seal["sha256"]}:',
+        ("tests/train/test_resume.py::test_a_damaged_checkpoint_is_found_and_the_one_before_it_used[flip]",),
     ),
 ]
