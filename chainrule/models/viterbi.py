@@ -2,9 +2,9 @@
 
     δ_s(1) = π_s b_{s,x1}        δ_s(t) = b_{s,xt} max_{s'} a_{s',s} δ_{s'}(t-1)        Δ_s(t) = the s' that won
 
-Only δ is kept: Δ is found again on the way back, along the chosen path alone. `best_paths` searches in float32, where
-torch has a fused max-times product, and proves each choice by its margin over the second best, which must exceed every
-rounding error so far; texts with a choice in doubt, and models float32 cannot hold, are searched in float64 logarithms.
+Only δ is kept: Δ is found again on the way back, along the chosen path alone. `best_paths` searches with torch's fused
+max-times product in float32 and proves each choice by its margin over the second best, which must exceed all rounding
+so far. Texts with a choice in doubt are searched in float64; ties, and models float32 cannot hold, in logarithms.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """
@@ -20,18 +20,17 @@ from chainrule.models.trellis import TINY, Packed, beginnings, emissions_of, pac
 STEP = 1 << 16              # numbers of one time step of a block of texts: what the float32 search is fastest with
 TILE = 1 << 19               # numbers of a tile of the float64 search: 4 MB
 SPREAD = 35.0                # nats between the largest and the least a_{s',s} that float32 can search, see `_fits`
-ROUNDING = 10 * 2.0**-24     # relative error of a ratio of two δ, for each time step: five roundings in either
+ROUNDINGS = 5                # in a δ for each time step, each of at most eps / 2; a ratio of two has both their errors
 
 
 def best_paths(
     tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The likeliest states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
-    paths, doubtful = torch.zeros_like(tokens), real
-    if _fits(transition):
-        doubtful = torch.zeros_like(real)
-        for packed in pack(tokens, real, len(initial), STEP):
-            chosen, doubts = _quick_paths(packed, initial, transition, emission)
+    paths, doubtful = torch.zeros_like(tokens), real.clone()
+    for dtype in (torch.float32, torch.float64) if _fits(transition) else ():
+        for packed in pack(tokens, doubtful, len(initial), STEP):
+            chosen, doubts = _quick_paths(packed, initial, transition, emission, dtype)
             paths.view(-1)[packed.places] = chosen
             doubtful.view(-1)[packed.places] = doubts[packed.texts]
     for packed in pack(tokens, doubtful, len(initial)):
@@ -93,38 +92,52 @@ def _fits(transition: Tensor) -> bool:
     return transition.device.type == "cpu" and least > 0 and math.log(most / least) < SPREAD
 
 
-def _quick_paths(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
-    """(M,) by float32, and for which texts (N,) some choice was nearer than rounding can tell."""
-    deltas, quick = _quick_messages(packed, initial, transition, emission), transition.float()
+def _quick_paths(
+    packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """(M,) by products in `dtype`, and for which texts (N,) some choice was nearer than rounding can tell."""
+    deltas, quick = _quick_messages(packed, initial, transition, emission, dtype), transition.to(dtype)
     states = len(quick)
-    numbers = torch.arange(states, 2 * states, dtype=torch.float32)
-    totals, chosen = numbers.new_empty(len(packed.tokens)), packed.tokens[:0]
+    numbers = torch.arange(states, 2 * states, dtype=dtype)
+    totals, chosen, room = numbers.new_empty(len(packed.tokens)), packed.tokens[:0], torch.empty_like(deltas[0])
     for time, here in reversed(list(enumerate(packed.steps))):
         delta = deltas.pop()
-        delta[:, : len(chosen)].mul_(quick.index_select(1, chosen))
-        bound = delta.amax(0).mul_(1 - ROUNDING * (time + 2))
-        near = torch.ge(delta, bound, out=torch.empty_like(delta))
+        delta[:, : len(chosen)].mul_(_columns(quick, chosen, room))
+        bound = delta.amax(0).mul_(1 - ROUNDINGS * torch.finfo(dtype).eps * (time + 2))
+        near = torch.ge(delta, bound, out=_shaped(room, delta.shape[1]))
         torch.mv(near.T, numbers, out=totals[here])    # the number of the best, if no other is near; else 2 S or more
         chosen = totals[here].long().sub_(states).clamp_(max=states - 1)
     doubtful = torch.zeros(packed.widths[0], dtype=torch.bool)
     return totals.long().sub_(states), doubtful.index_fill_(0, packed.texts[totals >= 2 * states], True)
 
 
-def _quick_messages(packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
-    """δ (S, n) of each time step in float32, scaled to a maximum of one; zeros from an impossible token on."""
+def _quick_messages(
+    packed: Packed, initial: Tensor, transition: Tensor, emission: Tensor, dtype: torch.dtype
+) -> list[Tensor]:
+    """δ (S, n) of each time step, every text scaled to a maximum of one; zeros from an impossible token on."""
     table, tokens = emissions_of(packed.tokens, emission)
     symbols = (table / table.amax(1, keepdim=True).clamp_min(TINY)).T
-    quick, into = symbols.float().contiguous(), _sparse(transition.T.float())
-    deltas = [_scaled(initial[:, None] * symbols[:, tokens[packed.steps[0]]]).float()]
+    quick, into = symbols.to(dtype).contiguous(), _sparse(transition.T.to(dtype))
+    deltas = [_scaled(initial[:, None] * symbols[:, tokens[packed.steps[0]]]).to(dtype)]
+    room = torch.empty_like(deltas[0])
     for here, width in zip(packed.steps[1:], packed.widths[1:]):
         arrived = torch.sparse.mm(into, deltas[-1][:, :width].contiguous(), "amax")     # max_{s'} a_{s',s} δ_{s'}
-        deltas.append(_scaled(arrived.mul_(quick.index_select(1, tokens[here]))))
+        deltas.append(_scaled(arrived.mul_(_columns(quick, tokens[here], room))))
     return deltas
 
 
 def _scaled(delta: Tensor) -> Tensor:
     """In place; what is too small to matter becomes zero, since arithmetic on denormal numbers is slow."""
     return torch.threshold_(delta.mul_(delta.amax(0).clamp_min_(1e-37).reciprocal_()), 1e-30, 0.0)
+
+
+def _columns(table: Tensor, numbers: Tensor, room: Tensor) -> Tensor:
+    """table[:, numbers], written into room (S, N), since fresh memory costs more than the copying."""
+    return torch.index_select(table, 1, numbers, out=_shaped(room, len(numbers)))
+
+
+def _shaped(room: Tensor, width: int) -> Tensor:
+    return room.view(-1)[: len(room) * width].view(len(room), width)
 
 
 def _sparse(matrix: Tensor) -> Tensor:

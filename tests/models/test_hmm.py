@@ -462,8 +462,8 @@ def test_the_quick_search_finds_what_the_careful_one_finds(seed: int, states: in
     for packed in trellis.pack(rows, real, states):
         tables = model.initial, model.transition, model.emission
         careful = viterbi._careful_paths(packed, *tables)
-        quick, doubtful = viterbi._quick_paths(packed, *tables)
-        if viterbi._fits(model.transition):
+        for dtype in (torch.float32, torch.float64) if viterbi._fits(model.transition) else ():
+            quick, doubtful = viterbi._quick_paths(packed, *tables, dtype)
             sure = ~doubtful[packed.texts]
             assert torch.equal(quick[sure], careful[sure])
 
@@ -471,7 +471,9 @@ def test_the_quick_search_finds_what_the_careful_one_finds(seed: int, states: in
 def test_a_tie_is_in_doubt_and_then_searched_with_care() -> None:
     model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]])
     packed = next(trellis.pack(torch.tensor([[1, 1, 1]]), torch.ones(1, 3, dtype=torch.bool), 2))
-    assert viterbi._quick_paths(packed, model.initial, model.transition, model.emission)[1].tolist() == [True]
+    for dtype in (torch.float32, torch.float64):
+        _, doubtful = viterbi._quick_paths(packed, model.initial, model.transition, model.emission, dtype)
+        assert doubtful.tolist() == [True]
     assert float(model.viterbi(torch.tensor([[1, 1, 1]]))[1]) == pytest.approx(6 * math.log(0.5))
 
 
