@@ -82,6 +82,7 @@ class Engine:
         chance = torch.cuda.get_rng_state(rows.device)
         try:
             self.graph = Graph(self.step, rows, state)
+            say("steps are short, so from here on each is one CUDA graph (train.graph=false goes without)")
         except RuntimeError as error:
             if self.settings.graph == "true":
                 raise UserError(f"train.graph=true: this model cannot be captured: {_first_line(error)}") from error
