@@ -52,9 +52,9 @@ def descend(
     training = Training(model, corpus, settings, log, checkpoints)
     training.begin()
     with listen() as stop:
-        finished = training.run(stop)
+        finished = training.run(stop) and training.look_at_the_end(stop)
     if finished:
-        training.validation.settle(training.number)
+        training.validation.settle()
     model.eval()
     return Done(training.number, finished, None if math.isnan(training.meter.nats) else training.meter.nats)
 
@@ -117,6 +117,16 @@ class Training:
                     advance(self.feed.targets, self.meter.note + self._clock())
         self._read()
         return True
+
+    def look_at_the_end(self, stop: Stop) -> bool:
+        """The last weights may be the best. False: asked to stop meanwhile."""
+        if not self.validation.best or self.validation.seen.step == self.number:
+            return True
+        with stop.while_waiting():
+            self.validation.look(self.number, 1.0)
+        if stop.asked:
+            self.keep()
+        return not stop.asked
 
     def one_step(self) -> None:
         before = self.state if self.feed.goes_on(self.number) else None

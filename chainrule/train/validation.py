@@ -62,13 +62,9 @@ class Validation:
                  nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3))
 
     @torch.no_grad()
-    def settle(self, step: int) -> None:
-        """Leaves the model at its best, the end included."""
-        if not self.best:
-            return
-        if self.seen.step != step:
-            self.look(step, 1.0)
-        for name, tensor in self.weights.items():
-            tensor.copy_(self.best[name])
-        if self.seen.best_step != step:
+    def settle(self) -> None:
+        """Leaves the model at the best that was looked at."""
+        for name, tensor in self.best.items():
+            self.weights[name].copy_(tensor)
+        if self.best and self.seen.best_step != self.seen.step:
             self.log("best", f"the weights of step {self.seen.best_step} are kept", step=self.seen.best_step)
