@@ -25,7 +25,7 @@ layers: $(VENV)/.judges
 	$(BIN)/lint-imports
 
 tests: $(VENV)/.judges
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term    # one process a core, one thread a process
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu" --cov --cov-report=term    # one process a core, one thread a process
 
 test-gpu: $(VENV)/.judges
 	$(BIN)/pytest -m gpu
