@@ -5,6 +5,7 @@
 The names below are the public ones. Each is fetched when first asked for, so that importing chainrule costs nothing.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
     from chainrule.train.pipeline import make_run as make_run
     from chainrule.train.pipeline import recipe_for as recipe_for
     from chainrule.use.evaluate import evaluate as evaluate
+    from chainrule.use.sample import generate as generate
+    from chainrule.use.score import score_sentences as score_sentences
 
 __version__ = "0.1.0"
+
+# Threads that wait should soon sleep. Left alone torch's spin for long, and where anything else runs on the same cores
+# each step then waits for a thread that cannot run: up to forty times slower. libgomp reads this as torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _WHERE = {
     "errors": ("UserError",),
@@ -41,6 +48,8 @@ _WHERE = {
     "train.fit": ("fit",),
     "train.pipeline": ("make_run", "recipe_for"),
     "use.evaluate": ("evaluate",),
+    "use.sample": ("generate",),
+    "use.score": ("score_sentences",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 

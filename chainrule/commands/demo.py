@@ -1,12 +1,8 @@
 """`chainrule demo`: the ladder on an embedded text. The same steps as `train` and `sample`, once for each kind."""
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from chainrule import models
 from chainrule.progress import say
@@ -40,23 +36,11 @@ Try next:
 def demo(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
     say(f"The ladder on {TEXT}, by characters: {', '.join(LADDER)}.")
-    with one_thread():
-        rows = [rung(kind, given, out / kind, args.overwrite) for kind, given in LADDER.items()]
+    rows = [rung(kind, given, out / kind, args.overwrite) for kind, given in LADDER.items()]
     require_alike([row["signature"] for row in rows])
     if not args.json:
         print("\n" + table(rows) + "\n\n" + NEXT.format(out=out, text=TEXT))
     return {"text": TEXT, "rows": rows}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from a second thread, and lose much on a machine that has other work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def rung(kind: str, given: dict[str, Any], out: Path, overwrite: bool) -> dict[str, Any]:

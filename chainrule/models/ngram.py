@@ -133,11 +133,12 @@ class NGram(LanguageModel):
         result = self.log_prob_1.index_select(0, text.flatten())
         answered = torch.ones_like(text).flatten() if self.answered.watched else None
         for order, end, context, gram in self._grams(text, self.order):
-            direct = _take(self.table("log_prob", order), gram.clamp(min=0))
-            backed_off = result.index_select(0, end) + _take(self.table("backoff", order - 1), context)
-            result.index_copy_(0, end, torch.where(gram >= 0, direct, backed_off))
+            result.index_add_(0, end, self.table("backoff", order - 1).index_select(0, context))
+            found = (gram >= 0).nonzero()[:, 0]
+            known = end.index_select(0, found)
+            result.index_copy_(0, known, self.table("log_prob", order).index_select(0, gram.index_select(0, found)))
             if answered is not None:
-                answered[end[gram >= 0]] = order
+                answered[known] = order
         if answered is not None:
             self.answered(answered.view(text.shape)[:, self.order :])
         return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
@@ -183,11 +184,6 @@ class NGram(LanguageModel):
     def table(self, name: str, order: int) -> Tensor:
         table: Tensor = getattr(self, f"{name}_{order}")
         return table
-
-
-def _take(table: Tensor, places: Tensor) -> Tensor:
-    """table[places], also where the table is empty and so nothing of it can be wanted."""
-    return table.index_select(0, places) if len(table) else torch.zeros(places.shape, device=table.device)
 
 
 def _empty(vocab: int, order: int) -> list[Table]:
