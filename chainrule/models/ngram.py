@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from chainrule.models.grams import Grams, count_grams, merge
 from chainrule.models.lookup import Lookup
 from chainrule.models.pruning import kept_by_count, prune_by_entropy, take
 from chainrule.models.smoothing import Table, estimate
+
+Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, rising, and the grams that end there
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,11 @@ class NGram(LanguageModel):
         text = torch.cat([state, tokens, targets[:, -1:]], 1)
         result = self.log_prob_1.index_select(0, text.flatten())
         answered = torch.ones_like(text).flatten() if self.answered.watched else None
-        for order, end, context, gram in self._grams(text, self.order):
-            result.index_add_(0, end, self.table("backoff", order - 1).index_select(0, context))
-            found = (gram >= 0).nonzero()[:, 0]
-            known = end.index_select(0, found)
-            result.index_copy_(0, known, self.table("log_prob", order).index_select(0, gram.index_select(0, found)))
+        for order, (asked, context), (found, gram) in self._grams(text, self.order):
+            result.index_add_(0, asked, self.table("backoff", order - 1).index_select(0, context))
+            result.index_copy_(0, found, self.table("log_prob", order).index_select(0, gram))
             if answered is not None:
-                answered[known] = order
+                answered[found] = order
         if answered is not None:
             self.answered(answered.view(text.shape)[:, self.order :])
         return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
@@ -146,24 +146,27 @@ class NGram(LanguageModel):
     def _contexts(self, text: Tensor) -> list[Tensor]:
         """contexts[k - 1]: the place of the gram of k words that ends at each token behind the state, or -1."""
         contexts = [text]
-        for _, end, _, gram in self._grams(text, self.order - 1):
+        for _, _, (found, gram) in self._grams(text, self.order - 1):
             contexts.append(torch.full_like(text, -1))
-            contexts[-1].view(-1)[end] = gram.long()
+            contexts[-1].view(-1)[found] = gram
         return [context[:, self.order - 1 :].flatten() for context in contexts]
 
-    def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """For each order from 2: the positions whose context is known, the context, and the gram that ends there or -1.
+    def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Found, Found]]:
+        """For each order from 2: the positions of `text` where a known context has been read, and those contexts; and
+        the positions where one more word makes a known gram, and those grams.
 
         The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions,
         and those nobody looks at.
         """
         flat = text.flatten()
-        end, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
+        asked, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
         for order in range(2, highest + 1):
-            gram = self._lookup(order).find(context * self.vocab + flat.index_select(0, end))
-            yield order, end, context, gram
-            found = ((gram >= 0) & (end < len(flat) - 1)).nonzero()[:, 0]
-            end, context = end.index_select(0, found) + 1, gram.index_select(0, found).long()
+            place = self._lookup(order).find(context * self.vocab + flat.index_select(0, asked))
+            hits = (place >= 0).nonzero()[:, 0]
+            found, gram = asked.index_select(0, hits), place.index_select(0, hits).long()
+            yield order, (asked, context), (found, gram)
+            inside = len(found) - int(len(found) > 0 and found[-1] == len(flat) - 1)   # the last has nothing behind it
+            asked, context = found[:inside] + 1, gram[:inside]
 
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:

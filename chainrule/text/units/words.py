@@ -66,13 +66,9 @@ class Words(Unit):
     def _look_up(self, text: bytes) -> Ids:
         begins, ends = find_words(text)
         place = self.spellings.find(text, begins, ends)
-        letters = np.frombuffer(text, np.uint8)
-        starts = letters == NEWLINE
-        starts[begins] = True
-        tokens = np.flatnonzero(starts)                          # a token starts at each word and at each newline
-        ids = np.full(len(tokens), BOUNDARY, np.uint32)
-        ids[letters[tokens] != NEWLINE] = np.where(place < 0, 1, place + 1)
-        return ids
+        ids = np.where(place < 0, 1, place + 1).astype(np.uint32)
+        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
+        return np.insert(ids, np.searchsorted(begins, newlines), BOUNDARY)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         """All texts in one look-up; only where one is of several lines is each taken by itself."""
