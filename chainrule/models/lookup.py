@@ -13,14 +13,16 @@ from torch import Tensor
 HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers, 2^64 / φ first; the top bits are the slot
 
 
-FEW = 256   # up to here the search alone is quicker than the steps around it
+FEW = 256         # up to here the search alone is quicker than the steps around it
+LARGE = 1 << 22   # keys from which memory matters more than a wrong guess
 
 
 class Lookup:
     def __init__(self, keys: Tensor):
         """`keys` (N,) are sorted and distinct; `find` answers with a key's place among them."""
         self.keys = keys
-        self.bits = max(2 * len(keys), 1).bit_length()           # 2 to 4 slots a key
+        roomy = 4 if len(keys) < LARGE else 2                    # slots a key, or up to twice as many
+        self.bits = max(roomy * len(keys), 1).bit_length()
 
     @cached_property
     def slots(self) -> Tensor:
