@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chainrule.models.trellis import TINY, Packed, beginnings, emissions_of, pack
 
-STEP = 3 << 14              # numbers of one time step of a block of texts: what the float32 search is fastest with
+STEP = 1 << 16              # numbers of one time step of a block of texts: what the float32 search is fastest with
 TILE = 1 << 19               # numbers of a tile of the float64 search: 4 MB
 SPREAD = 35.0                # nats between the largest and the least a_{s',s} that float32 can search, see `_fits`
 ROUNDINGS = 5                # in a δ for each time step, each of at most eps / 2; a ratio of two has both their errors
