@@ -111,21 +111,19 @@ class NGram(LanguageModel):
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)
-        contexts = self._contexts(history)
         weight = torch.zeros(tokens.numel(), device=tokens.device)            # (R,) log back-off of the orders above
         children = []
-        for order in range(self.order, 1, -1):
-            row, child = self._children(order, contexts[order - 2])
-            log_prob = self.table("log_prob", order)[child] + weight[row]
-            children.append((row, self.table("words", order)[child].long(), log_prob))
-            known = (contexts[order - 2] >= 0).nonzero()[:, 0]
-            weight[known] += self.table("backoff", order - 1)[contexts[order - 2][known]]
+        for order, row, context in reversed(self._contexts(history)):
+            place, child = self._children(order, context)
+            parent = row[place]
+            log_prob = self.table("log_prob", order)[child] + weight[parent]
+            children.append((order, parent, self.table("words", order)[child].long(), log_prob))
+            weight[row] += self.table("backoff", order - 1)[context]
         logits = self.log_prob_1 + weight[:, None]
-        answered = torch.ones_like(tokens).flatten()
-        for order, (row, word, log_prob) in enumerate(reversed(children), 2):
-            logits[row, word] = log_prob
-            answered[row] = order
-        self.answered(answered.view(tokens.shape))
+        for _, parent, word, log_prob in reversed(children):                  # the highest order has the last word
+            logits[parent, word] = log_prob
+        if self.answered.watched:
+            self.answered(_highest(children, tokens))
         return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
 
     def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,13 +141,16 @@ class NGram(LanguageModel):
             self.answered(answered.view(text.shape)[:, self.order :])
         return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
 
-    def _contexts(self, text: Tensor) -> list[Tensor]:
-        """contexts[k - 1]: the place of the gram of k words that ends at each token behind the state, or -1."""
-        contexts = [text]
-        for _, _, (found, gram) in self._grams(text, self.order - 1):
-            contexts.append(torch.full_like(text, -1))
-            contexts[-1].view(-1)[found] = gram
-        return [context[:, self.order - 1 :].flatten() for context in contexts]
+    def _contexts(self, text: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """For each order from 2 that has any: which of the R tokens behind the state end a known context, and which."""
+        columns = text.shape[1]
+        tokens = text[:, self.order - 1 :].flatten()
+        contexts = [(2, torch.arange(len(tokens), device=text.device), tokens)]
+        for order, _, (found, gram) in self._grams(text, self.order - 1):
+            behind = (found % columns >= self.order - 1).nonzero()[:, 0]
+            row, column = found[behind] // columns, found[behind] % columns - self.order + 1
+            contexts.append((order + 1, row * (columns - self.order + 1) + column, gram[behind]))
+        return contexts[: self.order - 1]
 
     def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Found, Found]]:
         """For each order from 2: the positions of `text` where a known context has been read, and those contexts; and
@@ -165,7 +166,9 @@ class NGram(LanguageModel):
             hits = (place >= 0).nonzero()[:, 0]
             found, gram = asked.index_select(0, hits), place.index_select(0, hits).long()
             yield order, (asked, context), (found, gram)
-            inside = len(found) - int(len(found) > 0 and found[-1] == len(flat) - 1)   # the last has nothing behind it
+            if not len(found):
+                return
+            inside = len(found) - int(found[-1] == len(flat) - 1)   # the last has nothing behind it
             asked, context = found[:inside] + 1, gram[:inside]
 
     def _lookup(self, order: int) -> Lookup:
@@ -176,17 +179,24 @@ class NGram(LanguageModel):
         return self._lookups[order]
 
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Every gram of `order` that goes on from the contexts: whose row it is, and its place."""
-        row = (context >= 0).nonzero()[:, 0]
+        """Every gram of `order` that goes on from the contexts: from which of them, and its place."""
         starts = self.table("starts", order)
-        first, sizes = starts[context[row]], starts[context[row] + 1] - starts[context[row]]
-        before = sizes.cumsum(0) - sizes                         # children of the rows above
-        child = torch.arange(int(sizes.sum()), device=context.device) + (first - before).repeat_interleave(sizes)
-        return row.repeat_interleave(sizes), child
+        first, sizes = starts[context], starts[context + 1] - starts[context]
+        before = sizes.cumsum(0) - sizes                         # children of the contexts above
+        parent = torch.arange(len(context), device=context.device).repeat_interleave(sizes)
+        return parent, torch.arange(len(parent), device=context.device) + (first - before)[parent]
 
     def table(self, name: str, order: int) -> Tensor:
         table: Tensor = getattr(self, f"{name}_{order}")
         return table
+
+
+def _highest(children: list[Any], tokens: Tensor) -> Tensor:
+    """(B, T): the highest order that knows what follows each token."""
+    answered = torch.ones_like(tokens).flatten()
+    for order, parent, _, _ in reversed(children):
+        answered[parent] = order
+    return answered.view(tokens.shape)
 
 
 def _empty(vocab: int, order: int) -> list[Table]:
