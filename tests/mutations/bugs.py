@@ -109,8 +109,8 @@ BUGS = [
     Bug(
         "a distribution forgets to back off",
         "chainrule/models/ngram.py",
-        "weight[known] +=",
-        "weight[known] += 0 *",
+        'weight[row] += self.table("backoff", order - 1)[context]',
+        'weight[row] += 0 * self.table("backoff", order - 1)[context]',
         (f"{LAWS}::test_scores_are_what_steps_say[ngram order=3]",),
     ),
     Bug(
