@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Threads that wait should soon sleep. Left alone torch's spin for long, and where anything else runs on the same cores
-# each step then waits for a thread that cannot run: up to forty times slower. libgomp reads this as torch is imported.
+# each step then waits for a thread that cannot run (benchmarks/threads.py). libgomp reads this as torch is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _WHERE = {

@@ -1,5 +1,6 @@
 """Importing chainrule costs nothing, and every public name is there when asked for."""
 
+import os
 import subprocess
 import sys
 
@@ -23,3 +24,12 @@ def test_importing_chainrule_imports_nothing_heavy():
     code = "import sys, chainrule; print({'torch', 'numpy', 'tokenizers', 'rich'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "10000"), ("7", "7")])
+def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(given, wanted):
+    env = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    env |= {} if given is None else {"GOMP_SPINCOUNT": given}
+    code = "import chainrule, os; print(os.environ['GOMP_SPINCOUNT'])"
+    answer = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == wanted
