@@ -42,7 +42,7 @@ class Text:
 class Certain(LanguageModel):
     """After anything comes the boundary, and nothing else can."""
 
-    def start(self, rows, source=None):
+    def start(self, rows, source=None, lengths=None):
         return torch.zeros(rows, 0)
 
     def step(self, tokens, state):

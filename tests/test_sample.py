@@ -24,7 +24,7 @@ class Recite(LanguageModel):
         self.register_buffer("text", torch.tensor(tokens))
         self.vocab = vocab
 
-    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return torch.zeros(rows, dtype=torch.long)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

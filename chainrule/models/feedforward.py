@@ -65,7 +65,7 @@ class FeedForward(WordModel):
         self.words = Words(vocab, settings.embedding, answer, tied=settings.tied)
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
-    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return torch.full((rows, self.reach or 0), BOUNDARY, device=self.words.bias.device)
 
     def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

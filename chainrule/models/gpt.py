@@ -87,7 +87,7 @@ class GPT(LanguageModel):
 
     # Going on
 
-    def start(self, rows: int, source: Tensor | None = None) -> Cache:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         settings = self.settings
         return cache.empty(rows, settings.layers, settings.keys, settings.head_size, self.matrix)
 

@@ -74,7 +74,7 @@ class HMM(LanguageModel):
 
     # A language model
 
-    def start(self, rows: int, source: Tensor | None = None) -> dict[str, Tensor]:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
         return {"belief": self.initial.repeat(rows, 1)}
 
     def step(self, tokens: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

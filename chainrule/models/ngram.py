@@ -106,7 +106,7 @@ class NGram(LanguageModel):
 
     # Answering
 
-    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return torch.full((rows, self.order - 1), BOUNDARY, device=self.log_prob_1.device)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

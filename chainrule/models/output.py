@@ -28,8 +28,7 @@ def nats_of(
     """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count."""
     counted = batch.counted
     targets = batch.targets.where(counted, 0).flatten()
-    every = batch.lengths is None and batch.skips is None
-    weights = None if every else counted.flatten().float()          # (N,) 1 where a target counts, 0 where it does not
+    weights = counted.flatten().float()                             # (N,) 1 where a target counts, 0 where it does not
     if torch.is_grad_enabled():
         nats = Nats.apply(hidden.flatten(0, -2), weight, bias, targets, weights, cap)  # type: ignore[no-untyped-call]
     else:
@@ -64,7 +63,7 @@ def _in_chunks(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    weights: Tensor | None,
+    weights: Tensor,
     cap: float | None,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum over all chunks, and those of its gradients that are wanted."""
@@ -78,36 +77,31 @@ def _in_chunks(
     size = rows_at_once(len(weight), device)
     for first in range(0, len(hidden), size):
         here = slice(first, first + size)
-        some = hidden[here].to(dtype)                                                      # (C, D)
+        some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
             logits = capped(linear(some, matrix, shift), cap)                              # (C, V)
-            chunk, error = _errors(logits, targets[here], None if weights is None else weights[here], cap, any(wanted))
-            nats += chunk
+            surprise, error = _errors(logits, targets[here], cap, any(wanted))             # (C,), (C, V)
+            nats += weights[here] @ surprise
             if to_hidden is not None:
-                to_hidden[here] = error @ matrix
+                to_hidden[here] = (error @ matrix) * weigh
             if to_weight is not None:
-                to_weight += error.T @ some
+                to_weight += error.T @ (some * weigh)
             if to_bias is not None:
-                to_bias += error.sum(0, dtype=torch.float32)
+                to_bias += (error.T @ weigh)[:, 0]
     return nats, [to_hidden, _like(to_weight, weight), _like(to_bias, bias)]
 
 
-def _errors(
-    logits: Tensor, targets: Tensor, weights: Tensor | None, cap: float | None, wanted: bool
-) -> tuple[Tensor, Tensor]:
-    """Nats of a chunk, and their gradient for the logits as they were before the cap: probability less truth."""
+def _errors(logits: Tensor, targets: Tensor, cap: float | None, wanted: bool) -> tuple[Tensor, Tensor]:
+    """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth."""
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
     nats = -log_probs.gather(-1, targets[:, None])[:, 0]
-    total = (nats if weights is None else nats * weights).sum()
     if not wanted:
-        return total, logits
+        return nats, logits
     error = log_probs.exp_()
     error.scatter_add_(-1, targets[:, None], error.new_full((len(targets), 1), -1.0))
-    if weights is not None:
-        error *= weights[:, None]
     if cap is not None:
         error *= 1 - (logits.float() / cap).square()        # tanh' = 1 - tanh²
-    return total, error.to(logits.dtype)
+    return nats, error.to(logits.dtype)
 
 
 def rows_at_once(vocab: int, device: str) -> int:

@@ -73,7 +73,7 @@ class Recurrent(WordModel):
         for name, tap in self.watched.items():
             self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
 
-    def start(self, rows: int, source: Tensor | None = None) -> Vectors:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Vectors:
         return self.stack.start(rows)
 
     def read(self, tokens: Tensor, state: Vectors) -> tuple[Tensor, Vectors]:

@@ -37,7 +37,7 @@ class Uniform(LanguageModel):
         super().__init__()
         self.register_buffer("log_prob", torch.full((vocab,), -math.log(vocab)))
 
-    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return self.log_prob.new_empty((rows, 0))
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

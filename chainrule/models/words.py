@@ -69,7 +69,7 @@ class WordModel(LanguageModel):
         return self.words.logits(hidden), state
 
     def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        state = self.start(len(batch.tokens), batch.source) if state is None else state
+        state = self.begin(batch) if state is None else state
         hidden, state = self.read(batch.tokens, state)
         return *self.words.nats(hidden, batch), state
 

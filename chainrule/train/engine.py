@@ -1,21 +1,22 @@
 """How steps are run: as written, through torch.compile, or as one CUDA graph. The same sums, more or less quickly.
 
 torch.compile takes half a minute to begin with, so `auto` first measures how long training will be. A CUDA graph
-repeats a step with a single launch, so `auto` takes it where a step is so short that launching its kernels is the work.
-Both are for GPUs; on a CPU a step is run as written unless compile=true.
+repeats a step with a single launch, so `auto` takes it where a step is so short that launching its kernels is the work;
+batches of another shape need a graph of their own. Both are for GPUs; on a CPU a step is run as written unless
+compile=true.
 """
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import State, changed, tensors
+from chainrule.model import Batch, State, changed, tensors
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.train.step import Step
@@ -24,6 +25,7 @@ WARM = 12               # steps before anything is decided
 AGAIN = 3               # steps between compiling and capturing, so that what is captured is warm
 LONG = 300.0            # seconds of training that repay torch.compile
 SHORT = 0.05            # seconds of a step that a graph may shorten
+MOST = 64               # graphs, each of another shape of batch
 AHEAD = 4               # steps that may wait on the GPU, so that the clock here is the clock there
 
 
@@ -33,25 +35,25 @@ class Engine:
         self.seconds_left = seconds_left                   # of training, if a step takes so many seconds
         self.on_gpu = step.totals.is_cuda
         self.taken, self.began, self.capture_at = 0, 0.0, math.inf
-        self.graph: Graph | None = None
+        self.graphs: dict[Shapes, Graph] = {}
         self.waiting: deque[Any] = deque()
         if settings.graph == "true" and not self.on_gpu:
             say("train.graph=true: CUDA graphs are for GPUs; on this device steps are run as written.")
 
-    def take(self, rows: Tensor, state: State) -> State:
+    def take(self, batch: Batch, state: State) -> State:
         """One step, as `Step.take`."""
         if self.taken == 0 and self.settings.compile == "true":
-            self._compile(rows, state)
-        if self.on_gpu and self.graph is None:
-            self._decide(rows, state)
-        fresh = state is None and self.step.carries        # the beginning of a text: a graph goes on from a state
-        state = self.step.take(rows, state) if self.graph is None or fresh else self.graph.take(rows, state)
+            self._compile(batch, state)
+        if self.on_gpu and self.taken <= WARM:
+            self._decide(batch, state)
+        graph = self._graph(batch, state)
+        state = self.step.take(batch, state) if graph is None else graph.take(batch, state)
         self.taken += 1
         if self.on_gpu:
             self._wait_a_little()
         return state
 
-    def _decide(self, rows: Tensor, state: State) -> None:
+    def _decide(self, batch: Batch, state: State) -> None:
         if self.taken == 2:
             torch.cuda.synchronize()
             self.began = time.monotonic()
@@ -59,35 +61,46 @@ class Engine:
             torch.cuda.synchronize()
             seconds = (time.monotonic() - self.began) / (WARM - 2)
             if self.settings.compile == "auto" and self.seconds_left(seconds) > LONG:
-                self._compile(rows, state)
+                self._compile(batch, state)
             if self.settings.graph == "true" or (self.settings.graph == "auto" and seconds < SHORT):
                 self.capture_at = self.taken + AGAIN
-        if self.taken >= self.capture_at and (state is not None or not self.step.carries):
-            self._capture(rows, state)
 
-    def _compile(self, rows: Tensor, state: State) -> None:
+    def _graph(self, batch: Batch, state: State) -> "Graph | None":
+        """The graph of this step, if it is to be one."""
+        fresh = state is None and self.step.carries        # the beginning of a text: a graph goes on from a state
+        if self.taken < self.capture_at or fresh:
+            return None
+        shapes = shapes_of(batch)
+        if shapes not in self.graphs and len(self.graphs) < MOST:
+            self._capture(batch, state)
+        return self.graphs.get(shapes)
+
+    def _compile(self, batch: Batch, state: State) -> None:
         """A trial shows whether it works; its gradients are forgotten."""
         say("compiling the model, which takes half a minute (train.compile=false goes without)")
         self.step.nats = torch.compile(self.step.model.nats)
         try:
-            self.step.accumulate(rows, state)
+            self.step.accumulate(batch, state)
         except Exception as error:
             if self.settings.compile == "true":
                 raise UserError(f"train.compile=true: torch.compile cannot do this: {_first_line(error)}") from error
             say(f"torch.compile cannot do this model here, so it runs as written: {_first_line(error)}")
             self.step.nats = self.step.model.nats
 
-    def _capture(self, rows: Tensor, state: State) -> None:
-        self.capture_at = math.inf
-        chance = torch.cuda.get_rng_state(rows.device)
+    def _capture(self, batch: Batch, state: State) -> None:
+        device = batch.tokens.device
+        chance = torch.cuda.get_rng_state(device)
+        first = next(iter(self.graphs.values()), None)
         try:
-            self.graph = Graph(self.step, rows, state)
-            say("steps are short, so from here on each is one CUDA graph (train.graph=false goes without)")
+            self.graphs[shapes_of(batch)] = Graph(self.step, batch, state, first)
+            if first is None:
+                say("steps are short, so from here on each is one CUDA graph (train.graph=false goes without)")
         except RuntimeError as error:
+            self.capture_at = math.inf
             if self.settings.graph == "true":
                 raise UserError(f"train.graph=true: this model cannot be captured: {_first_line(error)}") from error
             say(f"no CUDA graph for this model, so its steps run as written: {_first_line(error)}")
-            _leave_capture(rows.device, chance)
+            _leave_capture(device, chance)
 
     def _wait_a_little(self) -> None:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -97,21 +110,33 @@ class Engine:
             self.waiting.popleft().synchronize()
 
 
-class Graph:
-    """A step as one CUDA graph: what it reads lies in fixed places, and the state it leaves goes back to its own."""
+Shapes: TypeAlias = tuple[tuple[str, torch.Size], ...]
 
-    def __init__(self, step: Step, rows: Tensor, state: State):
-        self.step, self.rows = step, rows.clone()
+
+def shapes_of(batch: Batch) -> Shapes:
+    return tuple((name, tensor.shape) for name, tensor in batch.tensors().items())
+
+
+class Graph:
+    """A step as one CUDA graph: what it reads lies in fixed places, and the state it leaves goes back to its own.
+
+    Graphs run one after another, so that they can share the memory in which they work.
+    """
+
+    def __init__(self, step: Step, batch: Batch, state: State, other: "Graph | None" = None):
+        self.step, self.batch = step, batch.changed(Tensor.clone)
         self.state = changed(state, lambda tensor: tensor.detach().clone()) if step.carries else None
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with step.optimizers.capturable(), torch.cuda.graph(self.graph):
-            totals, after = step.accumulate(self.rows, self.state)
+        pool = other.graph.pool() if other else None
+        with step.optimizers.capturable(), torch.cuda.graph(self.graph, pool=pool):
+            totals, after = step.accumulate(self.batch, self.state)
             step.change(totals)
             self._keep(after)
 
-    def take(self, rows: Tensor, state: State) -> State:
-        self.rows.copy_(rows)
+    def take(self, batch: Batch, state: State) -> State:
+        for kept, new in zip(self.batch.tensors().values(), batch.tensors().values(), strict=True):
+            kept.copy_(new)
         if state is not self.state:                        # it comes from a step outside the graph
             self._keep(state)
         self.graph.replay()

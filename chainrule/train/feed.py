@@ -1,4 +1,4 @@
-"""The rows of each step, on the model's device.
+"""The batch of each step, on the model's device.
 
 On a GPU the tokens themselves lie there, if they fit, and rows are gathered where they are needed. Either way they are
 those that `Windows` or `Streams` would give: a pure function of the seed and the step.
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.model import Batch
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
@@ -29,7 +30,11 @@ class Feed:
         self.tokens = self._on_device() if (_fits(order, device) if resident is None else resident) else None
         self.across = torch.arange(order.length + 1, device=device)
 
-    def rows(self, step: int) -> Tensor:
+    def batch(self, step: int) -> Batch:
+        rows = self._rows(step)
+        return Batch(rows[:, :-1], rows[:, 1:])
+
+    def _rows(self, step: int) -> Tensor:
         """(B, T + 1): all but the last column is read, all but the first foretold."""
         starts = torch.from_numpy(self.order.starts(step))[:, None]
         if self.tokens is not None:

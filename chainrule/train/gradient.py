@@ -131,7 +131,7 @@ class Training:
     def one_step(self) -> None:
         before = self.state if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
-        self.state = self.engine.take(self.feed.rows(self.number), before)
+        self.state = self.engine.take(self.feed.batch(self.number), before)
         self.number += 1
         if self.meter.due(self._share()):
             self._read()
@@ -157,7 +157,7 @@ class Training:
             self.board.add(facts)
         if facts and self.settings.gradients and self.meter.told.records % (RECORDS // LOOKS) == 0:
             by_layer = dict(zip(self.step.names, self.step.norms.tolist(), strict=True))
-            by_time = gradients_by_time(self.model, self.feed.rows(self.number)[:PROBED], self.precision)
+            by_time = gradients_by_time(self.model, self.feed.batch(self.number).rows(slice(PROBED)), self.precision)
             self.log("gradients", step=self.number, by_layer=by_layer, by_time=by_time)
 
     def _diverged(self, step: int, layer: str) -> Diverged:

@@ -6,6 +6,7 @@ module that turns tokens into vectors is found by watching, and the gradient is 
 Shapes: B rows, T tokens, D width.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,21 +17,21 @@ from chainrule.train.precision import Precision
 
 
 @torch.enable_grad()
-def gradients_by_time(model: Model, rows: Tensor, precision: Precision) -> list[float]:
-    """Mean over (B, T + 1) rows of the length of the gradient: of the last token's vector, of the one before it, …"""
+def gradients_by_time(model: Model, batch: Batch, precision: Precision) -> list[float]:
+    """Mean over the rows of the length of the gradient: of the last token's vector, of the one before it, …"""
     found: list[Tensor] = []
 
     def watch(module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if not found and inputs and _turns_tokens_into_vectors(inputs[0], output):
             found.append(output)
 
-    length = rows.shape[1] - 1
+    rows, length = batch.tokens.shape
     hooks = [module.register_forward_hook(watch) for module in model.modules()]
-    devices = [rows.device] if rows.is_cuda else []
+    devices = [batch.tokens.device] if batch.tokens.is_cuda else []
     try:
         with torch.random.fork_rng(devices), precision():
-            last = torch.full((len(rows),), length - 1, device=rows.device)
-            nats, _, _ = model.nats(Batch(rows[:, :-1], rows[:, 1:], skips=last))
+            last = torch.full((rows,), length - 1, device=batch.tokens.device)
+            nats, _, _ = model.nats(replace(batch, skips=last))
         (gradient,) = torch.autograd.grad(nats, found[0])                      # (B, …T, D)
     finally:
         for hook in hooks:

@@ -5,7 +5,7 @@
 Nothing here waits for a GPU: sums, norms and what went wrong stay there until someone asks. If memory runs out the
 micro-batch is halved and the step begun again, which changes no sum.
 
-Shapes: B rows, T tokens, P parameters.
+Shapes: P parameters.
 """
 
 import math
@@ -54,27 +54,27 @@ class Step:
         self.good.fill_(step)
         self.trouble.zero_()
 
-    def take(self, rows: Tensor, state: State) -> State:
-        """Changes the weights by what (B, T + 1) rows say; the state before the rows becomes the state behind them."""
+    def take(self, batch: Batch, state: State) -> State:
+        """Changes the weights by what a batch says; the state before its rows becomes the state behind them."""
         while True:
             try:
-                totals, state = self.accumulate(rows, state)
+                totals, state = self.accumulate(batch, state)
                 break
             except RuntimeError as error:                   # torch's OutOfMemoryError is one
                 if not out_of_memory(error):
                     raise
-            self._halve(rows)
+            self._halve(batch.tokens)
         self.change(totals)
         return state
 
-    def accumulate(self, rows: Tensor, state: State) -> tuple[Tensor, State]:
+    def accumulate(self, batch: Batch, state: State) -> tuple[Tensor, State]:
         """Leaves the gradients of the sum of nats in the parameters; the nats and targets, and the state behind."""
         self.optimizers.forget_gradients()
         totals, states = torch.zeros_like(self.totals), []
-        for first in range(0, len(rows), self.rows):
+        for first in range(0, len(batch.tokens), self.rows):
             here = slice(first, first + self.rows)
             with self.precision():
-                nats, count, after = self.nats(Batch(rows[here, :-1], rows[here, 1:]), _rows_of(state, here))
+                nats, count, after = self.nats(batch.rows(here), _rows_of(state, here))
             nats.backward()
             totals += torch.stack([nats.detach().double(), count.double()])
             if self.carries:
@@ -108,15 +108,15 @@ class Step:
             trouble = int(self.good) + 1, name
         return Reading(nats, round(targets) if math.isfinite(targets) else 0, float(self.norms.norm()), trouble)
 
-    def _halve(self, rows: Tensor) -> None:
+    def _halve(self, tokens: Tensor) -> None:
         self.optimizers.forget_gradients()
         if self.rows == 1:
             raise UserError(
-                f"out of memory with a single row of {rows.shape[1] - 1} tokens. "
+                f"out of memory with a single row of {tokens.shape[1]} tokens. "
                 "A smaller model or a smaller train.length would fit."
             )
-        self.rows = (min(self.rows, len(rows)) + 1) // 2
-        if rows.is_cuda:
+        self.rows = (min(self.rows, len(tokens)) + 1) // 2
+        if tokens.is_cuda:
             torch.cuda.empty_cache()
         say(f"out of memory: from here on {self.rows} rows at a time, with the same sums.")
 

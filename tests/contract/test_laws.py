@@ -70,7 +70,7 @@ class Disguise(LanguageModel):
         super().__init__()
         self.model, self.context, self.reach = model, model.context, model.reach
 
-    def start(self, rows: int, source: Tensor | None = None) -> State:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
         return {"parcel": (self.model.start(rows, source), torch.zeros(rows, 1))}
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

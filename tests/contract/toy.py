@@ -31,7 +31,7 @@ class Recurrent(LanguageModel):
         self.out = nn.Linear(settings.width, vocab)
         self.hidden = Tap()
 
-    def start(self, rows: int, source: Tensor | None = None) -> Tensor:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return self.out.weight.new_zeros(rows, self.cell.hidden_size)
 
     def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class Attentive(LanguageModel):
         self.out = nn.Linear(settings.width, vocab)
         self.pattern = Tap()
 
-    def start(self, rows: int, source: Tensor | None = None) -> dict[str, Tensor]:
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
         empty = self.out.weight.new_zeros(rows, 0, self.mix.in_features)
         return {"keys": empty, "values": empty, "length": torch.zeros(rows, dtype=torch.long, device=empty.device)}
 

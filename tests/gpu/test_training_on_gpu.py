@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 from train.small import Net, corpus, net, walk
 
+from chainrule.model import Batch
 from chainrule.recipe import Gradient
 from chainrule.train import feed as feeding
 from chainrule.train.gradient import Diverged, Training
@@ -47,11 +48,26 @@ OPTIMIZERS = [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "momentum": 0.9, "
 def test_a_graph_takes_the_steps_that_it_captured(order, given):
     given = given | {"order": order, "rows": 5}            # micro-batches too; streams begin anew at steps 15, 30, …
     eager, graphed = train(net(), graph="false", **given), train(net(), graph="true", **given)
-    assert eager.engine.graph is None
-    assert graphed.engine.graph is not None
+    assert not eager.engine.graphs
+    assert len(graphed.engine.graphs) == 1
     assert_close(torch.tensor(losses(graphed)), torch.tensor(losses(eager)), rtol=0.02, atol=0.02)
     for one, other in zip(eager.model.parameters(), graphed.model.parameters()):
         assert_close(one, other, rtol=0.05, atol=0.02)
+
+
+def test_each_shape_of_batch_has_its_own_graph_and_all_take_the_same_steps():
+    def walked(graph):
+        training = train(net(), graph=graph, steps=20, rows=16)
+        text = torch.from_numpy(walk(4001).astype("int64")).to(GPU)
+        for step in range(40):
+            rows = text[: 16 * (9 + 4 * (step % 3))].view(16, -1)
+            training.engine.take(Batch(rows[:, :-1], rows[:, 1:]), None)
+        return training
+
+    eager, graphed = walked("false"), walked("true")
+    assert len(graphed.engine.graphs) == 4
+    assert graphed.step.read().targets == eager.step.read().targets
+    assert graphed.step.read().nats == pytest.approx(eager.step.read().nats, rel=0.01)
 
 
 def test_a_graph_drops_anew_at_every_step():
@@ -62,7 +78,7 @@ def test_a_graph_drops_anew_at_every_step():
 
 def test_short_steps_become_a_graph_by_themselves():
     training = train(net(), graph="auto")
-    assert training.engine.graph is not None
+    assert len(training.engine.graphs) == 1
 
 
 class Waiting(Net):
@@ -78,7 +94,7 @@ def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys):
     model = Waiting()
     model.dropout.p = 0.2                                  # and its chance goes on
     training = train(model, graph="auto")
-    assert training.engine.graph is None
+    assert not training.engine.graphs
     assert "no CUDA graph for this model" in capsys.readouterr().err
     assert losses(training)[-1] < 1.3
 
@@ -93,8 +109,10 @@ def test_tokens_lie_on_the_card_and_rows_are_the_same_there(monkeypatch):
     other = feeding.Feed(order, GPU)
     assert other.tokens is None
     for step in (0, 14, 15, 40):
-        assert torch.equal(resident.rows(step), other.rows(step))
-        assert torch.equal(resident.rows(step)[:, 1:].cpu(), order.at(step).targets)
+        here, there = resident.batch(step), other.batch(step)
+        assert torch.equal(here.tokens, there.tokens)
+        assert torch.equal(here.targets, there.targets)
+        assert torch.equal(here.targets.cpu(), order.at(step).targets)
 
 
 def test_bfloat16_is_chosen_by_itself_and_learns():

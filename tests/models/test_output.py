@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from chainrule.model import Batch, loss
+from chainrule.model import UNCOUNTED, Batch, loss
 from chainrule.models import output
 from chainrule.models.output import capped, nats_of
 
@@ -27,7 +27,8 @@ def some_batch(padded: bool) -> Batch:
     targets = torch.randint(VOCAB, (ROWS, LENGTH), generator=generator)
     if not padded:
         return Batch(targets, targets)
-    return Batch(targets, targets, torch.tensor([7, 1, 4]), torch.tensor([0, 0, 2]))
+    targets[0, 2] = UNCOUNTED
+    return Batch(targets.clamp(min=0), targets, torch.tensor([7, 1, 4]), torch.tensor([0, 0, 2]))
 
 
 def leaves(dtype: torch.dtype = torch.float32) -> list[Tensor]:

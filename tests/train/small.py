@@ -34,7 +34,7 @@ class Net(LanguageModel):
         self.norm = nn.LayerNorm(settings.width)
         self.out = nn.Linear(settings.width, vocab)
 
-    def start(self, rows, source=None):
+    def start(self, rows, source=None, lengths=None):
         return self.out.weight.new_zeros(rows, self.norm.normalized_shape[0])
 
     def step(self, tokens, state):

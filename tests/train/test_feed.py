@@ -17,17 +17,17 @@ def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
     resident, other = Feed(order, CPU, resident=True), Feed(order, CPU)
     assert other.tokens is None
     for step in (0, 1, 24, 25, 26, 60):
-        batch = order.at(step)
+        wanted = order.at(step)
         for feed in (resident, other):
-            rows = feed.rows(step)
-            assert rows.dtype == torch.int64
-            assert torch.equal(rows[:, :-1], batch.tokens)
-            assert torch.equal(rows[:, 1:], batch.targets)
+            batch = feed.batch(step)
+            assert batch.tokens.dtype == torch.int64
+            assert torch.equal(batch.tokens, wanted.tokens)
+            assert torch.equal(batch.targets, wanted.targets)
 
 
 def test_large_ids_survive_the_journey():
     order = Windows(np.full(20, 65_535, np.uint16), 1, 4, seed=1)
-    assert Feed(order, CPU, resident=True).rows(0).unique().tolist() == [65_535]
+    assert Feed(order, CPU, resident=True).batch(0).tokens.unique().tolist() == [65_535]
 
 
 def test_only_streams_go_on_and_each_epoch_begins_afresh():

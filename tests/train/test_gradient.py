@@ -11,6 +11,7 @@ import torch
 from train.small import Net, assert_same_bits, corpus, net, walk, weights
 
 from chainrule.errors import UserError
+from chainrule.model import Batch
 from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.train import engine, meter
@@ -320,12 +321,13 @@ def test_gradients_are_recorded_by_layer_and_by_time_on_request():
 def test_gradients_vanish_or_explode_along_a_recurrent_network():
     torch.manual_seed(1)
     rows = torch.randint(7, (8, 41))
+    batch = Batch(rows[:, :-1], rows[:, 1:])
     for scale, vanishes in ((0.02, True), (1.0, False)):
         model = net()
         model.layer = torch.nn.RNN(16, 16, batch_first=True, nonlinearity="relu")
         with torch.no_grad():
             model.layer.weight_hh_l0.copy_(torch.eye(16) * 1.2 if not vanishes else torch.eye(16) * scale)
-        by_time = gradients_by_time(model, rows, Training(model, corpus(), Gradient(), Log()).precision)
+        by_time = gradients_by_time(model, batch, Training(model, corpus(), Gradient(), Log()).precision)
         assert len(by_time) == 40
         assert (by_time[10] < 1e-9) == vanishes
         assert (by_time[30] > by_time[5]) == (not vanishes)
@@ -385,6 +387,9 @@ def test_tensorboard_gets_what_the_log_gets(monkeypatch):
     assert not any(name == "share_of_peak" for name, _, _ in told)
 
 
+ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
+
+
 class Gpu:
     """An engine that takes this for a GPU, on which a step lasts `seconds`."""
 
@@ -392,7 +397,7 @@ class Gpu:
         self.now, self.seconds, self.captured = 0.0, seconds, 0
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, nats=None, take=self.take)
         step.model = SimpleNamespace(nats="as written")
-        step.accumulate = lambda rows, state: None
+        step.accumulate = lambda batch, state: None
         self.step = step
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -404,14 +409,14 @@ class Gpu:
         monkeypatch.setattr(engine, "Graph", self.capture)
         self.engine = engine.Engine(step, Gradient(**given), lambda seconds: left)
         for _ in range(30):
-            self.engine.take(torch.zeros(1), None)
+            self.engine.take(ONE, None)
 
-    def take(self, rows, state):
+    def take(self, batch, state):
         self.now += self.seconds
 
-    def capture(self, step, rows, state):
+    def capture(self, step, batch, state, other):
         self.captured += 1
-        return SimpleNamespace(take=lambda rows, state: state)
+        return SimpleNamespace(take=lambda batch, state: state)
 
 
 @pytest.mark.parametrize(("seconds", "left", "nats", "captured"), [
@@ -436,7 +441,7 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
 
     monkeypatch.setattr(Gpu, "capture", fail)
     gpu = Gpu(monkeypatch, 0.01, 60)
-    assert gpu.engine.graph is None
+    assert not gpu.engine.graphs
     assert "no CUDA graph for this model, so its steps run as written: operation not" in capsys.readouterr().err
     gpu.step.accumulate = fail
     gpu.engine._compile(None, None)
@@ -445,7 +450,7 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
     for name in ("graph", "compile"):
         gpu.engine.settings = Gradient(**{name: "true"})
         with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
-            gpu.engine._capture(torch.zeros(1), None) if name == "graph" else gpu.engine._compile(None, None)
+            gpu.engine._capture(ONE, None) if name == "graph" else gpu.engine._compile(None, None)
 
 
 def test_outside_the_main_thread_nobody_listens_for_signals():
