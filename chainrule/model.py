@@ -30,7 +30,8 @@ State: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads, and what it should have said. Padding is on the right and said by `lengths`."""
+    """What a model reads, and what it should have said. Padding is on the right and said by `lengths`; a target that is
+    UNCOUNTED counts for nothing wherever it stands."""
 
     tokens: Tensor                         # (B, T) what the model reads
     targets: Tensor                        # (B, T) what follows each token; (B,) where a row has one answer
@@ -42,7 +43,7 @@ class Batch:
     @property
     def counted(self) -> Tensor:
         """True where a target counts: neither padding nor mere context."""
-        counted = torch.ones(self.targets.shape, dtype=torch.bool, device=self.targets.device)
+        counted = self.targets != UNCOUNTED
         if self.targets.dim() > 1:
             position = torch.arange(self.targets.shape[1], device=self.targets.device)
             if self.lengths is not None:
@@ -52,9 +53,21 @@ class Batch:
         return counted
 
     def to(self, device: torch.device | str) -> "Batch":
+        return self.changed(lambda part: part.to(device, non_blocking=True))
+
+    def rows(self, here: slice) -> "Batch":
+        return self.changed(lambda part: part[here])
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """A batch like this one, each of its tensors changed."""
         parts = (getattr(self, field.name) for field in fields(self))
-        moved: list[Any] = [None if part is None else part.to(device, non_blocking=True) for part in parts]
-        return Batch(*moved)
+        new: list[Any] = [None if part is None else change(part) for part in parts]
+        return Batch(*new)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that it has."""
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: tensor for name, tensor in every.items() if tensor is not None}
 
 
 class Model(nn.Module):
@@ -80,8 +93,11 @@ class LanguageModel(Model):
     reach: int | None = None                         # how many tokens back an answer can depend on; None: no limit
     forgets: bool = False                            # whether a boundary makes the state what `start` gives
 
-    def start(self, rows: int, source: Tensor | None = None) -> State:
-        """The state of `rows` texts of which nothing has been read, the boundary included."""
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
+        """The state of `rows` texts of which nothing has been read, the boundary included.
+
+        `source`: what they are about, one for each; `lengths`: how much of each source is real.
+        """
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -94,13 +110,17 @@ class LanguageModel(Model):
         return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
 
     def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        state = self.start(len(batch.tokens), batch.source) if state is None else state
+        state = self.begin(batch) if state is None else state
         logits, state = self.step(batch.tokens, state)
         return *loss(logits, batch), state
 
     def forward(self, batch: Batch) -> Tensor:
-        logits, _ = self.step(batch.tokens, self.start(len(batch.tokens), batch.source))
+        logits, _ = self.step(batch.tokens, self.begin(batch))
         return logits
+
+    def begin(self, batch: Batch) -> State:
+        """The state before the rows of a batch."""
+        return self.start(len(batch.tokens), batch.source, batch.source_lengths)
 
 
 class Statistics(Protocol):
