@@ -1,6 +1,7 @@
 """One tokenizer for every unit, and one file for it: a tokenizer.json that Hugging Face's `tokenizers` reads as it is.
 
-Id 0 is always the boundary, which begins and ends every text and which no text can spell.
+Id 0 is always the boundary, which begins and ends every text and which no text can spell. A task may add special tokens
+(a mask, a delimiter) behind all others: the ids before them stay, and no text can spell them either.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from chainrule.text.units.bpe import BPE
 from chainrule.text.units.bytes import Bytes
 from chainrule.text.units.characters import Characters
 from chainrule.text.units.ready import Ready, with_boundary_first
-from chainrule.text.units.unit import Ids, Pieces, Spec, Unit, frame, refuse_vocab
+from chainrule.text.units.unit import SPECIAL, Ids, Pieces, Spec, Unit, frame, refuse_vocab
 from chainrule.text.units.words import Words
 
 UNITS: dict[str, type[Bytes] | type[Characters] | type[Words] | type[BPE]] = {
@@ -62,6 +63,14 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         write_text(path, self._file)
+
+    def with_special(self, names: Sequence[str]) -> "Tokenizer":
+        """This tokenizer with those special tokens that it does not have yet, named like `<|mask|>`."""
+        if wrong := [name for name in names if not SPECIAL.fullmatch(name)]:
+            raise ValueError(f"{wrong[0]} is no name for a special token; one is like <|mask|> or <|span12|>")
+        spec = json.loads(self._file)
+        more = type(self._unit).with_special(spec, list(dict.fromkeys(names)))
+        return self if more == spec else Tokenizer.from_spec(more)
 
     def __len__(self) -> int:
         return len(self._unit.names)

@@ -19,7 +19,16 @@ from tokenizers import models, pre_tokenizers, trainers
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text.units.bytes import BYTE_LEVEL, BYTES
-from chainrule.text.units.unit import BOUNDARY_NAME, ByteUnit, Ids, Spec, bpe_model, tokenizer_json, vocabulary
+from chainrule.text.units.unit import (
+    BOUNDARY_NAME,
+    SPECIAL,
+    ByteUnit,
+    Ids,
+    Spec,
+    bpe_model,
+    tokenizer_json,
+    vocabulary,
+)
 
 SPLIT = "|".join([
     r"'(?i:[sdmt]|ll|ve|re)",
@@ -61,7 +70,7 @@ class BPE(ByteUnit):
 
     def __init__(self, spec: Spec):
         self.names = vocabulary(spec)
-        self.spellings = [b"", *(bytes(map(BYTES.__getitem__, name)) for name in self.names[1:])]
+        self.spellings = [b"", *map(spelling, self.names[1:])]
         self.tokenizer = HuggingFace.from_str(json.dumps(spec))
         self.matches = Matches(self.tokenizer)
 
@@ -125,6 +134,11 @@ class Matches(dict[str, Sequence[int]]):
                 self.clear()
             self[match] = ids
         return ids
+
+
+def spelling(name: str) -> bytes:
+    """What a token of the vocabulary spells. No piece is named like a special token, since no match is."""
+    return b"" if SPECIAL.fullmatch(name) else bytes(map(BYTES.__getitem__, name))
 
 
 def is_foreign(text: str) -> bool:

@@ -35,7 +35,7 @@ class Bytes(ByteUnit):
 
     def __init__(self, spec: Spec):
         self.names = vocabulary(spec)
-        self.spellings = [b"", *(bytes([byte]) for byte in range(256))]
+        self.spellings = [b"", *(bytes([byte]) for byte in range(256)), *(b"" for _ in self.names[257:])]
 
     @classmethod
     def spec(cls) -> Spec:

@@ -30,10 +30,13 @@ class Characters(ByteUnit):
 
     def __init__(self, spec: Spec):
         names = vocabulary(spec)
-        self.names = [*names[:FIRST], *map(nameable, names[FIRST:])]
-        self.spellings = [b"", *(bytes([byte]) for byte in range(256)), *(name.encode() for name in names[FIRST:])]
+        characters = [name for name in names[FIRST:] if len(name) == 1]
+        special = names[FIRST + len(characters) :]
+        self.names = [*names[:FIRST], *map(nameable, characters), *special]
+        spelled = [*(bytes([byte]) for byte in range(256)), *(character.encode() for character in characters)]
+        self.spellings = [b"", *spelled, *(b"" for _ in special)]
         self.ids = np.zeros(CODE_POINTS, np.uint32)             # 0: not in the vocabulary
-        self.ids[[ord(name) for name in names[FIRST:]]] = np.arange(FIRST, len(names))
+        self.ids[[ord(character) for character in characters]] = np.arange(FIRST, FIRST + len(characters))
 
     @classmethod
     def spec(cls, characters: Iterable[str] = ()) -> Spec:

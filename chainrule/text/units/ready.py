@@ -25,6 +25,7 @@ HARD = (
     " a  b\n\n\tc \r\n", "  ", "\n", "Don't DON'T 1234567 a1b2", "<s></s><unk>",
     "naïve cafe\u0301 ﬁ Ⅷ Å", "日本語 中文。", "👩‍🚀 🏳️‍🌈", "\x00\x7f\ufeff\u200b",
 )
+SPECIAL_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 SPACE_CUT = re.compile(r"(?<=\S)(?= )")
 CUTS = (
     "one two", "one. two.\nThree four", "don't 12 345", "(a) (b)", "x =  y\n\n z", "日本 語", "é à", "A\tB C",
@@ -76,6 +77,17 @@ class Ready(Unit):
     def show(self, id: int) -> str:
         return visible(self.decode([id])) or self.names[id]
 
+    @classmethod
+    def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
+        """Beside the model's vocabulary, not in it: there a text could spell them."""
+        known = HuggingFace.from_str(json.dumps(spec))
+        missing = [name for name in names if known.token_to_id(name) is None]
+        size = 1 + max(known.get_vocab(with_added_tokens=True).values())
+        if missing and size != known.get_vocab_size(with_added_tokens=True):
+            raise UserError("this tokenizer.json has gaps between its ids, so no special token can be added to it.")
+        added = [{"id": size + place, "content": name, **SPECIAL_FLAGS} for place, name in enumerate(missing)]
+        return {**spec, "added_tokens": [*spec["added_tokens"], *added]}
+
     def _same_in_parts(self, text: str) -> bool:
         whole = hugging_face_ids(self.tokenizer, [text])[0]
         parts = [[text[: found.start()], text[found.start() :]] for found in SPACE_CUT.finditer(text)]
@@ -113,10 +125,11 @@ def with_boundary_first(given: Spec) -> Spec:
     if name is None:
         name = BOUNDARY_NAME
         vocab.add(name, len(vocab.ids))
+    elif spec == given and any((token["content"], token["id"]) == (name, BOUNDARY) for token in spec["added_tokens"]):
+        return given                                            # it was saved here, maybe with special tokens
     vocab.swap(name)
     if all(token["content"] != name for token in spec["added_tokens"]):
-        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-        spec["added_tokens"].append({"id": BOUNDARY, "content": name, **flags})
+        spec["added_tokens"].append({"id": BOUNDARY, "content": name, **SPECIAL_FLAGS})
     for token in spec["added_tokens"]:
         token["id"] = vocab.ids[token["content"]]
     spec["added_tokens"].sort(key=lambda token: int(token["id"]))

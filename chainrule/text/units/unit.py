@@ -5,6 +5,7 @@ know a faster road to the same ids. Each says where a text can be `cut` so that 
 """
 
 import codecs
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -20,6 +21,9 @@ Spec: TypeAlias = dict[str, Any]
 
 BOUNDARY_NAME = "<|endoftext|>"
 """Id 0 of the lossless units. It is in the vocabulary but not among the added tokens, so no text can spell it."""
+
+SPECIAL = re.compile(r"<\|[a-z]+[0-9]*\|>")
+"""How the tokens are named that a task adds, behind all others and likewise out of reach of any text."""
 
 
 class Pieces(Protocol):
@@ -62,11 +66,24 @@ class Unit:
     def show(self, id: int) -> str:
         return self.names[id]
 
+    @classmethod
+    def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
+        """The same tokenizer.json with those tokens that it does not have yet; no text can spell them."""
+        vocab = dict(spec["model"]["vocab"])
+        for name in names:
+            vocab.setdefault(cls.in_file(name), len(vocab))
+        return {**spec, "model": {**spec["model"], "vocab": vocab}}
+
+    @classmethod
+    def in_file(cls, name: str) -> str:
+        """A special token's name in the tokenizer.json."""
+        return name
+
 
 class ByteUnit(Unit):
     """A unit whose every token is a string of bytes, so that any text, known or not, comes back."""
 
-    spellings: Sequence[bytes]             # of every token; the boundary's is empty
+    spellings: Sequence[bytes]             # of every token; empty for the boundary and what a task adds
 
     def decode(self, tokens: Iterable[int]) -> str:
         return b"".join(map(self.spellings.__getitem__, tokens)).decode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """Words, as white space separates them; each line is a text of its own. Not lossless: a rare word becomes <unk>.
 
 White space is ASCII's, as it is for KenLM. The newline itself is the name of id 0 in the vocabulary: no word can spell
-the boundary, and `</s>` in a text is not one.
+the boundary, and `</s>` in a text is not one. Special tokens have a newline before their name, for the same reason.
 """
 
 import re
@@ -29,8 +29,10 @@ class Words(Unit):
     lines = True
 
     def __init__(self, spec: Spec):
-        self.names = ["</s>", *vocabulary(spec)[1:]]
-        self.spellings = Spellings([name.encode() for name in self.names[1:]])
+        names = vocabulary(spec)
+        words = [name for name in names if not name.startswith("\n")]
+        self.names = ["</s>", *words, *(name[1:] for name in names[1 + len(words) :])]
+        self.spellings = Spellings([word.encode() for word in words])
 
     @classmethod
     def spec(cls, words: Iterable[str] = ()) -> Spec:
@@ -58,6 +60,10 @@ class Words(Unit):
             )
         room = None if settings.vocab is None else settings.vocab - 2
         return cls.spec(word.decode() for _, word in kept[:room])
+
+    @classmethod
+    def in_file(cls, name: str) -> str:
+        return "\n" + name
 
     def encode(self, text: str) -> Ids:
         parts = [self._look_up(part) for part in slices(text.encode())]
@@ -87,17 +93,19 @@ class Words(Unit):
         return self.encode(text.removesuffix("\n"))
 
     def pieces(self) -> "WordPieces":
-        return WordPieces(self.names)
+        return WordPieces(self.names, special=1 + len(self.spellings))
 
 
 class WordPieces:
-    """Words with a space between them, and lines."""
+    """Words with a space between them, and lines. Special tokens, the last of the vocabulary, are no part of a text."""
 
-    def __init__(self, names: Sequence[str]):
-        self.names = names
+    def __init__(self, names: Sequence[str], special: int):
+        self.names, self.special = names, special
         self.in_line = False
 
     def feed(self, id: int) -> str:
+        if id >= self.special:
+            return ""
         space = " " if self.in_line and id != BOUNDARY else ""
         self.in_line = id != BOUNDARY
         return space + (self.names[id] if self.in_line else "\n")
