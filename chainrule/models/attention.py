@@ -39,6 +39,11 @@ def behind(places: Tensor, keys: Tensor, window: int | None = None) -> Tensor:
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
+def real(lengths: Tensor, keys: int) -> Tensor:
+    """(B,) -> (B, 1, 1, C): True for a key that is no padding."""
+    return (torch.arange(keys, device=lengths.device) < lengths[:, None])[:, None, None]
+
+
 class Attention(nn.Module):
     """Queries, keys and values of the same tokens."""
 
@@ -65,28 +70,78 @@ class Attention(nn.Module):
         self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        query, key, value = (self._heads(part) for part in self.project(x).split(self.parts, -1))
+        query, key, value = (in_heads(part, self.size) for part in self.project(x).split(self.parts, -1))
         if self.norms:
             query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
         if past is not None:
             key, value = past.write(key, value)
-        mixed = self.mix(query, key, value, sight)
+        mixed = mix(query, key, value, sight, self.dropout if self.training else 0.0, self.pattern)
         return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
 
-    def mix(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
-        """(B, H, T, d): values by how well their keys answer the queries."""
-        drop = self.dropout if self.training else 0.0
-        if self.pattern.watched:
-            return attend(query, key, value, sight, drop, self.pattern)
-        mask = sight.mask if sight.mask is None or sight.mask.dtype == torch.bool else sight.mask.to(query.dtype)
-        return scaled_dot_product_attention(
-            query, key, value, mask, drop, sight.causal and mask is None, enable_gqa=self.keys != self.heads
-        )
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], -1, self.size).transpose(1, 2)
+@dataclass(frozen=True)
+class Source:
+    """What one layer knows of what a text is about."""
+
+    keys: Tensor        # (B, G, S, d)
+    values: Tensor      # (B, G, S, d)
+    sight: Sight        # which of them are no padding; no query is before or behind another here
+
+
+class CrossAttention(nn.Module):
+    """Queries of a text; keys and values of its source, which are made once. Arguments as above."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        keys: int,
+        size: int,
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
+        norms: tuple[nn.Module, nn.Module] | None = None,
+    ):
+        super().__init__()
+        self.size, self.dropout = size, dropout
+        self.queries = nn.Linear(width, heads * size, bias)
+        self.memory = nn.Linear(width, 2 * keys * size, bias)
+        self.out = nn.Linear(heads * size, width, bias)
+        self.norms = nn.ModuleList(norms or ())
+        self.pattern = Tap()                        # (B, H, T, S): how much of each part of the source a token takes
+
+    def remember(self, source: Tensor) -> Pair:
+        """(B, S, D) -> its keys and values."""
+        key, value = (in_heads(part, self.size) for part in self.memory(source).chunk(2, -1))
+        return self.norms[1](key).type_as(value) if self.norms else key, value
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        query = in_heads(self.queries(x), self.size)
+        if self.norms:
+            query = self.norms[0](query).type_as(source.values)
+        drop = self.dropout if self.training else 0.0
+        mixed = mix(query, source.keys, source.values, source.sight, drop, self.pattern)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+def in_heads(x: Tensor, size: int) -> Tensor:
+    """(B, T, H·d) -> (B, H, T, d)"""
+    return x.view(*x.shape[:2], -1, size).transpose(1, 2)
+
+
+def mix(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pattern: Tap) -> Tensor:
+    """(B, H, T, d): values by how well their keys answer the queries."""
+    if pattern.watched:
+        return attend(query, key, value, sight, drop, pattern)
+    mask = sight.mask if sight.mask is None or sight.mask.dtype == torch.bool else sight.mask.to(query.dtype)
+    shared = key.shape[1] != query.shape[1]
+    return scaled_dot_product_attention(
+        query, key, value, mask, drop, sight.causal and mask is None, enable_gqa=shared
+    )
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pattern: Tap) -> Tensor:

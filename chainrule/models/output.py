@@ -23,12 +23,20 @@ NOTHING = (False, False, False)
 
 
 def nats_of(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: Batch, cap: float | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    batch: Batch,
+    cap: float | None = None,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count."""
+    """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count.
+
+    `weights`: what each target weighs in the sum, in the shape of the targets; None: 1.
+    """
     counted = batch.counted
     targets = batch.targets.where(counted, 0).flatten()
-    weights = counted.flatten().float()                             # (N,) 1 where a target counts, 0 where it does not
+    weights = (counted.float() if weights is None else weights * counted).flatten()    # (N,) 0 where none counts
     if torch.is_grad_enabled():
         nats = Nats.apply(hidden.flatten(0, -2), weight, bias, targets, weights, cap)  # type: ignore[no-untyped-call]
     else:

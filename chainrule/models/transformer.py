@@ -3,7 +3,8 @@
     pre-norm   x ← x + attention(norm(x));   x ← x + feed_forward(norm(x))       a last norm on top
     post-norm  x ← norm(x + attention(x));   x ← norm(x + feed_forward(x))       (Vaswani et al. 2017)
 
-A decoder sees what is behind a token, an encoder all of its text.
+A decoder sees what is behind a token, an encoder all of its text. A decoder with a source looks at it between the two,
+by cross attention: every part of it, wherever the token stands.
 
 Shapes: B rows, T tokens, C keys, V vocabulary, D width, d numbers in a head.
 """
@@ -11,16 +12,19 @@ Shapes: B rows, T tokens, C keys, V vocabulary, D width, d numbers in a head.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, rms_norm, silu
 
 from chainrule.model import Tap
-from chainrule.models.attention import Attention, Sight, behind
+from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
+
+A = TypeVar("A", Attention, CrossAttention)
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -51,25 +55,39 @@ def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
 
 
 class Embedding(nn.Module):
-    """Tokens as vectors, and where they stand if that is told here."""
+    """What is read as vectors, and where it stands if that is told here."""
 
-    def __init__(self, settings: TransformerSettings, vocab: int):
+    def __init__(self, settings: TransformerSettings, words: nn.Embedding | nn.Linear):
         super().__init__()
         self.settings = settings
-        self.words = nn.Embedding(vocab, settings.width)
+        self.words = words                                 # tokens are looked up; vectors go through a linear map
         self.places = nn.Embedding(settings.context, settings.width) if settings.positions == "learned" else None
         self.norm = make_norm(settings, settings.width) if settings.norm_embedding else nn.Identity()
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """(B, T), (B, T) -> (B, T, D)"""
+    def forward(self, tokens: Tensor, places: Tensor, more: Tensor | None = None) -> Tensor:
+        """(B, T) or (B, T, F), (B or 1, T) -> (B, T, D); `more` (B, T, D) is added to the vectors of the words."""
         x: Tensor = self.words(tokens)
+        if more is not None:
+            x = x + more
         if self.places is not None:
             x = x + self.places(places)
         if self.settings.positions == "sinusoidal":
             x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width)
         out: Tensor = self.dropout(self.norm(x))
         return out
+
+    def reset(self, *, compared: bool) -> None:
+        """First vectors. Those that the output is compared with, or that are scaled up on the way in, must be small."""
+        settings = self.settings
+        small = compared or settings.positions == "sinusoidal"
+        deviation = settings.init or (1 / math.sqrt(settings.width) if small else 1.0)
+        if isinstance(self.words, nn.Linear):
+            deviation /= math.sqrt(self.words.in_features)
+            nn.init.zeros_(self.words.bias)
+        nn.init.normal_(self.words.weight, std=deviation)
+        if self.places is not None:
+            nn.init.normal_(self.places.weight, std=settings.init or 0.02)
 
 
 class FeedForward(nn.Module):
@@ -89,51 +107,68 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, settings: TransformerSettings):
+    def __init__(self, settings: TransformerSettings, *, cross: bool = False):
         super().__init__()
-        size, norms = settings.head_size, None
-        if settings.qk_norm:
-            norms = make_norm(settings, size), make_norm(settings, size)
         self.norm_first = settings.norm_first
         self.attention_norm = make_norm(settings, settings.width)
-        self.attention = Attention(
-            settings.width, settings.heads, settings.keys, size,
-            bias=settings.biases, dropout=settings.dropout, norms=norms,
-        )
+        self.attention = _make(Attention, settings)
+        self.cross_norm = make_norm(settings, settings.width) if cross else None
+        self.cross = _make(CrossAttention, settings) if cross else None
         self.feed_forward_norm = make_norm(settings, settings.width)
         self.feed_forward = FeedForward(settings)
         self.dropout = nn.Dropout(settings.dropout)
         self.hidden = Tap()                                # (B, T, D): what goes up to the next block
 
     def forward(
-        self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
+        self,
+        x: Tensor,
+        sight: Sight,
+        turns: Turns | None = None,
+        past: Layer | None = None,
+        source: Source | None = None,
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        if self.norm_first:
-            found, pair = self.attention(self.attention_norm(x), sight, turns, past)
-            x = x + self.dropout(found)
-            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        else:
-            found, pair = self.attention(x, sight, turns, past)
-            x = self.attention_norm(x + self.dropout(found))
-            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        found, pair = self.attention(self._before(self.attention_norm, x), sight, turns, past)
+        x = self._after(self.attention_norm, x, found)
+        if self.cross is not None and self.cross_norm is not None:
+            x = self._after(self.cross_norm, x, self.cross(self._before(self.cross_norm, x), source))
+        x = self._after(self.feed_forward_norm, x, self.feed_forward(self._before(self.feed_forward_norm, x)))
         return self.hidden(x), pair
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.norm_first else x
+
+    def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Tensor:
+        x = x + self.dropout(found)
+        return x if self.norm_first else norm(x)
+
+
+def _make(kind: type[A], settings: TransformerSettings) -> A:
+    """Attention of one kind or the other, as the settings say."""
+    size, norms = settings.head_size, None
+    if settings.qk_norm:
+        norms = make_norm(settings, size), make_norm(settings, size)
+    return kind(
+        settings.width, settings.heads, settings.keys, size,
+        bias=settings.biases, dropout=settings.dropout, norms=norms,
+    )
 
 
 class Stack(nn.Module):
     """Blocks one upon another, all of whose tokens see the same."""
 
-    def __init__(self, settings: TransformerSettings, *, causal: bool):
+    def __init__(self, settings: TransformerSettings, *, causal: bool, cross: bool = False):
         super().__init__()
-        self.settings, self.causal = settings, causal
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.settings, self.causal, self.parts = settings, causal, 3 if cross else 2    # parts of a block
+        self.blocks = nn.ModuleList(Block(settings, cross=cross) for _ in range(settings.layers))
         self.norm = make_norm(settings, settings.width) if settings.norm_first else nn.Identity()
         self.bias = RelativeBias(settings.heads, both_ways=not causal) if settings.positions == "relative" else None
         self.reset()
 
     def reset(self) -> None:
         """First weights; those that lead back into the stream are nothing, or less the more of them add up."""
-        settings, last = self.settings, math.sqrt(2 * len(self.blocks)) if self.settings.norm_first else 1.0
+        settings, added = self.settings, self.parts * len(self.blocks)
+        last = math.sqrt(added) if settings.norm_first else 1.0
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 back = name.endswith(".out")
@@ -148,6 +183,7 @@ class Stack(nn.Module):
         places: Tensor,
         lengths: Tensor | None = None,
         past: Sequence[Layer] = (),
+        source: Sequence[Source] = (),
     ) -> tuple[Tensor, list[Pair]]:
         """(B, T, D) at places (B or 1, T), `lengths` (B,) of them real -> (B, T, D), and what each layer looked at."""
         settings = self.settings
@@ -155,8 +191,9 @@ class Stack(nn.Module):
         spin = turns(places, settings.head_size, settings.wavelength) if settings.positions == "rotary" else None
         pairs = []
         layers: Iterable[Layer | None] = past or repeat(None)
-        for block, layer in zip(self.blocks, layers):
-            x, pair = block(x, sight, spin, layer)
+        sources: Iterable[Source | None] = source or repeat(None)
+        for block, layer, about in zip(self.blocks, layers, sources):
+            x, pair = block(x, sight, spin, layer, about)
             pairs.append(pair)
         return self.norm(x), pairs
 
@@ -169,7 +206,7 @@ class Stack(nn.Module):
         if self.causal:
             seen = behind(places, key, self.settings.window)                       # (B, 1, T, C)
         elif lengths is not None:
-            seen = (key < lengths[:, None])[:, None, None]                         # (B, 1, 1, C)
+            seen = real(lengths, tokens)                                           # (B, 1, 1, C)
         if self.bias is None:
             return Sight(seen)
         bias = self.bias(places, key)                                              # (B, H, T, C)

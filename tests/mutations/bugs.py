@@ -267,7 +267,7 @@ BUGS = [
     ),
     Bug(
         "a length is forgotten after a step",
-        "chainrule/models/gpt.py",
+        "chainrule/models/decoder.py",
         'return hidden, {**state, "length": length}',
         "return hidden, state",
         (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(3, 1, 4, 4)]",),
