@@ -19,6 +19,8 @@ from torch.nn.functional import linear
 from chainrule.model import Batch
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
+ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
+NEVER = -1e9                                  # the logit of such a padding
 NOTHING = (False, False, False)
 
 
@@ -77,17 +79,18 @@ def _in_chunks(
     """The sum over all chunks, and those of its gradients that are wanted."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    matrix, shift = (_padded(part, dtype) for part in (weight, bias))
     nats = hidden.new_zeros((), dtype=torch.float32)
     to_hidden = torch.empty_like(hidden) if wanted[0] else None
-    to_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
-    to_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wanted[2] else None
-    size = rows_at_once(len(weight), device)
+    to_weight = torch.zeros_like(matrix, dtype=torch.float32) if wanted[1] else None
+    to_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and wanted[2] else None
+    size = rows_at_once(len(hidden), len(weight), device)
     for first in range(0, len(hidden), size):
         here = slice(first, first + size)
         some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
             logits = capped(linear(some, matrix, shift), cap)                              # (C, V)
+            logits[:, len(weight) :] = NEVER
             surprise, error = _errors(logits, targets[here], cap, any(wanted))             # (C,), (C, V)
             nats += weights[here] @ surprise
             if to_hidden is not None:
@@ -102,19 +105,29 @@ def _in_chunks(
 def _errors(logits: Tensor, targets: Tensor, cap: float | None, wanted: bool) -> tuple[Tensor, Tensor]:
     """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth."""
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    nats = -log_probs.gather(-1, targets[:, None])[:, 0]
+    nats = -log_probs.gather(-1, targets[:, None])                                         # (C, 1)
     if not wanted:
-        return nats, logits
-    error = log_probs.exp_()
-    error.scatter_add_(-1, targets[:, None], error.new_full((len(targets), 1), -1.0))
+        return nats[:, 0], logits
+    error = log_probs.exp_().to(logits.dtype)
+    error.scatter_(-1, targets[:, None], torch.expm1(-nats).to(logits.dtype))
     if cap is not None:
         error *= 1 - (logits.float() / cap).square()        # tanh' = 1 - tanh²
-    return nats, error.to(logits.dtype)
+    return nats[:, 0], error
 
 
-def rows_at_once(vocab: int, device: str) -> int:
-    return max(1, LOGITS.get(device, LOGITS["cpu"]) // vocab)
+def rows_at_once(rows: int, vocab: int, device: str) -> int:
+    """So many that their logits fit, and the chunks are alike."""
+    chunks = -(-rows * vocab // LOGITS.get(device, LOGITS["cpu"]))
+    return -(-rows // chunks)
+
+
+def _padded(parameter: Tensor | None, dtype: torch.dtype) -> Any:
+    if parameter is None:
+        return None
+    more, same = -len(parameter) % ALIGNED.get(parameter.device.type, 1), parameter.to(dtype)
+    return torch.cat([same, same.new_zeros(more, *same.shape[1:])]) if more else same
 
 
 def _like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
-    return None if gradient is None or parameter is None else gradient.to(parameter.dtype)
+    """Without the padding."""
+    return None if gradient is None or parameter is None else gradient[: len(parameter)].to(parameter.dtype)

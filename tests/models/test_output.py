@@ -48,10 +48,14 @@ def answers(nats: Callable[..., Any], inputs: list[Tensor], biased: bool, *rest:
     return [total, count, *torch.autograd.grad(3 * total / count, wanted)]
 
 
+@pytest.mark.parametrize("aligned", [1, 8])
 @pytest.mark.parametrize("cap", [None, 2.0])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(cap: float, biased: bool, padded: bool) -> None:
+def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
+    monkeypatch: pytest.MonkeyPatch, cap: float, biased: bool, padded: bool, aligned: int
+) -> None:
+    monkeypatch.setitem(output.ALIGNED, "cpu", aligned)
     batch = some_batch(padded)
     chunked, plain = (answers(nats, leaves(), biased, batch, cap) for nats in (nats_of, plainly))
     assert_close(chunked, plain)
