@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import make
@@ -17,6 +17,51 @@ class Text:
     errors: Literal["strict", "replace"] = "strict"  # bytes that are not UTF-8: stop and name the place, or read U+FFFD
     separator: str = "<|endoftext|>"  # a line that holds only this ends one document and begins the next
     held_out: float = 0.1           # share kept for validation without --valid: whole documents, or a text's end
+
+
+Truncate: TypeAlias = Literal["false", "true", "ends"]
+
+
+@dataclass(frozen=True)
+class Classify(Text):
+    """`text.*` where a row of a table has a text, or two, and a class."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    column: str | None = None       # the column of the text; None: found by its name
+    second: str | None = None       # the column of a second text; None: found by its name, unless text.column is given
+    label: str | None = None        # the column of the class; None: found by its name
+    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
+
+
+@dataclass(frozen=True)
+class Tag(Text):
+    """`text.*` where every word has a tag."""
+
+    tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
+    truncate: Truncate = "false"    # one longer than the model holds: refuse it, keep its beginning, or both ends
+
+
+@dataclass(frozen=True)
+class Translate(Text):
+    """`text.*` where a text becomes another: translations, summaries."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    source: str | None = None       # the column, or the suffix of the file, to begin from; None: by its name, or first
+    target: str | None = None       # the column, or the suffix of the file, to come to; None: by its name, or second
+    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
+
+
+@dataclass(frozen=True)
+class Caption(Text):
+    """`text.*` where rows of numbers become a text."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    target: str | None = None       # the column of the text; None: by its name, or the only one not of numbers
+    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
+
+
+TEXT: Mapping[str, type[Text]] = {"classify": Classify, "tag": Tag, "translate": Translate, "caption": Caption}
+"""Tasks whose `text.*` settings are more than Text has."""
 
 
 @dataclass(frozen=True)

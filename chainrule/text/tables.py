@@ -1,0 +1,161 @@
+"""Tables of text: TSV, CSV or JSON lines, packed or not, row by row with the line on which each begins.
+
+TSV is taken literally: a tab ends a field and a quote is a quote. CSV is quoted (RFC 4180), with the separator that its
+first line has most of. A JSON object is a row, and objects within it have dotted names.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.settings import flatten
+from chainrule.text.examples import Place
+from chainrule.text.sources import OPENERS, Source, read
+
+FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+SEPARATORS = ",;\t"
+LONGEST = 1 << 30              # characters in a field of CSV
+SHOWN = 8                      # columns named in a message
+WIDE = 30                      # characters of each
+
+Line: TypeAlias = tuple[int, str]
+Row: TypeAlias = tuple[int, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Table:
+    path: Path
+    columns: tuple[str, ...]
+    rows: Iterator[Row]                    # (line, a value for each column)
+
+    def place(self, line: int) -> Place:
+        return Place(str(self.path), line)
+
+    def column(self, given: str, setting: str) -> int:
+        """The column that a setting names, or gives the number of."""
+        for place, name in enumerate(self.columns):
+            if name == given:
+                return place
+        if given.isdigit() and 1 <= int(given) <= len(self.columns):
+            return int(given) - 1
+        hint = did_you_mean(given, self.columns) or f" It has {self.shown}."
+        raise UserError(f"{self.path} has no column {given}, which {setting} asks for.{hint}")
+
+    def known(self, names: Sequence[str]) -> list[int]:
+        """The columns that have one of the names, whether or not in capitals."""
+        return [place for place, name in enumerate(self.columns) if name.strip().lower() in names]
+
+    @property
+    def shown(self) -> str:
+        names = [name if len(name) <= WIDE else name[: WIDE - 1] + "…" for name in self.columns]
+        return f"the columns {', '.join(names[:SHOWN])}" + (", …" if len(names) > SHOWN else "")
+
+
+def format_of(path: Path) -> str | None:
+    """By the suffix, whether or not the file is packed; None: it does not say."""
+    return FORMATS.get(unpacked_name(path).suffix.lower())
+
+
+def unpacked_name(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in OPENERS else path
+
+
+def numbered_lines(source: Source, errors: str) -> Iterator[Line]:
+    """Lines with their ends, numbered from 1. Only \\n ends a line."""
+    number, begun = 1, ""
+    for piece in read(source, errors):
+        *whole, begun = (begun + piece).split("\n")
+        for line in whole:
+            yield number, line + "\n"
+            number += 1
+    if begun:
+        yield number, begun
+
+
+def read_table(source: Source, errors: str = "strict", header: bool = True) -> Table:
+    lines = numbered_lines(source, errors)
+    first = next((line for line in lines if line[1].strip()), None)
+    if first is None:
+        raise UserError(f"{source.path} is empty: there are no rows in it.")
+    form = format_of(source.path) or _sniff(first[1])
+    if form == "jsonl":
+        return _objects(source.path, chain([first], lines))
+    rows = _tab_separated(chain([first], lines)) if form == "tsv" else _quoted(source.path, first, lines)
+    line, names = next(rows)
+    columns = names if header else [str(number) for number in range(1, len(names) + 1)]
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise UserError(f"{source.path} names a column twice in its first line: {twice!r}. Name each once.")
+    rest = rows if header else chain([(line, names)], rows)
+    return Table(source.path, tuple(columns), _even(source.path, columns, rest))
+
+
+def _sniff(line: str) -> str:
+    if line.lstrip().startswith("{"):
+        return "jsonl"
+    return "tsv" if "\t" in line else "csv"
+
+
+def _tab_separated(lines: Iterable[Line]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        if line.strip():
+            yield number, line.rstrip("\r\n").split("\t")
+
+
+def _quoted(path: Path, first: Line, lines: Iterator[Line]) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST)
+    separator = max(SEPARATORS, key=first[1].count)
+    reader = csv.reader((line for _, line in chain([first], lines)), delimiter=separator, strict=True)
+    skipped, begin = first[0] - 1, 1
+    try:
+        for row in reader:
+            if row:
+                yield skipped + begin, row
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        cure = "A field with a quote in it is quoted itself, and the quote doubled."
+        raise UserError(f"{path} line {skipped + begin} is not CSV: {error}. {cure}") from None
+
+
+def _even(path: Path, columns: Sequence[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+    for line, row in rows:
+        if len(row) != len(columns):
+            names = ", ".join(columns[:SHOWN])
+            raise UserError(f"{path} line {line} has {len(row)} columns; its first line has {len(columns)}: {names}.")
+        yield line, row
+
+
+def _objects(path: Path, lines: Iterator[Line]) -> Table:
+    objects = ((number, _object(path, number, line)) for number, line in lines if line.strip())
+    first = next(objects)
+    columns = tuple(first[1])
+    rows = ((line, [values.get(name) for name in columns]) for line, values in chain([first], objects))
+    return Table(path, columns, rows)
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        reason = str(error).split(":")[0]
+        raise UserError(f"{path} line {number} is not JSON: {reason}. Each line is an object of its own.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} line {number} is JSON but no object; a row reads {{\"text\": …, \"label\": …}}.")
+    return flatten(value)
+
+
+def text_in(value: Any, place: Place, what: str) -> str:
+    """A field as text, which must be there."""
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if value is None or not isinstance(value, str | int | float):
+        found = "nothing" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{place} has {found} where {what} should be.")
+    if not (text := str(value).strip()):
+        raise UserError(f"{place} is empty where {what} should be. Fill it in, or leave the row out.")
+    return text
