@@ -60,7 +60,17 @@ def widened(cache: Cache, needed: int, context: int) -> Cache:
     """The same cache with room for `needed` tokens in all, and as many again where the context allows it."""
     refuse_more(needed, context)
     wider = min(context, max(LEAST, 1 << (needed - 1).bit_length()))
+    return _with(cache, wider)
+
+
+def _with(cache: Cache, wider: int) -> Cache:
     return {**cache, "keys": _pad(cache["keys"], wider), "values": _pad(cache["values"], wider)}
+
+
+def roomy(cache: Cache, tokens: int, context: int) -> Cache:
+    """The same cache with room for `tokens` more in every row, and for few besides."""
+    needed = int(cache["length"].max()) + tokens
+    return cache if needed <= room(cache) else _with(cache, min(context, -(-needed // LEAST) * LEAST))
 
 
 def refuse_more(tokens: int, context: int) -> None:

@@ -6,7 +6,6 @@ Learning needs no cache: whole windows are read at once.
 Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +20,7 @@ from chainrule.models.attention import Source
 from chainrule.models.cache import Cache, Pair
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.output import capped, nats_of
-from chainrule.models.transformer import Embedding, Stack
+from chainrule.models.transformer import Embedding, Stack, make_output, reset_output
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,10 @@ class Decoder(LanguageModel):
             self.reach = 1 + settings.layers * (settings.window - 1)
         self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
         self.stack = Stack(settings, causal=True, cross=cross)
-        blocks = sum(parameter.numel() for parameter in self.stack.parameters())
-        tied = 4 * vocab * settings.width > blocks if settings.tied is None else settings.tied
-        self.output = None if tied else nn.Linear(settings.width, vocab, bias=False)
-        self.embedding.reset(compared=tied)
+        self.output = make_output(settings, settings.tied, vocab, self.stack)
+        self.embedding.reset(compared=self.output is None)
         if self.output is not None:
-            deviation = settings.init or 1 / math.sqrt(settings.width)
-            nn.init.normal_(self.output.weight, std=0.0 if settings.zero else deviation)
+            reset_output(settings, self.output)
 
     @property
     def matrix(self) -> Tensor:
@@ -103,6 +99,9 @@ class Decoder(LanguageModel):
         if torch.is_grad_enabled():
             return hidden, state | cache.stacked(pairs, length)
         return hidden, {**state, "length": length}
+
+    def roomy(self, state: Cache, tokens: int) -> Cache:
+        return cache.roomy(state, tokens, self.context)
 
     def _whole(self, batch: Batch) -> Tensor:
         """(B, T, D): the top of the stack, of texts that begin here."""

@@ -66,7 +66,7 @@ class FeedForward(WordModel):
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        return torch.full((rows, self.reach or 0), BOUNDARY, device=self.words.bias.device)
+        return torch.full((rows, self.reach or 0), BOUNDARY, device=self.words.embedding.device)
 
     def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)                          # (B, N + T)

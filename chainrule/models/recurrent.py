@@ -49,6 +49,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, state: Vectors, lengths: Tensor | None = None) -> tuple[Tensor, Vectors]:
         """(B, T, D) -> (B, T, K·H) of the last layer, zero where there is padding; and the state at each row's end."""
         states = []
+        lengths = None if lengths is None else lengths.cpu()    # where they are needed, and once for all layers
         for number, layer in enumerate(self.layers):
             x, after = layer(self.between(x) if number else x, _of_layer(state, number), lengths)
             states.append(after)

@@ -11,7 +11,7 @@ Shapes: B rows, T tokens, L layers, E embedding, H hidden units, G gates.
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import Tap
@@ -28,6 +28,7 @@ class RecurrentSettings:
     embedding: int | None = None             # numbers in a token's vector; None: as many as hidden units
     tied: bool = True                        # the output matrix is the embedding; where sizes differ, h is projected
     start: Literal["zero", "learned"] = "zero"  # the hidden vectors before anything is read
+    bidirectional: bool = False              # half of the units read backward; only for labels and tags
     dropout: float = 0.0                     # share of numbers dropped from what is read, between layers, at the output
     input_dropout: float | None = None       # from what is read; None: as dropout
     between_dropout: float | None = None     # between layers; None: as dropout
@@ -40,6 +41,8 @@ class RecurrentSettings:
         for name in ("layers", "hidden", "embedding"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise UserError(f"model.{name}={size}: it is 1 or more.")
+        if self.bidirectional and self.hidden % 2:
+            raise UserError(f"model.hidden={self.hidden} is odd; with model.bidirectional, half of it reads backward.")
         for place in ("", "input_", "between_", "output_", "embedding_", "weight_"):
             if (share := getattr(self, f"{place}dropout")) is not None and not 0 <= share < 1:
                 raise UserError(f"model.{place}dropout={share:g}: a share from 0 to less than 1 is dropped.")
@@ -59,32 +62,56 @@ class Recurrent(WordModel):
 
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
-        size = settings.embedding or settings.hidden
-        shares = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
-        self.drop_input, between, self.drop_output = (
-            make_dropout(settings.dropout if share is None else share, settings.locked_dropout) for share in shares
-        )
-        self.words = Words(vocab, size, settings.hidden, tied=settings.tied, dropout=settings.embedding_dropout)
-        self.stack = Stack(
-            cell, size, settings.hidden, settings.layers,
-            between=between, weight_dropout=settings.weight_dropout, learned_start=settings.start == "learned",
-        )
+        self.inputs, self.width = settings.embedding or settings.hidden, settings.hidden
+        self.backward = settings.hidden // 2 if settings.bidirectional else 0    # numbers in a vector that read so
+        self.drop_input, between, self.drop_output = make_dropouts(settings)
+        answers = None if settings.bidirectional else settings.hidden
+        self.words = Words(vocab, self.inputs, answers, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.stack = make_reader(settings, cell, self.inputs, between)
         self.watched = {name: Tap() for name in self.stack.seen}
         for name, tap in self.watched.items():
             self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Vectors:
+        if self.backward:
+            raise UserError("model.bidirectional=true has read what comes next, so it is for labels and tags alone.")
         return self.stack.start(rows)
 
     def read(self, tokens: Tensor, state: Vectors) -> tuple[Tensor, Vectors]:
-        x = self.drop_input(self.words(tokens))
+        return self._run(self.words(tokens), state)
+
+    def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
+        """A body for heads (heads.py): (B, T) -> (B, T, H); `more` (B, T, E) is added to the vectors of the words."""
+        x = self.words(tokens) if more is None else self.words(tokens) + more
+        lengths = lengths if self.backward else None    # forward, padding comes last and does no harm
+        return self._run(x, self.stack.start(len(tokens)), lengths)[0]
+
+    def _run(self, x: Tensor, state: Vectors, lengths: Tensor | None = None) -> tuple[Tensor, Vectors]:
+        x = self.drop_input(x)
         if any(tap.watched for tap in self.watched.values()):
-            hidden, state, seen = self.stack.written_out(x, state)
+            hidden, state, seen = self.stack.written_out(x, state, lengths)
             for name, tap in self.watched.items():
                 tap(seen[name])
         else:
-            hidden, state = self.stack(x, state)
+            hidden, state = self.stack(x, state, lengths)
         return self.drop_output(hidden), state
+
+
+def make_dropouts(settings: RecurrentSettings) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """Of what is read, between layers, at the output."""
+    shares = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
+    first, between, last = (settings.dropout if share is None else share for share in shares)
+    locked = settings.locked_dropout
+    return make_dropout(first, locked), make_dropout(between, locked), make_dropout(last, locked)
+
+
+def make_reader(settings: RecurrentSettings, cell: str, inputs: int, between: nn.Module) -> Stack:
+    """All the layers that the settings ask for, from the beginning of a text."""
+    directions = 2 if settings.bidirectional else 1
+    return Stack(
+        cell, inputs, settings.hidden // directions, settings.layers, directions=directions,
+        between=between, weight_dropout=settings.weight_dropout, learned_start=settings.start == "learned",
+    )
 
 
 class Elman(Recurrent):

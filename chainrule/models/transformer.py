@@ -90,6 +90,17 @@ class Embedding(nn.Module):
             nn.init.normal_(self.places.weight, std=settings.init or 0.02)
 
 
+def make_output(settings: TransformerSettings, tied: bool | None, vocab: int, stack: nn.Module) -> nn.Linear | None:
+    """What vectors are compared with to foretell words; None: the words themselves, if asked, or if that saves much."""
+    blocks = sum(parameter.numel() for parameter in stack.parameters())
+    tied = 4 * vocab * settings.width > blocks if tied is None else tied
+    return None if tied else nn.Linear(settings.width, vocab, bias=False)
+
+
+def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
+    nn.init.normal_(output.weight, std=0.0 if settings.zero else settings.init or 1 / math.sqrt(settings.width))
+
+
 class FeedForward(nn.Module):
     """Each token by itself: up into a wider space, an activation, and down again."""
 
@@ -196,6 +207,10 @@ class Stack(nn.Module):
             x, pair = block(x, sight, spin, layer, about)
             pairs.append(pair)
         return self.norm(x), pairs
+
+    def remember(self, source: Tensor) -> list[Pair]:
+        """(B, S, D) -> the keys and values that each layer's cross attention has of it."""
+        return [module.remember(source) for module in self.modules() if isinstance(module, CrossAttention)]
 
     def sight(self, places: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> Sight:
         """What tokens at these places see of each other, or of so many cached keys. No mask where none is needed."""

@@ -15,13 +15,16 @@ from chainrule.models.output import nats_of
 
 
 class Words(nn.Module):
-    def __init__(self, vocab: int, size: int, hidden: int, *, tied: bool, dropout: float = 0.0):
+    def __init__(self, vocab: int, size: int, hidden: int | None, *, tied: bool = True, dropout: float = 0.0):
+        """`hidden`: numbers in what the network answers with; None: these words are only read."""
         super().__init__()
         self.dropout = dropout            # share of words that read as 0 while learning
         self.embedding = nn.Parameter(torch.empty(vocab, size).uniform_(-0.1, 0.1))
-        self.project = nn.Linear(hidden, size, bias=False) if tied and hidden != size else None
-        self.output = None if tied else nn.Linear(hidden, vocab, bias=False)
-        self.bias = nn.Parameter(torch.zeros(vocab))
+        self.project = self.output = self.bias = None
+        if hidden is not None:
+            self.project = nn.Linear(hidden, size, bias=False) if tied and hidden != size else None
+            self.output = None if tied else nn.Linear(hidden, vocab, bias=False)
+            self.bias = nn.Parameter(torch.zeros(vocab))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) -> (B, T, E). A dropped word is dropped wherever it stands in the batch (Gal & Ghahramani 2016)."""
@@ -35,8 +38,8 @@ class Words(nn.Module):
         """(B, T, H) -> (B, T, V)"""
         return linear(self._projected(hidden), self._matrix, self.bias)
 
-    def nats(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        return nats_of(self._projected(hidden), self._matrix, self.bias, batch)
+    def nats(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return nats_of(self._projected(hidden), self._matrix, self.bias, batch, weights=weights)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         """Take word vectors made elsewhere; frozen: learning leaves them as they are."""
@@ -72,6 +75,10 @@ class WordModel(LanguageModel):
         state = self.begin(batch) if state is None else state
         hidden, state = self.read(batch.tokens, state)
         return *self.words.nats(hidden, batch), state
+
+    def nats_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`loss` of what (B, T, H) vectors foretell; with `weights` (B, T) targets count for more or less."""
+        return self.words.nats(hidden, batch, weights)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         self.words.set_embeddings(matrix, frozen)

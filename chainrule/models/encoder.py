@@ -1,0 +1,109 @@
+"""A Transformer encoder: every token sees all of its text, before it and behind it (Devlin et al. 2019).
+
+Words that were hidden from it are foretold from both sides: its task is `mask`. Its vectors serve heads (heads.py), and
+their mean stands for a sentence. Such settings as BERT's are in published.py. It has no state and cannot go on.
+
+Shapes: B rows, T tokens, D width, V vocabulary.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from chainrule.errors import UserError
+from chainrule.model import Batch, Model, State
+from chainrule.models import cache
+from chainrule.models.choices import TransformerSettings
+from chainrule.models.output import nats_of
+from chainrule.models.transformer import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
+
+
+@dataclass(frozen=True)
+class EncoderSettings(TransformerSettings):
+    tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
+    segments: int = 0           # parts of a text that are told apart by a learned vector, as BERT's pairs; 0: none are
+    transform: bool = False     # one more linear map, activation and norm before the output, as BERT has, and a bias
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None:
+            raise UserError(f"model.window={self.window}: an encoder sees all of its text. Leave it out.")
+        if self.segments < 0:
+            raise UserError(f"model.segments={self.segments}: it is 0 or more.")
+        if self.transform and self.activation == "swiglu":
+            raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
+
+
+class Encoder(Model):
+    Settings = EncoderSettings
+    recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
+    backward = 0
+
+    def __init__(self, settings: EncoderSettings, vocab: int):
+        super().__init__()
+        self.settings, self.context = settings, settings.context
+        self.width = self.inputs = settings.width
+        self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
+        self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
+        self.stack = Stack(settings, causal=False)
+        self.transform = Transform(settings) if settings.transform else nn.Identity()
+        self.output = make_output(settings, settings.tied, vocab, self.stack)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if settings.transform else None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.embedding.reset(compared=self.output is None)
+        if self.segments is not None:
+            nn.init.normal_(self.segments.weight, std=self.settings.init or 0.02)
+        if self.output is not None:
+            reset_output(self.settings, self.output)
+
+    @property
+    def matrix(self) -> Tensor:
+        """(V, D): what a vector is compared with to foretell the word that was hidden."""
+        weight: Tensor = (self.output or self.embedding.words).weight
+        return weight
+
+    def encode(
+        self,
+        tokens: Tensor,
+        lengths: Tensor | None = None,
+        more: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """(B, T) -> (B, T, D). `more` is added to the vectors of words; `segments` (B, T), without which all is one."""
+        cache.refuse_more(tokens.shape[1], self.context)
+        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if self.segments is not None:
+            which = self.segments(torch.zeros_like(tokens) if segments is None else segments)
+            more = which if more is None else which + more
+        vectors: Tensor = self.stack(self.embedding(tokens, places, more), places, lengths)[0]
+        return vectors
+
+    def forward(self, batch: Batch) -> Tensor:
+        return linear(self.transform(self.encode(batch.tokens, batch.lengths)), self.matrix, self.bias)
+
+    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+        vectors, counted = self.encode(batch.tokens, batch.lengths), batch.counted
+        if not vectors.is_cuda and counted.any():    # few words were hidden; a GPU would have to wait to know how many
+            vectors, batch = vectors[counted], Batch(batch.tokens[counted], batch.targets[counted])
+        return *nats_of(self.transform(vectors), self.matrix, self.bias, batch), None
+
+
+class Transform(nn.Module):
+    """What BERT does to a vector before it is compared with the words."""
+
+    def __init__(self, settings: EncoderSettings):
+        super().__init__()
+        self.map = nn.Linear(settings.width, settings.width, settings.biases)
+        self.activation = ACTIVATIONS[settings.activation]
+        self.norm = make_norm(settings, settings.width)
+        nn.init.normal_(self.map.weight, std=settings.init or 1 / math.sqrt(settings.width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(self.activation(self.map(x)))
+        return out

@@ -1,0 +1,69 @@
+"""The Transformer as it was published: an encoder reads the source, a decoder writes about it (Vaswani et al. 2017).
+
+    memory = encoder(source), without a mask;   x ← x + softmax(Q Kᵀ / √d) V,  Q of the text, K and V of the memory
+
+State: the keys and values of what was written, as in a GPT, and those of the source, which are made once, in `start`.
+
+Shapes: B rows, T tokens, S source tokens or vectors, L layers, G heads of keys, D width, d numbers in a head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from chainrule.errors import UserError
+from chainrule.models.attention import Sight, Source, real
+from chainrule.models.cache import Cache
+from chainrule.models.decoder import Decoder, DecoderSettings
+from chainrule.models.source import SourceSettings, told
+from chainrule.models.transformer import Embedding, Stack
+
+
+@dataclass(frozen=True)
+class EncoderDecoderSettings(DecoderSettings, SourceSettings):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_source()
+
+
+class EncoderDecoder(Decoder):
+    Settings = EncoderDecoderSettings
+    recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
+    settings: EncoderDecoderSettings
+
+    def __init__(self, settings: EncoderDecoderSettings, vocab: int):
+        super().__init__(settings, vocab, cross=True)
+        self.source_embedding = Embedding(settings, self._source_words())
+        self.encoder = Stack(settings, causal=False)
+        self.source_embedding.reset(compared=self.output is None)
+
+    def _source_words(self) -> nn.Embedding | nn.Linear:
+        if self.settings.source_features is not None:
+            return nn.Linear(self.settings.source_features, self.settings.width)
+        if self.settings.source_vocab is not None:
+            return nn.Embedding(self.settings.source_vocab, self.settings.width)
+        return self.embedding.words
+
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
+        """The source's keys and values are (B, L, G, S, d)."""
+        source, lengths = told(self.settings, rows, source, lengths)
+        memory = self.remember(source, lengths)
+        keys, values = (torch.stack(part, 1) for part in zip(*self.stack.remember(memory), strict=True))
+        return super().start(rows) | {"source_keys": keys, "source_values": values, "source_length": lengths}
+
+    def remember(self, source: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, S) or (B, S, F) -> (B, S, D): what the encoder makes of the source."""
+        size = source.shape[1]
+        if size > self.context:
+            raise UserError(f"a source of {size} tokens is longer than model.context={self.context}. Shorten it.")
+        places = torch.arange(size, device=source.device)[None]
+        memory: Tensor = self.encoder(self.source_embedding(source, places), places, lengths)[0]
+        return memory
+
+    def source(self, state: Cache) -> Sequence[Source]:
+        sight = Sight(real(state["source_length"], state["source_keys"].shape[3]))
+        pairs = zip(state["source_keys"].unbind(1), state["source_values"].unbind(1), strict=True)
+        return [Source(keys, values, sight) for keys, values in pairs]
