@@ -30,6 +30,9 @@ KINDS: Mapping[str, Kind] = {
     "gru": Kind("rnn:GRU", "the same, with gates that reset and update it"),
     "lstm": Kind("rnn:LSTM", "the same, with a cell that gates write, keep and read"),
     "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
+    "seq2seq": Kind("seq2seq:Seq2Seq", "a recurrent network reads a source, another writes about it, with attention"),
+    "encoder": Kind("encoder:Encoder", "a Transformer that sees all of its text: for hidden words, labels and tags"),
+    "transformer": Kind("encoder_decoder:EncoderDecoder", "a Transformer reads a source, another writes about it"),
     **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
 

@@ -83,8 +83,7 @@ class Seq2Seq(WordModel):
         below, above = _cut(end, len(self.below.layers))
         if self.attention is None:
             return {"below": below}
-        memory = {"keys": self.attention.keys(vectors), "values": vectors, "length": real_lengths}
-        return {"below": below, "above": above, "source": memory}
+        return {"below": below, "above": above, "source": self.attention.remember(vectors, real_lengths)}
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         hidden, below = self.below(self.drop_input(self.words(tokens)), state["below"])
@@ -103,14 +102,19 @@ class Attention(nn.Module):
     def __init__(self, score: str, hidden: int):
         super().__init__()
         self.additive = score == "additive"
-        self.keys = nn.Identity() if score == "dot" else nn.Linear(hidden, hidden, bias=self.additive)
+        self.keys = None if score == "dot" else nn.Linear(hidden, hidden, bias=self.additive)
         self.queries = nn.Linear(hidden, hidden, bias=False) if self.additive else nn.Identity()
         self.sum = nn.Linear(hidden, 1, bias=False) if self.additive else None
         self.alignment = Tap()                                 # (B, T, S): α
 
+    def remember(self, vectors: Tensor, lengths: Tensor) -> Vectors:
+        """(B, S, H), (B,): what must be known of a source. A dot product compares the vectors themselves."""
+        keys = {} if self.keys is None else {"keys": self.keys(vectors)}
+        return {"values": vectors, "length": lengths} | keys
+
     def forward(self, hidden: Tensor, source: Vectors) -> Tensor:
         """(B, T, H) -> (B, T, H)"""
-        scores = self.scores(hidden, source["keys"]).float()
+        scores = self.scores(hidden, source.get("keys", source["values"])).float()
         seen = real(source["length"], scores.shape[-1])[:, 0]                              # (B, 1, S)
         pattern = self.alignment(scores.masked_fill(~seen, -math.inf).softmax(-1))
         found: Tensor = pattern.to(source["values"].dtype) @ source["values"]

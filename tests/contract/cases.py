@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from contract.toy import Attentive, Recurrent, ToySettings
+from torch import Tensor
 
 from chainrule.model import BOUNDARY, Batch, LanguageModel, loss
 from chainrule.models import KINDS, build, kind, model_class
 from chainrule.recipe import make_recipe
 
 VOCAB = 5
+SEQ2SEQ = {"hidden": 8, "dropout": 0.0}
 GPT = {"layers": 2, "width": 16, "heads": 2, "context": 16}
 
 
@@ -24,6 +26,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)    # its `model.*`
     rounds: int = 1                                           # of counting, or steps of descent
     network: Callable[..., LanguageModel] | None = None       # for networks that are no kind of the house
+    source: Tensor | None = None                              # (1, S) or (1, S, F): what every text is about
 
     def __str__(self) -> str:
         return " ".join([self.kind, *(f"{name}={value}" for name, value in self.settings.items())])
@@ -37,9 +40,16 @@ class Case:
         torch.manual_seed(1)
         if self.network is not None:
             return self.network(ToySettings(**self.settings), VOCAB)
-        model: LanguageModel = build(self.kind, self.recipe().model, VOCAB)
+        model: LanguageModel = self.told(build(self.kind, self.recipe().model, VOCAB))
         if model.learns_by == "counting":
             model.forget(torch.Generator().manual_seed(1))
+        return model
+
+    def told(self, model: LanguageModel) -> LanguageModel:
+        """The model, which is told the source of the case wherever it starts."""
+        if self.source is not None:
+            start, source = model.start, self.source
+            model.start = lambda rows, *_: start(rows, source.repeat_interleave(rows, 0), LENGTH.repeat(rows))
         return model
 
     def train(self) -> LanguageModel:
@@ -49,6 +59,9 @@ class Case:
         return model.eval()
 
 
+TOKENS = torch.tensor([[3, 1, 4, 1, 2]])
+VECTORS = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(1))
+LENGTH = torch.tensor([4])             # the last is padding
 UNDROPPED = {"dropout": 0.0, "weight_dropout": 0.0}
 
 CASES = [
@@ -75,10 +88,17 @@ CASES = [
     Case("gpt", {**GPT, "activation": "gelu", "positions": "none", "cap": 5.0, "tied": True, "gains": True}, rounds=30),
     Case("gpt1", {**GPT, "dropout": 0.0}, rounds=30),
     Case("gpt2", {**GPT, "head_size": 6}, rounds=30),
+    Case("seq2seq", SEQ2SEQ, 30, source=TOKENS),
+    Case("seq2seq", {**SEQ2SEQ, "cell": "gru", "attention": "none"}, 30, source=TOKENS),
+    Case("seq2seq", {**SEQ2SEQ, "cell": "tanh", "attention": "additive", "layers": 1}, 30, source=TOKENS),
+    Case("seq2seq", {**SEQ2SEQ, "attention": "dot", "source_features": 3}, 30, source=VECTORS),
+    Case("transformer", GPT, 30, source=TOKENS),
+    Case("transformer", {**GPT, "norm_first": False, "norm": "layer", "positions": "sinusoidal"}, 30, source=TOKENS),
+    Case("transformer", {**GPT, "positions": "relative", "keys": 1, "source_features": 3}, 30, source=VECTORS),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]
-assert {kind.where for kind in KINDS.values()} <= {
+assert {kind.where for name, kind in KINDS.items() if issubclass(model_class(name), LanguageModel)} <= {
     KINDS[case.kind].where for case in CASES if case.network is None
 }, "a kind without a contract"
 

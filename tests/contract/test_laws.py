@@ -71,7 +71,7 @@ class Disguise(LanguageModel):
         self.model, self.context, self.reach = model, model.context, model.reach
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
-        return {"parcel": (self.model.start(rows, source), torch.zeros(rows, 1))}
+        return {"parcel": (self.model.start(rows, source, lengths), torch.zeros(rows, 1))}
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         logits, inner = self.model.step(tokens, state["parcel"][0])
@@ -321,7 +321,7 @@ def test_a_saved_model_answers_the_same(case: Case, made: LanguageModel, tmp_pat
         tokenizer = train_tokenizer(Text(tokenizer="words", min_count=1), ["a b c"])
         assert len(tokenizer) == VOCAB
         run.save(tmp_path / "run", made, tokenizer, case.recipe())
-        loaded = run.load(tmp_path / "run").model
+        loaded = case.told(run.load(tmp_path / "run").model)
     else:
         save_file(made.state_dict(), tmp_path / "model.safetensors")
         loaded = case.make()
