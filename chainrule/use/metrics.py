@@ -1,0 +1,135 @@
+"""How well classes and tags are told: accuracy, F1 by class and on average (macro), and which is taken for which.
+
+    precision = right / told as this class    recall = right / being of this class    F1 = 2 right / (told + being)
+
+Macro F1 is the mean over the classes that occur, in truth or in what was told. Words of a sentence are drawn together
+for the interval, since they are not independent. Shares are from 0 to 1.
+
+Shapes: N examples or words, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule import __version__
+from chainrule.errors import UserError
+from chainrule.use.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    precision: float
+    recall: float
+    f1: float
+    examples: int                          # that are of this class
+
+
+@dataclass(frozen=True)
+class Classification:
+    accuracy: Score
+    f1: Score                              # macro
+    classes: dict[str, ClassScore]
+    confusion: tuple[tuple[int, ...], ...]     # (C, C): a row for each true class, a column for each told
+    examples: int
+    signature: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for strict JSON."""
+        return {
+            **self.accuracy.as_dict("accuracy"),
+            **self.f1.as_dict("f1"),
+            "classes": {name: vars(score) for name, score in self.classes.items()},
+            "confusion": {"names": list(self.classes), "rows": [list(row) for row in self.confusion]},
+            "examples": self.examples,
+            "signature": self.signature,
+        }
+
+
+@dataclass(frozen=True)
+class Tagging:
+    words: Classification
+    known: Score | None                    # accuracy on words that training saw; None: there are none here
+    unknown: Score | None                  # and on those that it never saw
+    sentences: int
+
+    def as_dict(self) -> dict[str, Any]:
+        values = self.words.as_dict()
+        values["words"] = values.pop("examples")
+        for name, score in (("known_accuracy", self.known), ("unknown_accuracy", self.unknown)):
+            values |= score.as_dict(name) if score else {name: None}
+        return {**values, "sentences": self.sentences}
+
+
+def measure_classes(truth: Numbers, told: Numbers, names: Sequence[str]) -> Classification:
+    """(N,) the classes that examples have, and those they were told to have."""
+    return _measure(truth, told, names, np.arange(len(truth)), "example")
+
+
+def measure_tags(
+    truth: Sequence[Numbers], told: Sequence[Numbers], names: Sequence[str], known: Sequence[NDArray[np.bool_]]
+) -> Tagging:
+    """The tags of the words of each sentence, those they were told to have, and whether training saw the word."""
+    sentence = np.repeat(np.arange(len(truth)), [len(tags) for tags in truth])
+    flat, said = (np.concatenate([np.empty(0, np.int64), *tags]) for tags in (truth, told))
+    seen = np.concatenate([np.empty(0, bool), *known])
+    words = _measure(flat, said, names, sentence, "sentence")
+    parts = [
+        _accuracy(flat[here] == said[here], sentence[here], len(truth)) if here.any() else None
+        for here in (seen, ~seen)
+    ]
+    return Tagging(words, parts[0], parts[1], len(truth))
+
+
+def _measure(truth: Numbers, told: Numbers, names: Sequence[str], unit: Numbers, drawn: str) -> Classification:
+    """`unit` says which of the things drawn for the interval each belongs to."""
+    if len(truth) != len(told):
+        raise ValueError(f"{len(truth)} true classes and {len(told)} told; each has one")
+    if not len(truth):
+        raise UserError("there is nothing to measure: no example has a label.")
+    count, units = len(names), int(unit[-1]) + 1
+
+    def macro(weights: Weights) -> float:
+        right, being, said = _counts(truth, told, count, weights[unit])
+        occurs = being + said > 0
+        return float(np.mean(2 * right[occurs] / (being + said)[occurs])) if occurs.any() else np.nan
+
+    return Classification(
+        accuracy=_accuracy(truth == told, unit, units),
+        f1=bootstrap(macro, units),
+        classes=dict(zip(names, _by_class(*_counts(truth, told, count)), strict=True)),
+        confusion=tuple(map(tuple, np.bincount(truth * count + told, minlength=count**2).reshape(count, -1).tolist())),
+        examples=len(truth),
+        signature=f"average:macro|interval:bootstrap-{drawn}|rounds:{ROUNDS}|seed:{SEED}|chainrule:{__version__}",
+    )
+
+
+def _accuracy(right: NDArray[np.bool_], unit: Numbers, units: int) -> Score:
+    """The share that is right, drawn by unit."""
+    rights, sizes = np.bincount(unit, right, units), np.bincount(unit, minlength=units)
+    with np.errstate(invalid="ignore"):                # a draw of units that have nothing in them has no share
+        return bootstrap(lambda weights: float((weights @ rights) / (weights @ sizes)), units)
+
+
+def _counts(truth: Numbers, told: Numbers, count: int, weights: Weights | None = None) -> tuple[Any, Any, Any]:
+    """(C,) for each class: told rightly, being of it, told to be of it."""
+    right = truth == told
+    some = None if weights is None else weights[right]
+    return (
+        np.bincount(truth[right], some, count), np.bincount(truth, weights, count), np.bincount(told, weights, count)
+    )
+
+
+def _by_class(right: Numbers, being: Numbers, told: Numbers) -> list[ClassScore]:
+    def share(part: int, whole: int) -> float:
+        return part / whole if whole else 0.0
+
+    return [
+        ClassScore(share(hit, said), share(hit, true), share(2 * hit, true + said), true)
+        for hit, true, said in zip(right.tolist(), being.tolist(), told.tolist())
+    ]
