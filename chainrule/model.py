@@ -9,7 +9,7 @@ with others, move it, or count its bytes.
 Shapes: B rows, T tokens, S source tokens, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
@@ -118,6 +118,10 @@ class LanguageModel(Model):
         logits, _ = self.step(batch.tokens, self.begin(batch))
         return logits
 
+    def roomy(self, state: State, tokens: int) -> State:
+        """The same state, with room in which so many more tokens, read one by one, change no shape."""
+        return state
+
     def begin(self, batch: Batch) -> State:
         """The state before the rows of a batch."""
         return self.start(len(batch.tokens), batch.source, batch.source_lengths)
@@ -129,6 +133,13 @@ class Statistics(Protocol):
     nats: float                                      # -log p of what was read, by the model that read it; nan: unknown
 
     def __add__(self, other: Self) -> Self: ...
+
+    def tensors(self) -> Iterable[Tensor]:
+        """All of it, to be sent to another rank: integers or floats of at most four dimensions."""
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Self:
+        """What `tensors` gave, put together again."""
 
 
 class CountingModel(Protocol):

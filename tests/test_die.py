@@ -114,25 +114,42 @@ def test_a_row_knows_nothing_of_other_rows() -> None:
 
 
 def test_the_die_falls_as_often_as_it_should() -> None:
-    fallen = roll(PROBS.expand(1000, -1), EVENLY)
+    fallen, _ = roll(PROBS.expand(1000, -1), EVENLY)
     assert torch.bincount(fallen, minlength=5).tolist() == [100, 400, 50, 300, 150]
 
 
 def test_the_die_never_falls_on_probability_0() -> None:
     probs = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(4, -1)
     uniform = torch.tensor([0.0, 0.5, 1 - 2**-53, 1.0], dtype=torch.float64)
-    assert roll(probs, uniform).tolist() == [1, 3, 3, 3]
+    assert roll(probs, uniform)[0].tolist() == [1, 3, 3, 3]
+
+
+def test_a_large_vocabulary_is_rolled_as_one_long_row_of_shares() -> None:
+    chance = torch.Generator().manual_seed(1)
+    probs = torch.rand(400, 1000, generator=chance) ** 20              # most of the mass on a few
+    probs[:, 300:700] = 0
+    probs[:200, 256:] = 0
+    uniform = torch.rand(400, generator=chance, dtype=torch.float64)
+    shares = probs.cumsum(-1, dtype=torch.float64)
+    wanted = torch.searchsorted(shares, uniform[:, None] * shares[:, -1:], right=True)[:, 0]
+    token, possible = roll(probs, uniform)
+    assert token.tolist() == wanted.tolist()
+    assert possible.all()
+    ends = roll(probs, torch.ones(400, dtype=torch.float64))[0]
+    assert (probs.gather(1, ends[:, None]) > 0).all()
 
 
 def test_choosing_is_rolling_the_die_that_the_dials_leave() -> None:
-    chosen = choose(LOGITS.expand(1000, -1), Sampling(top_k=2), EVENLY)
+    chosen, _ = choose(LOGITS.expand(1000, -1), Sampling(top_k=2), EVENLY)
     assert torch.bincount(chosen, minlength=5).tolist() == [0, 571, 0, 429, 0]
-    assert choose(LOGITS, Sampling(temperature=0), torch.tensor([0.99])).tolist() == [1]
+    assert choose(LOGITS, Sampling(temperature=0), torch.tensor([0.99]))[0].tolist() == [1]
 
 
 def test_nothing_to_draw_from_is_said() -> None:
-    with pytest.raises(UserError, match="no token a probability"):
-        choose(torch.full((1, 3), -math.inf), Sampling(), torch.tensor([0.5]))
+    logits = torch.tensor([[0.0, 1.0, 2.0], [-math.inf] * 3])
+    token, possible = choose(logits, Sampling(), torch.tensor([0.5, 0.5]))
+    assert possible.tolist() == [True, False]
+    assert token.max() < 3
 
 
 def test_the_numbers_of_the_first_rows_do_not_depend_on_how_many_follow() -> None:

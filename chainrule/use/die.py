@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from chainrule.errors import UserError
 
+FACES = 256         # tokens that are summed together when a number is looked up
 FIRST_LOOK = 128    # tokens that top_p looks at first; a sort of the whole vocabulary is slow
 
 
@@ -77,6 +79,9 @@ def _kept(logits: Tensor, sampling: Sampling) -> Tensor | None:
 def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """(B, N): the largest probabilities in order and whose they are; `top_k` of them, or enough to have `top_p`."""
     size = probs.shape[-1]
+    if sampling.top_k is None and probs.is_cuda:              # whose sort is quick, and which should not be asked
+        values, order = probs.sort(-1, descending=True)
+        return values, order
     count = min(sampling.top_k or FIRST_LOOK, size)
     ranked = probs.topk(count)
     while sampling.top_k is None and count < size and bool((ranked.values.sum(-1) < sampling.top_p).any()):
@@ -85,18 +90,32 @@ def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     return ranked.values, ranked.indices
 
 
-def roll(probs: Tensor, uniform: Tensor) -> Tensor:
-    """(B, V), (B,) -> (B,): the token whose share of [0, 1) holds the row's number. Never one of probability 0."""
-    shares = probs.cumsum(-1, dtype=torch.float64)
-    total = shares[:, -1]
-    if not bool((total > 0).all()):
-        raise UserError("the model gives no token a probability here, so none can be drawn. Train it with smoothing.")
-    point = torch.minimum(uniform.to(total) * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(shares, point[:, None], right=True)[:, 0]
+def roll(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, V), (B,) -> (B,), (B,): the token whose share of [0, 1) holds the row's number, and whether there is one.
+
+    Never one of probability 0. The block that holds it is found first, so that the sums of a large vocabulary are few.
+    """
+    blocks = pad(probs, (0, -probs.shape[-1] % FACES)).view(len(probs), -1, FACES)        # (B, N, FACES)
+    mass = blocks.sum(-1, dtype=torch.float64)
+    shares = mass.cumsum(-1)
+    total = shares[:, -1:]
+    point = _below(uniform.to(total)[:, None] * total, total)                             # (B, 1)
+    block = torch.searchsorted(shares, point, right=True).clamp(max=shares.shape[-1] - 1)
+    faces = blocks.take_along_dim(block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
+    before = shares.gather(-1, block) - mass.gather(-1, block)
+    face = torch.searchsorted(faces, _below(point - before, faces[:, -1:]).clamp(min=0), right=True)
+    return (block * FACES + face)[:, 0].clamp(max=probs.shape[-1] - 1), total[:, 0] > 0
 
 
-def choose(logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None) -> Tensor:
-    """(B, V) -> (B,): the next token of each row, by numbers from [0, 1)."""
+def _below(points: Tensor, end: Tensor) -> Tensor:
+    """Rounding may take a point to the end of the shares, or past it."""
+    return torch.minimum(points, torch.nextafter(end, torch.zeros_like(end)))
+
+
+def choose(
+    logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
     return roll(distribution(logits, sampling, seen), uniform)
 
 

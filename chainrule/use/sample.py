@@ -10,19 +10,17 @@ from itertools import islice
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, LanguageModel, State, join, pick
+from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.die import Sampling, choose, numbers
-from chainrule.use.reading import at_rest, on_device, read
-
-Tokens = NDArray[np.integer]
+from chainrule.use.die import Sampling, numbers
+from chainrule.use.reading import at_rest, device_of
+from chainrule.use.writing import Tokens, Writing
 
 PLAIN = Sampling()
-BLOCK = 16    # tokens sampled between two looks at whether every row has met a stop text
+BLOCK = 16    # tokens sampled between two looks at whether every row has ended, or met a stop text
 
 
 @torch.inference_mode()
@@ -39,81 +37,19 @@ def sample(
     if limit == 0 or not len(prompts):
         return
     with at_rest(model):
-        writing = Writing(model, prompts)
-        seen = writing.seen(prompts) if sampling.repetition_penalty != 1 else None
-        ended = torch.zeros(len(prompts), dtype=torch.bool, device=writing.logits.device)
-        for step in range(limit):
-            column = choose(writing.logits, sampling, numbers(sampling.seed, step, len(prompts)), seen)
-            if ends:
-                column = column.masked_fill(ended, BOUNDARY)
-                ended |= column == BOUNDARY
-            yield column
-            if step + 1 == limit or bool(ended.all()):
-                return
-            if seen is not None:
-                seen.scatter_(1, column[:, None], (column != BOUNDARY)[:, None])
-            writing.write(column)
-
-
-class Writing:
-    """Texts under way: what may follow each. Prompts are read alone and go on together.
-
-    When a model with a context limit is full, the rows that are begin again from the last half of what they held.
-    """
-
-    def __init__(self, model: LanguageModel, prompts: Sequence[Tokens]):
-        self.model = model
-        texts = [np.append(BOUNDARY, prompt).astype(np.int64)[-(model.context or 0) :] for prompt in prompts]
-        different = {text.tobytes(): text for text in texts}
-        place = {key: index for index, key in enumerate(different)}
-        answers = [read(model, on_device(model, text[None])) for text in different.values()]
-        rows = torch.tensor([place[text.tobytes()] for text in texts])
-        self.logits: Tensor = pick(torch.cat([logits for logits, _ in answers]), rows)    # (B, V)
-        self.state: State = pick(join([state for _, state in answers]), rows)
-        self.held = torch.tensor([len(text) for text in texts])                           # (B,) tokens in the state
-        self.keep = max(1, (model.context or 0) // 2)
-        self.recent = on_device(model, _flush_right([text[-self.keep :] for text in texts], self.keep))
-
-    def write(self, column: Tensor) -> None:
-        """Read one more token in each row."""
-        if self.model.context is None:
-            self.logits, self.state = self._step(column, self.state)
-            return
-        self.recent = torch.cat([self.recent, column[:, None]], 1)[:, 1:]
-        full = self.held == self.model.context
-        if full.any():
-            self._begin_again(column, full)
-        else:
-            self.logits, self.state = self._step(column, self.state)
-        self.held = torch.where(full, self.keep, self.held + 1)
-
-    def seen(self, prompts: Sequence[Tokens]) -> Tensor:
-        """(B, V): True for the tokens of each prompt. The boundary is no part of a text, so it is never seen."""
-        seen = torch.zeros(self.logits.shape, dtype=torch.bool, device=self.logits.device)
-        for row, prompt in zip(seen, prompts):
-            row[on_device(self.model, prompt)] = True
-        seen[:, BOUNDARY] = False
-        return seen
-
-    def _step(self, column: Tensor, state: State) -> tuple[Tensor, State]:
-        logits, state = self.model.step(column[:, None], state)
-        return logits[:, -1], state
-
-    def _begin_again(self, column: Tensor, full: Tensor) -> None:
-        again, others = full.nonzero()[:, 0], (~full).nonzero()[:, 0]
-        answers = [read(self.model, pick(self.recent, again))]
-        if len(others):
-            answers.append(self._step(pick(column, others), pick(self.state, others)))
-        order = torch.cat([again, others]).argsort()
-        self.logits = pick(torch.cat([logits for logits, _ in answers]), order)
-        self.state = pick(join([state for _, state in answers]), order)
-
-
-def _flush_right(texts: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
-    rows = np.zeros((len(texts), width), np.int64)
-    for row, text in zip(rows, texts):
-        row[width - len(text) :] = text
-    return rows
+        writing = Writing(model, prompts, sampling, ends)
+        device = device_of(model)
+        at_once = 1 if device.type == "cpu" else BLOCK      # a GPU is not asked every time whether all have ended
+        for first in range(0, limit, at_once):
+            steps = range(first, min(first + at_once, limit))
+            uniform = torch.stack([numbers(sampling.seed, step, len(prompts)) for step in steps]).to(device)
+            columns = torch.stack([writing.turn(uniform[step - first], limit - step) for step in steps])
+            writing.refuse_nothing()
+            goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
+            for column, going in zip(columns, goes_on):
+                yield column
+                if not going:
+                    return
 
 
 def generate(

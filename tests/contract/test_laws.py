@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from contract.cases import CASES, TEXT, VOCAB, Case, learn
+from contract.toy import Attentive
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 from torch.testing import assert_close
@@ -119,6 +120,18 @@ def test_chunks_do_not_matter(made: LanguageModel, cuts: tuple[int, ...]) -> Non
     assert_close(torch.cat(pieces, 1), whole)
     more = more_tokens(3, 2, seed=3)
     assert_close(made.step(more, state)[0], made.step(more, after_whole)[0])
+
+
+def test_room_changes_no_answer_and_what_is_read_into_it_no_shape(made: LanguageModel) -> None:
+    grows = isinstance(made, Attentive)                     # a toy whose state is all that it has read
+    _, state = read(made, torch.cat([some_tokens(3, 2), more_tokens(3, 3, seed=5)], 1))
+    roomy = made.roomy(pick(state, torch.arange(3)), 6)
+    shapes = [tensor.shape for tensor in tensors(roomy)]
+    for token in more_tokens(3, 6).split(1, 1):
+        wanted, state = made.step(token, state)
+        logits, roomy = made.step(token, roomy)
+        assert_close(logits, wanted)
+        assert grows or [tensor.shape for tensor in tensors(roomy)] == shapes
 
 
 def test_chunks_do_not_matter_to_scores(made: LanguageModel) -> None:

@@ -8,6 +8,9 @@ import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 
 from chainrule.model import LanguageModel
+from chainrule.models import build
+from chainrule.train.pipeline import recipe_for
+from chainrule.use import writing
 from chainrule.use.die import Sampling, choose, numbers
 from chainrule.use.sample import sample
 from chainrule.use.score import score_stream, score_texts
@@ -43,9 +46,43 @@ def test_greedy_samples_are_the_same_past_the_context_too(pair: tuple[LanguageMo
     assert torch.equal(here, there.cpu())
 
 
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "feedforward"])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=9, top_p=0.9, repetition_penalty=1.3)], ids=str)
+def test_recorded_turns_write_what_turns_as_written_would(
+    kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    given = {"model.size": "tiny", "model.context": 64} if kind == "gpt" else {}
+    model = build(kind, recipe_for(kind, given).model, VOCAB).cuda()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    prompts = [np.arange(size) % VOCAB for size in (0, 3, 30)]
+    recorded = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
+    replays: list[int] = []
+    replay = torch.cuda.CUDAGraph.replay
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: [replays.append(1), replay(graph)])
+    again = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
+    assert len(replays) > 100
+    assert torch.equal(again, recorded)
+    monkeypatch.setattr(writing, "WORTH", 1000)
+    replays.clear()
+    written = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
+    assert not replays
+    assert (recorded == written).float().mean() > 0.9      # a rounding may turn a row off its course
+    assert torch.equal(recorded[:20], written[:20])
+
+
+def test_a_recorded_sample_ends_where_all_rows_have_ended(pair: tuple[LanguageModel, LanguageModel]) -> None:
+    here, there = (torch.stack(list(sample(model, [np.array([1])] * 5, 400))) for model in pair)
+    assert len(here) == len(there)
+    assert (there[-1] == 0).all()
+    assert not (there[-2] == 0).all()
+
+
 def test_a_seed_draws_the_same_tokens() -> None:
     logits = torch.randn(256, 1000, generator=torch.Generator().manual_seed(1)) * 3
     for sampling in (Sampling(), Sampling(0.7, top_k=40), Sampling(2.0, top_p=0.8), Sampling(min_p=0.1)):
-        here = choose(logits, sampling, numbers(1, 0, 256))
-        there = choose(logits.cuda(), sampling, numbers(1, 0, 256)).cpu()
+        here, _ = choose(logits, sampling, numbers(1, 0, 256))
+        there = choose(logits.cuda(), sampling, numbers(1, 0, 256).cuda())[0].cpu()
         assert (here == there).float().mean() > 0.99
