@@ -27,6 +27,12 @@ class Sight:
     mask: Tensor | None = None    # (B or 1, H or 1, T, C): True where it sees, or a number that is added to the score
     causal: bool = False          # without a mask: the keys that are not after it, of the same tokens
 
+    def added(self, dtype: torch.dtype) -> "Sight":
+        """The same as numbers that are added, which fused kernels would otherwise make of it in every layer."""
+        if self.mask is None or self.mask.dtype != torch.bool:
+            return self
+        return Sight(torch.zeros_like(self.mask, dtype=dtype).masked_fill(~self.mask, -math.inf))
+
     def as_mask(self, queries: int, device: torch.device) -> Tensor | None:
         if self.mask is not None or not self.causal:
             return self.mask

@@ -198,7 +198,7 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, list[Pair]]:
         """(B, T, D) at places (B or 1, T), `lengths` (B,) of them real -> (B, T, D), and what each layer looked at."""
         settings = self.settings
-        sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths)
+        sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(x.dtype)
         spin = turns(places, settings.head_size, settings.wavelength) if settings.positions == "rotary" else None
         pairs = []
         layers: Iterable[Layer | None] = past or repeat(None)
