@@ -18,7 +18,7 @@ from typing import NoReturn
 from chainrule import __version__
 from chainrule.device import DEVICES
 from chainrule.errors import UserError, did_you_mean
-from chainrule.progress import set_quiet
+from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
 NO_MEMORY = "can't allocate memory"    # how torch says it on a CPU
@@ -166,7 +166,7 @@ def _answer(words: list[str]) -> int:
         answer = command(args)
     finally:
         set_quiet(False)
-    if args.json:
+    if args.json and speaks():
         print(json.dumps(answer, allow_nan=False))
     sys.stdout.flush()
     return 130 if answer.get("interrupted") else 0
@@ -222,7 +222,8 @@ Or with:     chainrule train book.txt --kind ngram model.order=5 --out runs/five
 
 
 def _complain(line: str, code: int) -> int:
-    print(f"chainrule: {' '.join(line.split())}", file=sys.stderr)
+    if speaks():
+        print(f"chainrule: {' '.join(line.split())}", file=sys.stderr)
     return code
 
 

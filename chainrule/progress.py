@@ -3,6 +3,7 @@
 A bar shows itself only after two seconds, so quick work stays silent.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,9 +23,14 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+def speaks() -> bool:
+    """Of all the processes that torchrun starts, the first does."""
+    return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
 def say(line: str) -> None:
     """One line for a person, on stderr."""
-    if not _quiet:
+    if not _quiet and speaks():
         print(line, file=sys.stderr, flush=True)
 
 
@@ -44,7 +50,7 @@ class Bar:
         self.done += amount
         self.note = note or self.note
         now = time.monotonic()
-        if _quiet or now - self.began < PATIENCE:
+        if _quiet or now - self.began < PATIENCE or not speaks():
             return
         if Bar.shown not in (None, self):
             return

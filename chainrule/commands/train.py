@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.progress import say
+from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
 from chainrule.train.pipeline import Made, make_run, recipe_for
@@ -26,7 +26,7 @@ def train(args: Namespace) -> dict[str, Any]:
     made = make_run(
         args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
     )
-    if not args.json:
+    if not args.json and speaks():
         tell(made)
     return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
 

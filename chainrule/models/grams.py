@@ -11,13 +11,15 @@ disk. Shapes: N grams of an order, C contexts of it, V vocabulary.
 import math
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from chainrule.model import BOUNDARY, Batch
 
@@ -84,6 +86,21 @@ class Grams:
         if sum(order.bytes for run in runs for order in run) > self.memory:
             runs = [[Spilled(order) if isinstance(order, Order) else order for order in run] for run in runs]
         return Grams(self.unigrams + other.unigrams, runs, self.memory)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """How many orders a run has, the memory, the single words; then run by run and order by order."""
+        yield torch.tensor([len(self.runs[0]), self.memory])
+        yield torch.from_numpy(self.unigrams)
+        for order in chain.from_iterable(self.runs):
+            yield from (torch.from_numpy(np.array(array)) for array in order.load().arrays())
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> "Grams":
+        orders, memory = tensors[0].tolist()
+        unigrams, *arrays = (tensor.numpy() for tensor in tensors[1:])
+        every = iter([Order(*arrays[place : place + 4]) for place in range(0, len(arrays), 4)])
+        runs = len(arrays) // 4 // max(orders, 1)
+        return cls(unigrams, [list(islice(every, orders)) for _ in range(runs)], memory)
 
 
 def count_grams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) -> Grams:

@@ -8,7 +8,7 @@ with π. Learned by Baum–Welch: expected counts (E), divided (M). All is float
 Shapes: B rows, T tokens, S states, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,8 +38,17 @@ class HMMStatistics:
     nats: float      # -log p of what was read; inf where that was impossible
 
     def __add__(self, other: "HMMStatistics") -> "HMMStatistics":
-        first, moves, emits = self.first + other.first, self.moves + other.moves, self.emits + other.emits
+        pairs = (self.first, other.first), (self.moves, other.moves), (self.emits, other.emits)
+        first, moves, emits = (mine + theirs.to(mine.device) for mine, theirs in pairs)
         return HMMStatistics(first, moves, emits, self.nats + other.nats)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.first, self.moves, self.emits, torch.tensor(self.nats, dtype=torch.float64)]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> "HMMStatistics":
+        first, moves, emits, nats = tensors
+        return cls(first, moves, emits, float(nats))
 
 
 @dataclass(frozen=True)

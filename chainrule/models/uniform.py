@@ -4,6 +4,7 @@ State: nothing, as an empty tensor with one row a text. Shapes: B rows, T tokens
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,6 +25,13 @@ class Nothing:
 
     def __add__(self, other: "Nothing") -> "Nothing":
         return Nothing(self.nats + other.nats)
+
+    def tensors(self) -> list[Tensor]:
+        return [torch.tensor(self.nats, dtype=torch.float64)]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> "Nothing":
+        return cls(float(tensors[0]))
 
 
 class Uniform(LanguageModel):

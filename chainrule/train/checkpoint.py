@@ -19,6 +19,7 @@ from chainrule.files import sha256, write_aside, write_text
 from chainrule.progress import say
 from chainrule.recipe import Recipe
 from chainrule.run import CHECKPOINTS
+from chainrule.train.parallel import ALONE, Ranks
 
 KEPT = 2
 FACTS = "facts"
@@ -37,13 +38,15 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """Those of the run that `recipe` makes at `out`."""
+    """Those of the run that `recipe` makes at `out`. The first rank writes them, and all read."""
 
-    def __init__(self, out: Path, recipe: Recipe, splits: Mapping[str, Any]):
-        self.out, self.recipe, self.splits = out, recipe, splits
+    def __init__(self, out: Path, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks = ALONE):
+        self.out, self.recipe, self.splits, self.ranks = out, recipe, splits, ranks
         self.folder = out / CHECKPOINTS
 
     def write(self, step: int, facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if not self.ranks.first:
+            return
         if run.read_begun(self.out) is None:
             run.begin(self.out, self.recipe, self.splits)
         path = self.folder / f"{step:09d}.safetensors"
@@ -58,8 +61,9 @@ class Checkpoints:
 
     def last(self) -> Checkpoint | None:
         """The newest that is whole. It says aloud what it passes over."""
-        for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
-            aside.unlink()
+        if self.ranks.first:
+            for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
+                aside.unlink()
         for path in self._newest_first():
             try:
                 return _read(path)

@@ -3,11 +3,15 @@
 With `train.restarts` above one, each random start (seeds seed, seed + 1, …) is given a few rounds, and the likeliest
 goes on from there; those rounds are among its `train.steps`. A round says how likely the text was *before* its update,
 which costs nothing extra.
+
+Of several ranks each reads its share of the batches; statistics add, and the first rank updates the model.
 """
 
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,24 +24,31 @@ from chainrule.run import Done
 from chainrule.text.batches import stream, texts
 from chainrule.text.corpus import Corpus
 from chainrule.train.log import Log
+from chainrule.train.parallel import ALONE, Ranks, add_statistics
+from chainrule.train.stop import Stop, heard
 
 AUDITION = 5
 """Rounds in which each of several random starts shows what it is worth."""
 
 
-def count(model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None) -> Done:
+def count(
+    model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None,
+    ranks: Ranks = ALONE,
+) -> Done:
     """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps what the last whole round gave."""
     kept = Kept(model, log)
     rounds, nats = done.rounds, math.inf if done.nats is None else done.nats
     try:
-        if not rounds:
-            rounds, nats = audition(model, corpus, settings, log, kept)
-        gain = math.inf
-        while rounds < settings.steps and gain >= settings.tolerance:
-            before, nats = nats, one_round(model, corpus, settings, log, rounds + 1)
-            gain, rounds = before - nats, rounds + 1
-            if rounds < settings.steps:
-                kept.keep(Done(rounds, False, nats))
+        with heard(ranks.together) as stop:
+            counting = Rounds(model, corpus, settings, log, ranks, stop)
+            if not rounds:
+                rounds, nats = audition(counting, kept)
+            gain = math.inf
+            while rounds < settings.steps and gain >= settings.tolerance:
+                before, nats = nats, counting.one(rounds + 1)
+                gain, rounds = before - nats, rounds + 1
+                if rounds < settings.steps:
+                    kept.keep(Done(rounds, False, nats))
     except KeyboardInterrupt:
         if not kept.state:
             raise
@@ -46,55 +57,89 @@ def count(model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done, 
     return Done(rounds, True, nats if math.isfinite(nats) else None)
 
 
-def audition(model: Any, corpus: Corpus, settings: Counting, log: Log, kept: "Kept") -> tuple[int, float]:
+@dataclass(frozen=True)
+class Rounds:
+    """Whom a round of counting concerns."""
+
+    model: Any
+    corpus: Corpus
+    settings: Counting
+    log: Log
+    ranks: Ranks
+    stop: Stop
+
+    def one(self, number: int, start: int | None = None) -> float:
+        """Collect, update, and tell. Returns nats per token under the model that the round began with."""
+        settings, began = self.settings, time.monotonic()
+        title = f"round {number} of {settings.steps}" if settings.steps > 1 else "counting"
+        if start is not None:
+            title = f"start {start + 1} of {settings.restarts}, round {number}"
+        statistics, total, tokens = self.collect(title)
+        nats = total / tokens
+        if math.isnan(nats) and (settings.steps > 1 or settings.restarts > 1):
+            raise UserError("this kind learns all in one round: leave out train.steps and train.restarts.")
+        if self.ranks.first:
+            self.model.update(statistics)
+        if not math.isnan(nats):                           # else this was the only round, and the first has the model
+            self.ranks.begin_alike(self.model.state_dict().values())
+        self._tell(title, number, start, nats, tokens, time.monotonic() - began)
+        return nats
+
+    def collect(self, title: str) -> tuple[Any, float, int]:
+        """The statistics of the whole training text, which only the first rank has; its nats and targets."""
+        tokens, ranks = self.corpus.splits["train"].tokens, self.ranks
+        device = next(iter(self.model.state_dict().values())).device
+        mine, counted = None, 0
+        with bar(title, len(tokens) // ranks.size, "tokens") as advance:
+            for batch in islice(batches(self.model, tokens, self._settings(len(tokens))), ranks.rank, None, ranks.size):
+                here = int(batch.counted.sum())
+                part = self.model.collect(batch.to(device))
+                mine = part if mine is None else mine + part
+                counted += here
+                advance(here)
+                if self.stop.asked:
+                    break
+        return self._added(mine, counted)
+
+    def _settings(self, tokens: int) -> Counting:
+        """With batches small enough that each rank has one."""
+        if self.ranks.size == 1:
+            return self.settings
+        return replace(self.settings, tokens=min(self.settings.tokens, -(-tokens // self.ranks.size)))
+
+    def _added(self, mine: Any, counted: int) -> tuple[Any, float, int]:
+        _, asked = self.ranks.agree((), self.stop.asked)
+        if asked:
+            raise KeyboardInterrupt
+        every = add_statistics(self.ranks, mine)
+        tokens = round(self.ranks.sum(counted))
+        if not tokens:
+            raise UserError("the training text holds nothing to count.")
+        (nats,), _ = self.ranks.agree([float(every.nats) if self.ranks.first else 0.0])
+        return every, nats, tokens
+
+    def _tell(self, title: str, number: int, start: int | None, nats: float, tokens: int, seconds: float) -> None:
+        size = self.corpus.splits["train"].bytes
+        bits = nats * tokens / math.log(2) / size if self.corpus.tokenizer.lossless else math.nan
+        line = round_line(title, nats, bits, tokens, seconds)
+        self.log("round", line, start=start, round=number, nats_per_token=nats, bits_per_byte=bits,
+                 tokens_per_second=round(tokens / seconds), seconds=round(seconds, 3))
+
+
+def audition(rounds: Rounds, kept: "Kept") -> tuple[int, float]:
     """Leaves the model at the likeliest of its random starts; the rounds it has had, and the nats of the last."""
-    rounds = min(AUDITION, settings.steps) if settings.restarts > 1 else 0
-    best = math.inf
+    settings, best = rounds.settings, math.inf
+    number = min(AUDITION, settings.steps) if settings.restarts > 1 else 0
     for start in range(settings.restarts):
-        model.forget(torch.Generator().manual_seed(settings.seed + start))
-        for number in range(rounds):
-            nats = one_round(model, corpus, settings, log, number + 1, start)
+        rounds.model.forget(torch.Generator().manual_seed(settings.seed + start))
+        for place in range(number):
+            nats = rounds.one(place + 1, start)
             if not kept.state or nats < best:  # rounds never get worse, so in the end this is the best start's last
                 best = nats
                 kept.keep(Done(0, False))
-    if rounds:
+    if number:
         kept.restore()
-    return rounds, best
-
-
-def one_round(model: Any, corpus: Corpus, settings: Counting, log: Log, number: int, start: int | None = None) -> float:
-    """Collect, update, and tell. Returns nats per token under the model that the round began with."""
-    began = time.monotonic()
-    title = f"round {number} of {settings.steps}" if settings.steps > 1 else "counting"
-    if start is not None:
-        title = f"start {start + 1} of {settings.restarts}, round {number}"
-    statistics, tokens = collect(model, corpus, settings, title)
-    nats = float(statistics.nats) / tokens
-    if math.isnan(nats) and (settings.steps > 1 or settings.restarts > 1):
-        raise UserError("this kind learns all in one round from one start: leave out train.steps and train.restarts.")
-    model.update(statistics)
-    seconds = time.monotonic() - began
-    bits = nats * tokens / math.log(2) / corpus.splits["train"].bytes if corpus.tokenizer.lossless else math.nan
-    log("round", round_line(title, nats, bits, tokens, seconds), start=start, round=number, nats_per_token=nats,
-        bits_per_byte=bits, tokens_per_second=round(tokens / seconds), seconds=round(seconds, 3))
-    return nats
-
-
-def collect(model: Any, corpus: Corpus, settings: Counting, title: str) -> tuple[Any, int]:
-    """The statistics of the whole training text, and how many targets it has."""
-    split = corpus.splits["train"]
-    device = next(iter(model.state_dict().values())).device
-    total, tokens = None, 0
-    with bar(title, len(split.tokens), "tokens") as advance:
-        for batch in batches(model, split.tokens, settings):
-            counted = int(batch.counted.sum())
-            part = model.collect(batch.to(device))
-            total = part if total is None else total + part
-            tokens += counted
-            advance(counted)
-    if not tokens:
-        raise UserError("the training text holds nothing to count.")
-    return total, tokens
+    return number, best
 
 
 def batches(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:

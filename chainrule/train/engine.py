@@ -3,7 +3,7 @@
 torch.compile takes half a minute to begin with, so `auto` first measures how long training will be. A CUDA graph
 repeats a step with a single launch, so `auto` takes it where a step is so short that launching its kernels is the work;
 batches of another shape need a graph of their own. Both are for GPUs; on a CPU a step is run as written unless
-compile=true.
+compile=true. Of several ranks `auto` captures none: what they do together would have to be captured together.
 """
 
 import math
@@ -59,10 +59,11 @@ class Engine:
             self.began = time.monotonic()
         if self.taken == WARM:
             torch.cuda.synchronize()
-            seconds = (time.monotonic() - self.began) / (WARM - 2)
+            (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (WARM - 2)])
             if self.settings.compile == "auto" and self.seconds_left(seconds) > LONG:
                 self._compile(batch, state)
-            if self.settings.graph == "true" or (self.settings.graph == "auto" and seconds < SHORT):
+            short = seconds < SHORT and not self.step.ranks.together
+            if self.settings.graph == "true" or (self.settings.graph == "auto" and short):
                 self.capture_at = self.taken + AGAIN
 
     def _graph(self, batch: Batch, state: State) -> "Graph | None":

@@ -10,6 +10,7 @@ from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.counting import count
 from chainrule.train.gradient import descend
 from chainrule.train.log import Log
+from chainrule.train.parallel import ALONE, Ranks
 
 LEARNERS: Mapping[str, Callable[..., Done]] = {"counting": count, "gradient": descend}
 
@@ -21,6 +22,7 @@ def fit(
     log: Log,
     done: Done | None = None,
     checkpoints: Checkpoints | None = None,
+    ranks: Ranks = ALONE,
 ) -> Done:
     """Train `model` in place, from where `done` or the checkpoints say it is, and say how far it came."""
-    return LEARNERS[model.learns_by](model, corpus, recipe.train, log, done or Done(), checkpoints)
+    return LEARNERS[model.learns_by](model, corpus, recipe.train, log, done or Done(), checkpoints, ranks)

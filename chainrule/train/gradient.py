@@ -3,11 +3,12 @@
     between steps: look at the validation text if due, stop if asked, write a checkpoint if due; then one step; again
 
 All that decides the next step is in every checkpoint, so after a kill the same command goes on as if nothing had
-happened: on a CPU to the last bit, unless the budget is the clock.
+happened: on a CPU to the last bit, unless the budget is the clock. Ranks go by the first one's clock and stop as one.
 """
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from chainrule.train.feed import make_feed
 from chainrule.train.log import Log
 from chainrule.train.meter import RECORDS, Meter
 from chainrule.train.optimizers import Optimizers
+from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.precision import choose_precision
 from chainrule.train.probe import gradients_by_time
 from chainrule.train.resume import pack, unpack, weights_of
@@ -46,10 +48,11 @@ class Diverged(UserError):
 
 
 def descend(
-    model: Any, corpus: Corpus, settings: Gradient, log: Log, done: Done, checkpoints: Checkpoints | None = None
+    model: Any, corpus: Corpus, settings: Gradient, log: Log, done: Done, checkpoints: Checkpoints | None = None,
+    ranks: Ranks = ALONE,
 ) -> Done:
     """Steps until the budget is spent or patience ends. Asked to stop, it keeps where it is and says it is not done."""
-    training = Training(model, corpus, settings, log, checkpoints)
+    training = Training(model, corpus, settings, log, checkpoints, ranks)
     training.begin()
     with listen() as stop:
         finished = training.run(stop) and training.look_at_the_end(stop)
@@ -59,41 +62,56 @@ def descend(
     return Done(training.number, finished, None if math.isnan(training.meter.nats) else training.meter.nats)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What all ranks go by between two meetings."""
+
+    seconds: float = 0.0      # of training, those of earlier sittings included
+    tell: bool = False        # it is time to renew the bar's note
+    keep: bool = False        # it is time for a checkpoint
+    stop: bool = False        # somebody was asked to
+
+
 class Training:
     def __init__(
-        self, model: Any, corpus: Corpus, settings: Gradient, log: Log, checkpoints: Checkpoints | None = None
+        self, model: Any, corpus: Corpus, settings: Gradient, log: Log, checkpoints: Checkpoints | None = None,
+        ranks: Ranks = ALONE,
     ):
-        self.model, self.settings, self.log, self.checkpoints = model, settings, log, checkpoints
+        self.model, self.settings, self.log, self.checkpoints, self.ranks = model, settings, log, checkpoints, ranks
         self.weights = weights_of(model)
         self.device = next(iter(self.weights.values())).device
-        self.feed = make_feed(corpus.splits["train"], settings, model.context, self.device)
+        self.feed = make_feed(corpus.splits["train"], settings, model.context, self.device, ranks)
         self.budget = make_budget(settings, self.feed.order.epoch, self.feed.targets)
         self.precision = choose_precision(settings.precision, self.device)
         self.optimizers = Optimizers(model, len(corpus.tokenizer), settings)
-        rows = min(settings.rows or self.feed.order.rows, self.feed.order.rows)
-        self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, settings.order == "streams")
+        rows = min(settings.rows or len(self.feed.mine), len(self.feed.mine))
+        carries = settings.order == "streams"
+        self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, carries, ranks)
         self.engine = Engine(self.step, settings, self._seconds_left)
         looks = make_looks(settings, self.budget)
-        self.validation = Validation(model, self.weights, corpus, settings, looks, self.precision, log)
+        self.validation = Validation(model, self.weights, corpus, settings, looks, self.precision, log, ranks)
         self.meter = Meter(model, corpus, log, self.device, self.precision.dtype)
         self.board: Board | None = None
         self.number = 0                                    # steps that are behind
         self.state: State = None                           # of the streams
         self.earlier, self.sat = 0.0, time.monotonic()     # seconds of earlier sittings, and when this one began
         self.kept, self.kept_at = 0, self.sat              # step and time of the last checkpoint
+        self.now = Moment()
 
     def begin(self) -> None:
         """At the last checkpoint, or at the first step."""
-        torch.manual_seed(self.settings.seed)
+        torch.manual_seed(self.ranks.seed(self.settings.seed))
         self.model.train()
-        if self.settings.tensorboard:
+        if self.settings.tensorboard and self.ranks.first:
             self.board = open_board(self.checkpoints.out if self.checkpoints else None)
+        self.ranks.begin_alike(self.weights.values())
         checkpoint = self.checkpoints.last() if self.checkpoints else None
         if checkpoint is not None:
             unpack(self, checkpoint)
             self.log("resume", f"going on from step {self.number}", step=self.number)
         else:
             self._introduce()
+        self.ranks.refuse_unlike("a checkpoint", str(self.number))
         self.meter.start(self.step.read().targets)
 
     def run(self, stop: Stop) -> bool:
@@ -101,20 +119,21 @@ class Training:
         steps = self.budget.steps
         total = None if steps is None else (steps - self.number) * self.feed.targets
         with bar("training", total, "tokens") as advance:
+            self.meet(stop)
             while not self._over():
-                if not stop.asked and self.validation.due(self.number, self._share()):
+                if not self.now.stop and self.validation.due(self.number, self._share()):
                     self._read()
-                    with stop.while_waiting():
-                        self.validation.look(self.number, self._share())
+                    self._look(self._share(), stop)
                     self.meter.start(self.meter.targets)
-                elif stop.asked:
+                elif self.now.stop:
                     self.keep()
                     return False
-                elif self.number > self.kept and time.monotonic() - self.kept_at >= self.settings.checkpoint:
+                elif self.number > self.kept and self.now.keep:
                     self.keep()
                 else:
                     self.one_step()
                     advance(self.feed.targets, self.meter.note + self._clock())
+                self.meet(stop)
         self._read()
         return True
 
@@ -122,18 +141,29 @@ class Training:
         """The last weights may be the best. False: asked to stop meanwhile."""
         if not self.validation.best or self.validation.seen.step == self.number:
             return True
-        with stop.while_waiting():
-            self.validation.look(self.number, 1.0)
-        if stop.asked:
+        self._look(1.0, stop)
+        self.meet(stop)
+        if self.now.stop:
             self.keep()
-        return not stop.asked
+        return not self.now.stop
+
+    def _look(self, share: float, stop: Stop) -> None:
+        with stop.while_waiting(at_once=not self.ranks.together):
+            self.validation.look(self.number, share, stop)
+
+    def meet(self, stop: Stop) -> None:
+        """Between steps: what all ranks go by until they meet again."""
+        now = time.monotonic()
+        mine = self.earlier + now - self.sat, self.meter.pulse(), now - self.kept_at >= self.settings.checkpoint
+        (seconds, tell, keep), asked = self.ranks.agree(mine, stop.asked)
+        self.now = Moment(seconds, bool(tell), bool(keep), asked)
 
     def one_step(self) -> None:
         before = self.state if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
         self.state = self.engine.take(self.feed.batch(self.number), before)
         self.number += 1
-        if self.meter.due(self._share()):
+        if self.now.tell or self.meter.record_due(self._share()):
             self._read()
 
     def keep(self) -> None:
@@ -143,9 +173,6 @@ class Training:
             self.checkpoints.write(self.number, *pack(self))
         self.kept, self.kept_at = self.number, time.monotonic()
         self.meter.start(self.meter.targets)
-
-    def seconds(self) -> float:
-        return self.earlier + time.monotonic() - self.sat
 
     def _read(self) -> None:
         """Ask the device how the last steps went, and tell."""
@@ -173,11 +200,11 @@ class Training:
         )
 
     def _share(self) -> float:
-        return self.budget.share(self.number, self.seconds())
+        return self.budget.share(self.number, self.now.seconds)
 
     def _rate(self) -> float:
         """That of the step that comes next, taken at its middle."""
-        return rate(self.settings, self.budget.share(self.number + 0.5, self.seconds()))
+        return rate(self.settings, self.budget.share(self.number + 0.5, self.now.seconds))
 
     def _over(self) -> bool:
         return self._share() >= 1 or self.validation.gives_up()
@@ -186,7 +213,7 @@ class Training:
         """If a step takes so many seconds."""
         if self.budget.steps is not None:
             return (self.budget.steps - self.number) * step
-        return (self.budget.seconds or 0) - self.seconds()
+        return (self.budget.seconds or 0) - self.now.seconds
 
     def _clock(self) -> str:
         return "" if self.budget.seconds is None else f", {max(0, self._seconds_left(0)):.0f} s left"

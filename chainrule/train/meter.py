@@ -49,8 +49,9 @@ class Meter:
         """Speed is measured from here, where so many targets are behind."""
         self.last, self.targets = time.monotonic(), targets
 
-    def due(self, share: float) -> bool:
-        return time.monotonic() - self.last >= PULSE or self.record_due(share)
+    def pulse(self) -> bool:
+        """Is it time to renew the note?"""
+        return time.monotonic() - self.last >= PULSE
 
     def record_due(self, share: float) -> bool:
         return share * RECORDS >= self.told.records + 1 - 1e-6

@@ -1,5 +1,6 @@
 """The whole of training, as the pipeline it is: text → corpus → model → fit → evaluate → run directory."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 from chainrule import models, run
-from chainrule.device import choose_device
 from chainrule.models import build, model_class
 from chainrule.progress import short
 from chainrule.recipe import Recipe, make_recipe
@@ -20,7 +20,9 @@ from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
 from chainrule.train.log import Log
-from chainrule.use.evaluate import evaluate
+from chainrule.train.parallel import ALONE, Ranks, join
+from chainrule.train.stop import heard
+from chainrule.train.validation import evaluate_together
 
 
 def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
@@ -49,33 +51,50 @@ def make_run(
     overwrite: bool = False,
     device: str = "cpu",
 ) -> Made:
-    """Train by `recipe` on `texts` and write the run to `out`. A run is not made twice; one stopped by hand goes on."""
-    out, place = Path(out), choose_device(device)
-    about = run.look_before_writing(out, recipe, overwrite)
-    corpus = prepare(texts, recipe.text, valid=valid, test=test)
-    splits = {name: _facts(split) for name, split in corpus.splits.items()}
-    if about is not None and not run.same_text(out, about, splits, overwrite):
-        about = None
-    if about is None:
-        run.forget_checkpoints(out)
-    model, log, done = _what_is_there(out, about, recipe, len(corpus.tokenizer))
-    if done.finished and (result := log.last("result")):
-        return Made(out, result, before=True)
-    began, model = time.monotonic(), model.to(place)
-    keep = partial(run.save, out, model, corpus.tokenizer, recipe, splits=splits)
+    """Train by `recipe` on `texts` and write the run to `out`. A run is not made twice; one stopped by hand goes on.
+
+    Under torchrun all ranks call this alike; the first makes tokens of the texts, and writes.
+    """
+    out = Path(out)
+    with join(device) as ranks:
+        with ranks.first_goes_first():
+            about = run.look_before_writing(out, recipe, overwrite)
+            corpus = prepare(texts, recipe.text, valid=valid, test=test)
+            splits = {name: _facts(split) for name, split in corpus.splits.items()}
+            if about is not None and not run.same_text(out, about, splits, overwrite):
+                about = None
+            if about is None and ranks.first:
+                run.forget_checkpoints(out)
+            model, log, done = _what_is_there(out, about, recipe, len(corpus.tokenizer))
+        ranks.refuse_unlike("a recipe or a text", json.dumps([recipe.as_dict(), splits], default=str))
+        if done.finished and (result := log.last("result")):
+            return Made(out, result, before=True)
+        return _make(model.to(ranks.device), corpus, recipe, log, done, Checkpoints(out, recipe, splits, ranks))
+
+
+def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
+    """What is still to be done, of all that `make_run` does."""
+    began, out, ranks, splits = time.monotonic(), checkpoints.out, checkpoints.ranks, checkpoints.splits
+    keep = partial(_keep, checkpoints, model, corpus.tokenizer, log)
     if not done.finished:
-        _begin(log, corpus, recipe, splits, str(place))
+        _begin(log, corpus, recipe, splits, ranks)
         try:
-            done = fit(model, corpus, recipe, log, done, Checkpoints(out, recipe, splits))
+            done = fit(model, corpus, recipe, log, done, checkpoints, ranks)
         except Diverged as error:
             if error.done.rounds:
-                keep(done=error.done, log=log.records)
+                keep(error.done)
             raise
-    result = _measure(model, corpus, log, time.monotonic() - began) if done.finished else None
-    keep(done=done, log=log.records)
-    if done.finished:
+    result = _measure(model, corpus, log, time.monotonic() - began, ranks) if done.finished else None
+    keep(done)
+    if done.finished and ranks.first:
         run.forget_checkpoints(out)
     return Made(out, result, interrupted=result is None, finished=done.finished)
+
+
+def _keep(checkpoints: Checkpoints, model: Any, tokenizer: Any, log: Log, done: Done) -> None:
+    if checkpoints.ranks.first:
+        out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
+        run.save(out, model, tokenizer, recipe, splits=splits, done=done, log=log.records)
 
 
 def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, vocab: int) -> tuple[Any, Log, Done]:
@@ -87,22 +106,28 @@ def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, v
     return build(recipe.kind, recipe.model, vocab), Log(), Done()    # descent goes on from its checkpoints
 
 
-def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], device: str) -> None:
+def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks) -> None:
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
         line = f"{name}: " + ", ".join(f"{short(facts[what])} {what}" for what in ("documents", "bytes", "tokens"))
         log("text", line, split=name, **facts)
+    device = f"{ranks.size} x {ranks.device.type}" if ranks.together else str(ranks.device)
     line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
-    log("begin", line, device=device, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
+    log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(model: Any, corpus: Corpus, log: Log, seconds: float) -> dict[str, Any] | None:
+def _measure(model: Any, corpus: Corpus, log: Log, seconds: float, ranks: Ranks) -> dict[str, Any] | None:
     """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
     result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
+    if model.learns_by == "counting":                      # then the first rank has the model, and looks things up
+        if not ranks.first:
+            return {}
+        ranks = ALONE
     try:
         if "valid" in corpus.splits:
-            result = evaluate(model, corpus.tokenizer, corpus.splits["valid"]).as_dict()
+            with heard(ranks.together) as stop:
+                result = evaluate_together(model, corpus, ranks, stop).as_dict()
     except KeyboardInterrupt:
         return None
     result["train_seconds"] = round(seconds, 3)

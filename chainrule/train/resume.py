@@ -1,4 +1,7 @@
-"""All that decides the next step, into a checkpoint and back: weights, optimizer, streams, chance, best weights."""
+"""All that decides the next step, into a checkpoint and back: weights, optimizer, streams, chance, best weights.
+
+Streams are those of all ranks, so that any number of ranks can go on from them; chance is each rank's own.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -29,20 +32,21 @@ def pack(training: "Training") -> tuple[dict[str, Any], Parts]:
     """Facts and tensors of a checkpoint."""
     facts = {
         "step": training.number,
-        "seconds": training.seconds(),
+        "seconds": training.now.seconds,
         "rows": training.step.rows,
         "seen": asdict(training.validation.seen),
         "told": asdict(training.meter.told),
         "log": training.log.records,
     }
+    rows, ranks = training.feed.order.rows, training.ranks
     state = [] if training.state is None else list(tensors(training.state))
     return facts, {
         "model": training.weights,
         "optimizer": training.optimizers.tensors(),
-        "state": {str(place): tensor for place, tensor in enumerate(state)},
+        "state": {str(place): ranks.gather(tensor, rows) for place, tensor in enumerate(state)},
         "best": training.validation.best,
         "sums": {"totals": training.step.totals},
-        "chance": _chance(training.device),
+        "chance": {name: ranks.gather(own[None], ranks.size) for name, own in _chance(training.device).items()},
     }
 
 
@@ -51,7 +55,7 @@ def unpack(training: "Training", checkpoint: Checkpoint) -> None:
     """Puts `training` where it was when the checkpoint was packed."""
     facts, device = checkpoint.facts, training.device
     training.number = training.kept = facts["step"]
-    training.earlier, training.step.rows = facts["seconds"], facts["rows"]
+    training.earlier, training.step.rows = facts["seconds"], min(facts["rows"], training.step.rows)
     training.validation.seen, training.meter.told = Seen(**facts["seen"]), Told(**facts["told"])
     training.log.records[:] = facts["log"]
     for name, tensor in checkpoint.part("model").items():
@@ -60,14 +64,15 @@ def unpack(training: "Training", checkpoint: Checkpoint) -> None:
     training.validation.best = {name: tensor.to(device) for name, tensor in checkpoint.part("best").items()}
     training.step.start_from(training.number, checkpoint.part("sums")["totals"])
     training.state = _state(training, checkpoint.part("state"))
-    _set_chance(checkpoint.part("chance"), device)
+    _set_chance(checkpoint.part("chance"), training.ranks.rank, device)
 
 
 def _state(training: "Training", parts: dict[str, Tensor]) -> Any:
-    """The state of the streams, which has the form of any other."""
+    """The state of this rank's streams, which has the form of any other."""
     if not parts:
         return None
-    values = (parts[str(place)].to(training.device) for place in range(len(parts)))
+    mine = torch.from_numpy(training.feed.mine)
+    values = (parts[str(place)][mine].to(training.device) for place in range(len(parts)))
     return changed(training.model.start(1), lambda _: next(values))
 
 
@@ -76,7 +81,9 @@ def _chance(device: torch.device) -> dict[str, Tensor]:
     return chance | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
-def _set_chance(chance: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(chance["cpu"])
-    if "cuda" in chance and device.type == "cuda":
-        torch.cuda.set_rng_state(chance["cuda"], device)
+def _set_chance(chance: dict[str, Tensor], rank: int, device: torch.device) -> None:
+    """A rank that was not there when the checkpoint was written keeps its own."""
+    if rank < len(chance["cpu"]):
+        torch.set_rng_state(chance["cpu"][rank])
+        if "cuda" in chance and device.type == "cuda":
+            torch.cuda.set_rng_state(chance["cuda"][rank], device)

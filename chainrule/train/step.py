@@ -19,6 +19,7 @@ from chainrule.errors import UserError
 from chainrule.model import Batch, State, changed, join
 from chainrule.progress import say
 from chainrule.train.optimizers import Optimizers
+from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.precision import Precision
 
 NO_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
@@ -35,8 +36,12 @@ class Reading:
 
 
 class Step:
-    def __init__(self, model: Any, optimizers: Optimizers, precision: Precision, clip: float, rows: int, carries: bool):
+    def __init__(
+        self, model: Any, optimizers: Optimizers, precision: Precision, clip: float, rows: int, carries: bool,
+        ranks: Ranks = ALONE,
+    ):
         self.model, self.optimizers, self.precision, self.carries = model, optimizers, precision, carries
+        self.ranks = ranks
         self.clip, self.rows = clip or math.inf, rows      # rows: in one micro-batch
         self.nats = model.nats
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -82,8 +87,8 @@ class Step:
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
     def change(self, totals: Tensor) -> None:
-        # Ranks meet here and nowhere else: totals and gradients are sums, so they add.
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        self.ranks.add([totals, *gradients])       # ranks meet here and nowhere else
         every = [self.nothing if parameter.grad is None else parameter.grad for parameter in self.parameters]
         self.norms.copy_(torch.stack(torch._foreach_norm(every)).double() / totals[1])
         shorter = (self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)

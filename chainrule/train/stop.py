@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -20,9 +20,9 @@ class Stop:
         self.asked = True
 
     @contextmanager
-    def while_waiting(self) -> Iterator[None]:
-        """Around what may take long and changes nothing: it is left at once, and `asked` is set."""
-        self._waiting = True
+    def while_waiting(self, at_once: bool = True) -> Iterator[None]:
+        """Around what may take long and changes nothing: it is left at once, or by itself, and `asked` is set."""
+        self._waiting = at_once
         try:
             yield
         except KeyboardInterrupt:
@@ -43,3 +43,8 @@ def listen() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def heard(wanted: bool) -> AbstractContextManager[Stop]:
+    """`listen`, if wanted; else signals do what they did before, and nobody is asked."""
+    return listen() if wanted else nullcontext(Stop())

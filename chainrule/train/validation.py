@@ -1,6 +1,11 @@
-"""Looks at the whole validation text while training goes on: which weights were best, and when to give up."""
+"""Looks at the whole validation text while training goes on: which weights were best, and when to give up.
+
+Ranks share its windows, if the model has a context. One that carries its state through the whole text cannot be helped,
+so every rank reads it all.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +15,12 @@ from torch import Tensor
 from chainrule.recipe import Gradient
 from chainrule.text.corpus import Corpus
 from chainrule.train.log import Log
+from chainrule.train.parallel import Ranks
 from chainrule.train.precision import Precision
 from chainrule.train.schedule import Looks
-from chainrule.use.evaluate import evaluate
+from chainrule.train.stop import Stop
+from chainrule.use.evaluate import Result, evaluate
+from chainrule.use.score import stream_pieces, stride_of
 
 
 @dataclass
@@ -26,13 +34,34 @@ class Seen:
     worse: int = 0                # looks since the best
 
 
+def evaluate_together(model: Any, corpus: Corpus, ranks: Ranks, stop: Stop) -> Result:
+    """On the validation text. Ranks leave it together, by KeyboardInterrupt, when one of them is asked to stop."""
+    if not ranks.together:
+        return evaluate(model, corpus.tokenizer, corpus.splits["valid"])
+    return evaluate(model, corpus.tokenizer, corpus.splits["valid"], total_nats=_shared(ranks, stop))
+
+
+def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]:
+    def total_nats(model: Any, tokens: Any, stride: int | None) -> float:
+        parts = 1 if stride_of(model, stride) is None else ranks.size
+        nats = []
+        for piece in stream_pieces(model, tokens, stride=stride, part=ranks.rank % parts, parts=parts):
+            nats.append(float(piece.sum()))
+            if ranks.agree((), stop.asked)[1]:
+                raise KeyboardInterrupt
+        mine = math.fsum(nats)
+        return ranks.sum(mine) if parts > 1 else ranks.agree([mine])[0][0]
+
+    return total_nats
+
+
 class Validation:
     def __init__(
         self, model: Any, weights: dict[str, Tensor], corpus: Corpus, settings: Gradient, looks: Looks,
-        precision: Precision, log: Log,
+        precision: Precision, log: Log, ranks: Ranks,
     ):
         self.model, self.weights, self.corpus, self.settings = model, weights, corpus, settings
-        self.looks, self.precision, self.log = looks, precision, log
+        self.looks, self.precision, self.log, self.ranks = looks, precision, log, ranks
         self.seen = Seen()
         self.best: dict[str, Tensor] = {}                  # weights of the best look, where they are kept
 
@@ -42,11 +71,11 @@ class Validation:
     def gives_up(self) -> bool:
         return self.settings.patience is not None and self.seen.worse >= self.settings.patience
 
-    def look(self, step: int, share: float) -> None:
+    def look(self, step: int, share: float, stop: Stop) -> None:
         self.model.eval()
         try:
             with self.precision():
-                result = evaluate(self.model, self.corpus.tokenizer, self.corpus.splits["valid"])
+                result = evaluate_together(self.model, self.corpus, self.ranks, stop)
         finally:
             self.model.train()
         seen, nats = self.seen, math.inf if result.nats is None else result.nats

@@ -6,7 +6,7 @@ same tokenizer. A number that does not exist, or is infinite, is None, and `why`
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ from chainrule.errors import UserError
 from chainrule.model import LanguageModel, Model
 from chainrule.text.corpus import Split
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.score import stream_pieces, stride_of
+from chainrule.use.score import Tokens, stream_pieces, stride_of
 
 ALIKE = {
     "bits_per_byte": ("text", "boundary"),
@@ -92,14 +92,25 @@ class Result:
         return values
 
 
-def evaluate(model: LanguageModel, tokenizer: Tokenizer, split: Split, *, stride: int | None = None) -> Result:
-    """The model on every token of the split, each once."""
+def total_nats(model: LanguageModel, tokens: Tokens, stride: int | None = None) -> float:
+    return math.fsum(float(piece.sum()) for piece in stream_pieces(model, tokens, stride=stride))
+
+
+def evaluate(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    split: Split,
+    *,
+    stride: int | None = None,
+    total_nats: Callable[[LanguageModel, Tokens, int | None], float] = total_nats,
+) -> Result:
+    """The model on every token of the split, each once. `total_nats`: how they are added up, if not by one process."""
     signature = str(sign(model, tokenizer, split, stride))
     tokens = len(split.tokens) - 1
     if tokens < 1:
         raise UserError("the text to evaluate on is empty; a model cannot be measured on nothing.")
     began = time.perf_counter()
-    total = math.fsum(float(piece.sum()) for piece in stream_pieces(model, split.tokens, stride=stride))
+    total = total_nats(model, split.tokens, stride)
     seconds = time.perf_counter() - began
     bits_per_byte = total / math.log(2) / split.bytes if tokenizer.lossless and split.bytes else None
     return Result(

@@ -31,15 +31,20 @@ def score_stream(model: LanguageModel, tokens: Tokens, *, stride: int | None = N
 
 
 @torch.inference_mode()
-def stream_pieces(model: LanguageModel, tokens: Tokens, *, stride: int | None = None) -> Iterator[Nats]:
-    """`score_stream`, piece by piece, for streams whose scores need not all be kept."""
+def stream_pieces(
+    model: LanguageModel, tokens: Tokens, *, stride: int | None = None, part: int = 0, parts: int = 1
+) -> Iterator[Nats]:
+    """`score_stream`, piece by piece, for streams whose scores need not all be kept.
+
+    Windows can be shared out: these are then one part of several, all of which have as many pieces.
+    """
     targets = len(tokens) - 1
     stride = stride_of(model, stride)
     if targets < 1:
         return
     at_once = targets_at_once(model)
-    with at_rest(model), bar("scoring", targets, "tokens") as advance:
-        windows = None if stride is None else _windows(model, tokens, stride, at_once)
+    with at_rest(model), bar("scoring", targets // parts, "tokens") as advance:
+        windows = None if stride is None else _windows(model, tokens, stride, at_once, part, parts)
         for piece in windows or _along(model, tokens[None], at_once):
             yield piece.ravel()
             advance(piece.size)
@@ -96,12 +101,18 @@ def _along(model: LanguageModel, rows: Tokens, at_once: int) -> Iterator[Nats]:
         yield -log_probs.double().cpu().numpy()
 
 
-def _windows(model: LanguageModel, tokens: Tokens, stride: int, at_once: int) -> Iterator[Nats]:
+def _windows(
+    model: LanguageModel, tokens: Tokens, stride: int, at_once: int, part: int = 0, parts: int = 1
+) -> Iterator[Nats]:
     """Nats of a stream by windows, several at once as rows. The last one ends where the stream ends."""
     targets = len(tokens) - 1
     context = min(model.context or targets, targets)
     ends = np.append(np.arange(context, targets, stride), targets)
     skips = context - np.diff(ends, prepend=0)    # targets that the window before has counted
+    each = -(-len(ends) // parts)
+    mine = np.arange(part * each, (part + 1) * each)
+    real, place = mine < len(ends), mine.clip(max=len(ends) - 1)
+    ends, skips = ends[place], np.where(real, skips[place], context)    # beyond the last window none counts
     every = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)
     rows = max(1, at_once // context)
     for first in range(0, len(ends), rows):

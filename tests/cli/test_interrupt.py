@@ -83,7 +83,7 @@ def test_a_run_whose_measuring_is_stopped_is_whole(chainrule, book, monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "evaluate", stop)
+        patched.setattr(pipeline, "evaluate_together", stop)
         answer = chainrule("train", book, "--kind", "bigram", "--out", "runs/x")
     assert answer.code == 130
     assert "chainrule eval runs/x" in answer.err

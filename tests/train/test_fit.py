@@ -4,6 +4,7 @@ from chainrule.recipe import Counting
 from chainrule.run import Done
 from chainrule.train import fit as module
 from chainrule.train.log import Log
+from chainrule.train.parallel import ALONE
 
 
 def test_how_a_model_learns_is_its_own_declaration(monkeypatch):
@@ -12,4 +13,4 @@ def test_how_a_model_learns_is_its_own_declaration(monkeypatch):
     settings, log = Counting(), Log()
     model, corpus = SimpleNamespace(learns_by="by heart"), object()
     assert module.fit(model, corpus, SimpleNamespace(train=settings), log, Done(1)) == Done(3, True)
-    assert asked == [(model, corpus, settings, log, Done(1), None)]
+    assert asked == [(model, corpus, settings, log, Done(1), None, ALONE)]

@@ -17,6 +17,7 @@ from chainrule.run import Done
 from chainrule.train import engine, meter
 from chainrule.train.gradient import Diverged, Training, descend
 from chainrule.train.log import Log
+from chainrule.train.parallel import ALONE
 from chainrule.train.precision import choose_precision
 from chainrule.train.probe import gradients_by_time
 from chainrule.use.evaluate import evaluate
@@ -396,7 +397,7 @@ class Gpu:
     def __init__(self, monkeypatch, seconds, left, **given):
         self.now, self.seconds, self.captured = 0.0, seconds, 0
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, nats=None, take=self.take)
-        step.model = SimpleNamespace(nats="as written")
+        step.model, step.ranks = SimpleNamespace(nats="as written"), ALONE
         step.accumulate = lambda batch, state: None
         self.step = step
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
