@@ -42,7 +42,7 @@ def _sentences(source: Source, errors: str) -> Iterator[list[Row]]:
     """The fields of the lines of each sentence, without comments."""
     lines = numbered_lines(source, errors)
     first = next((line for _, line in numbered_lines(source, errors) if line.strip() and not line.startswith("#")), "")
-    tabs = "\t" in first
+    tabs = "\t" in first or not first
     for blank, some in groupby(lines, key=lambda line: not line[1].strip()):
         kept = [line for line in some if not (tabs and line[1].startswith("#") and "\t" not in line[1])]
         if kept and not blank:
