@@ -1,7 +1,7 @@
 """A Transformer encoder: every token sees all of its text, before it and behind it (Devlin et al. 2019).
 
 Words that were hidden from it are foretold from both sides: its task is `mask`. Its vectors serve heads (heads.py), and
-their mean stands for a sentence. Such settings as BERT's are in published.py. It has no state and cannot go on.
+their mean stands for a sentence. With BERT's settings it reads BERT's files (formats/bert.py). It cannot go on.
 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """

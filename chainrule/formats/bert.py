@@ -1,0 +1,134 @@
+"""BERT and its kin (MiniLM and other sentence encoders) from the files that Hugging Face's `transformers` writes.
+
+A folder holds config.json and model.safetensors, or pytorch_model.bin, of which only tensors are read. Their files hold
+apart the queries, keys and values that we keep in one matrix. What BERT calls its pooler has no place here.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.models.encoder import Encoder, EncoderSettings
+
+Weights = dict[str, Tensor]
+
+LAYER = {
+    "attention.project": ["attention.self.query", "attention.self.key", "attention.self.value"],
+    "attention.out": ["attention.output.dense"],
+    "attention_norm": ["attention.output.LayerNorm"],
+    "feed_forward.up": ["intermediate.dense"],
+    "feed_forward.out": ["output.dense"],
+    "feed_forward_norm": ["output.LayerNorm"],
+}
+BODY = {
+    "embedding.words": "bert.embeddings.word_embeddings",
+    "embedding.places": "bert.embeddings.position_embeddings",
+    "embedding.norm": "bert.embeddings.LayerNorm",
+    "segments": "bert.embeddings.token_type_embeddings",
+}
+HEAD = {"transform.map": "cls.predictions.transform.dense", "transform.norm": "cls.predictions.transform.LayerNorm"}
+BIAS = "cls.predictions.bias"
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}    # as the first files had them
+
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
+LIKE_BERT: dict[str, Any] = {
+    "positions": "learned", "norm": "layer", "norm_first": False, "norm_embedding": True, "qk_norm": False,
+    "gains": True, "biases": True, "tied": True, "zero": False,
+}
+
+
+def read_bert(folder: Path) -> Encoder:
+    """The model in a folder, ready to be asked; with its output where the folder has one."""
+    config = _read_config(folder)
+    weights = _named(_read_weights(folder))
+    words = weights["bert.embeddings.word_embeddings.weight"]
+    model = Encoder(bert_settings(config, transform=BIAS in weights), len(words))
+    model.load_state_dict(from_bert(weights), strict=True)
+    return model.eval()
+
+
+def bert_settings(config: Mapping[str, Any], *, transform: bool) -> EncoderSettings:
+    """What config.json says, in our words."""
+    wanted = {"model_type": ("bert",), "hidden_act": tuple(ACTIVATIONS), "position_embedding_type": ("absolute",)}
+    for name, known in wanted.items():
+        if (value := config.get(name, known[0])) not in known:
+            raise UserError(f"config.json has {name}={value}; what can be read has {' or '.join(known)}.")
+    return EncoderSettings(
+        layers=config["num_hidden_layers"],
+        width=config["hidden_size"],
+        heads=config["num_attention_heads"],
+        hidden=config["intermediate_size"],
+        context=config["max_position_embeddings"],
+        segments=config.get("type_vocab_size", 2),
+        activation=ACTIVATIONS[config.get("hidden_act", "gelu")],  # type: ignore[arg-type]
+        epsilon=config.get("layer_norm_eps", 1e-12),
+        dropout=config.get("hidden_dropout_prob", 0.1),
+        init=config.get("initializer_range", 0.02),
+        transform=transform,
+        **LIKE_BERT,
+    )
+
+
+def from_bert(weights: Mapping[str, Tensor]) -> Weights:
+    """From a BertForMaskedLM, or from the BertModel inside it, to what `Encoder.load_state_dict` takes."""
+    given = _named(weights)
+    layers = len([name for name in given if name.endswith(".intermediate.dense.weight")])
+    found = {ours: [given[name] for name in theirs] for ours, theirs in _names(layers).items() if theirs[0] in given}
+    return {ours: torch.cat(parts) for ours, parts in found.items()}
+
+
+def to_bert(model: Encoder) -> Weights:
+    """For `BertForMaskedLM.load_state_dict`, of a model with BERT's settings."""
+    names = _names(model.settings.layers)
+    weights: Weights = {}
+    for ours, tensor in model.state_dict().items():
+        weights |= dict(zip(names[ours], tensor.chunk(len(names[ours])), strict=True))
+    decoder = "cls.predictions.decoder"
+    words = weights["bert.embeddings.word_embeddings.weight"]
+    return weights | {f"{decoder}.weight": words, f"{decoder}.bias": weights[BIAS]}
+
+
+def _names(layers: int) -> dict[str, list[str]]:
+    """Ours to theirs, one below the other."""
+    modules = {ours: [theirs] for ours, theirs in (BODY | HEAD).items()}
+    for layer in range(layers):
+        for ours, theirs in LAYER.items():
+            modules[f"stack.blocks.{layer}.{ours}"] = [f"bert.encoder.layer.{layer}.{part}" for part in theirs]
+    named = ((ours, theirs, kind) for ours, theirs in modules.items() for kind in _kinds(ours))
+    return {f"{ours}.{kind}": [f"{part}.{kind}" for part in theirs] for ours, theirs, kind in named} | {"bias": [BIAS]}
+
+
+def _kinds(module: str) -> tuple[str, ...]:
+    return ("weight",) if module in ("embedding.words", "embedding.places", "segments") else ("weight", "bias")
+
+
+def _named(weights: Mapping[str, Tensor]) -> Weights:
+    """Under the names that a BertForMaskedLM has today."""
+    named = {}
+    for name, tensor in weights.items():
+        for old, new in OLD.items():
+            name = re.sub(rf"{re.escape(old)}$", new, name)
+        named[name if name.startswith(("bert.", "cls.")) else f"bert.{name}"] = tensor
+    return named
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} has no config.json that can be read; a model of Hugging Face has one.") from error
+
+
+def _read_weights(folder: Path) -> Weights:
+    if (file := folder / "model.safetensors").is_file():
+        return load_file(file)
+    if (file := folder / "pytorch_model.bin").is_file():
+        return dict(torch.load(file, map_location="cpu", weights_only=True))    # tensors alone: nothing is run
+    raise UserError(f"{folder} has neither model.safetensors nor pytorch_model.bin.")
