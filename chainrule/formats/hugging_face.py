@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from chainrule.models.gpt import GPT
+from chainrule.models.maps import Maps
 
 Weights = dict[str, Tensor]
 
@@ -60,15 +61,10 @@ def to_llama(model: GPT) -> Weights:
             theirs = [f"model.layers.{found[1]}.{part}" for part in LLAMA_LAYER[found[2]]]
         else:
             theirs = [LLAMA[module]]
-        sizes = _parts(model, module) if len(theirs) > 1 else [len(tensor)]
+        maps = model.get_submodule(module)
+        sizes = maps.parts if isinstance(maps, Maps) else [len(tensor)]
         weights |= {f"{part}.{kind}": rows for part, rows in zip(theirs, tensor.split(sizes), strict=True)}
     return weights
-
-
-def _parts(model: GPT, module: str) -> list[int]:
-    """Rows of each of the matrices that lie in this one."""
-    parts: list[int] = model.get_submodule(module.rpartition(".")[0]).parts  # type: ignore[assignment]
-    return parts
 
 
 def _gpt2_names(layers: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from chainrule.model import Tap
 from chainrule.models.cache import Layer, Pair
+from chainrule.models.maps import Maps
 from chainrule.models.positions import Turns, turned
 
 
@@ -66,8 +67,7 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.heads, self.keys, self.size, self.dropout = heads, keys, size, dropout
-        self.parts = [heads * size, keys * size, keys * size]    # rows of the one matrix that makes q, k and v
-        self.project = nn.Linear(width, sum(self.parts), bias)
+        self.project = Maps(width, [heads * size, keys * size, keys * size], bias)    # queries, keys, values
         self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, C): how much of each key a query takes
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        query, key, value = (in_heads(part, self.size) for part in self.project(x).split(self.parts, -1))
+        query, key, value = (in_heads(part, self.size) for part in self.project(x).split(self.project.parts, -1))
         if self.norms:
             query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
         if turns is not None:

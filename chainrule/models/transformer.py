@@ -22,6 +22,7 @@ from chainrule.model import Tap
 from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
+from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
 
 A = TypeVar("A", Attention, CrossAttention)
@@ -106,8 +107,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, settings: TransformerSettings):
         super().__init__()
-        self.parts = [settings.hidden] * (2 if settings.activation == "swiglu" else 1)    # rows of the matrix up
-        self.up = nn.Linear(settings.width, sum(self.parts), settings.biases)
+        gated = settings.activation == "swiglu"
+        self.up = Maps(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
         self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
         self.activation = ACTIVATIONS[settings.activation]
         self.neurons = Tap()                               # (B, T, hidden): how much each fires

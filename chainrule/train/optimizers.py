@@ -1,20 +1,22 @@
 """What changes the weights once the gradients are known: SGD, AdamW, Muon.
 
 Muon (Jordan et al. 2024) is momentum whose direction is made orthogonal, for the matrices of hidden layers; the rest is
-AdamW's. Its matrices go through Newton–Schulz in stacks of one shape, so a deep model needs no more launches than a
-shallow one, and its steps are scaled to the length of AdamW's (Liu et al. 2025), so that one learning rate serves both.
+AdamW's. A matrix that holds several maps, such as queries, keys and values, is as many matrices to it. They go through
+Newton–Schulz in stacks of one shape, so a deep model needs no more launches than a shallow one. Steps are scaled to the
+length of AdamW's (Liu et al. 2025), so that one learning rate serves both.
 
 Shapes: N matrices of one shape, A x B.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from chainrule.models.maps import Maps
 from chainrule.recipe import Gradient
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -42,8 +44,16 @@ def newton_schulz(stack: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """As torch.optim.Muon with match_rms_adamw, in stacks. `lr` may be a tensor, for CUDA graphs."""
 
-    def __init__(self, params: Iterable[Any], lr: float | Tensor, momentum: float = 0.95, weight_decay: float = 0.1):
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor,
+        momentum: float = 0.95,
+        weight_decay: float = 0.1,
+        parts: Mapping[Tensor, list[int]] = {},    # rows of the maps that a matrix holds, where it holds several
+    ):
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        self.parts = parts
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -58,11 +68,17 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_lerp_(velocities, gradients, 1 - momentum)
         directions = torch._foreach_lerp(gradients, velocities, momentum)      # Nesterov's
         torch._foreach_mul_(matrices, 1 - lr * decay)
-        for places in _alike(matrices):
-            stack = torch.stack([directions[place] for place in places])
+        maps, ways = self._maps(matrices, matrices), self._maps(matrices, directions)
+        for places in _alike(maps):
+            stack = torch.stack([ways[place] for place in places])
             length = -0.2 * math.sqrt(max(stack.shape[1:]))
             stack = (newton_schulz(stack).float() * (length * lr)).contiguous()
-            torch._foreach_add_([matrices[place] for place in places], list(stack.unbind()))
+            torch._foreach_add_([maps[place] for place in places], list(stack.unbind()))
+
+    def _maps(self, matrices: list[Tensor], values: Iterable[Tensor]) -> list[Tensor]:
+        """Views of the maps in the values of matrices."""
+        pairs = zip(matrices, values, strict=True)
+        return [part for matrix, value in pairs for part in torch.split(value, self.parts.get(matrix, [len(value)]))]
 
     def _velocity(self, matrix: Tensor) -> Tensor:
         state = self.state[matrix]
@@ -78,6 +94,18 @@ def _alike(matrices: list[Tensor]) -> Iterable[list[int]]:
     for place, matrix in enumerate(matrices):
         places.setdefault(matrix.shape, []).append(place)
     return places.values()
+
+
+def maps_of(model: nn.Module) -> dict[Tensor, list[int]]:
+    """The rows of each map, for matrices that hold several: `Maps`, and the gates of torch's recurrent networks."""
+    found: dict[Tensor, list[int]] = {}
+    for module in model.modules():
+        if isinstance(module, Maps):
+            found[module.weight] = module.parts
+        elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
+            matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() == 2]
+            found |= {matrix: [module.hidden_size] * (len(matrix) // module.hidden_size) for matrix in matrices}
+    return found
 
 
 def sort_parameters(model: nn.Module, vocab: int) -> tuple[Named, Named, Named]:
@@ -105,7 +133,8 @@ class Optimizers:
         decay = _or(settings.weight_decay, 0.0 if settings.optimizer == "sgd" else 0.1)
         self.all: list[torch.optim.Optimizer] = []
         if settings.optimizer == "muon" and hidden:
-            self.all.append(Muon(hidden, _rate(settings.lr, hidden), _or(settings.momentum, 0.95), decay))
+            lr, momentum = _rate(settings.lr, hidden), _or(settings.momentum, 0.95)
+            self.all.append(Muon(hidden, lr, momentum, decay, maps_of(model)))
             hidden = []
         groups = [{"params": hidden + output, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
         self.all += [_plain(some, settings)] if (some := [group for group in groups if group["params"]]) else []

@@ -7,7 +7,7 @@ from train.small import net
 from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.train import optimizers
-from chainrule.train.optimizers import Muon, Optimizers, newton_schulz, sort_parameters
+from chainrule.train.optimizers import Muon, Optimizers, maps_of, newton_schulz, sort_parameters
 
 SHAPES = [(8, 8), (16, 8), (8, 16), (8, 8), (24, 8)]
 
@@ -31,6 +31,29 @@ def test_muon_in_stacks_is_torchs_muon():
     for one, other in zip(ours, theirs):    # torch's works in bfloat16
         torch.testing.assert_close(one, other, rtol=0, atol=5e-3)
         assert (one - other).abs().mean() < 1e-3
+
+
+def test_a_matrix_that_holds_several_maps_is_as_many_matrices():
+    whole, (first, second) = torch.nn.Parameter(torch.randn(10, 6)), twins([(6, 6), (4, 6)])[0]
+    with torch.no_grad():
+        whole.copy_(torch.cat([first, second]))
+    together, apart = Muon([whole], 0.05, parts={whole: [6, 4]}), Muon([first, second], 0.05)
+    for _ in range(3):
+        first.grad, second.grad = torch.randn(6, 6), torch.randn(4, 6)
+        whole.grad = torch.cat([first.grad, second.grad])
+        together.step()
+        apart.step()
+    torch.testing.assert_close(whole, torch.cat([first, second]))
+
+
+def test_the_maps_of_a_model_are_known():
+    gpt, lstm = (model_class(kind)(model_class(kind).Settings(), 50) for kind in ("gpt", "lstm"))
+    parts = {name: maps_of(gpt).get(parameter) for name, parameter in gpt.named_parameters()}
+    width = gpt.settings.width
+    assert parts["stack.blocks.0.attention.project.weight"] == [width] * 3
+    assert parts["stack.blocks.0.attention.out.weight"] is None
+    assert all(len(rows) == 4 and len(set(rows)) == 1 for rows in maps_of(lstm).values())
+    assert len(maps_of(lstm)) == 2 * model_class("lstm").Settings().layers
 
 
 def test_muon_takes_a_rate_that_is_a_tensor():
