@@ -1,0 +1,106 @@
+"""GPT-2 (124M) in training on one GPU, beside transformers' in the same run: tokens a second, and memory.
+
+    python benchmarks/gpt2_training.py [--rows 64] [--length 1024] [--seconds 10] [--kind gpt2] [--json]
+
+Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, AdamW) on random tokens; theirs is
+GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both have had their warm-up.
+Theirs reads as many rows at a time as fit beside its logits.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.model import Batch
+from chainrule.models import build
+from chainrule.recipe import Gradient
+from chainrule.train.optimizers import Optimizers
+from chainrule.train.pipeline import recipe_for
+from chainrule.train.precision import choose_precision
+from chainrule.train.step import Step
+
+VOCAB = 50_257
+GPU = torch.device("cuda")
+
+
+def ours(kind: str, rows: Tensor) -> Callable[[], Any]:
+    recipe = recipe_for(kind, {"model.context": rows.shape[1] - 1})
+    model = build(kind, recipe.model, VOCAB).to(GPU).train()
+    settings = Gradient(optimizer=recipe.train.optimizer)
+    step = Step(model, Optimizers(model, VOCAB, settings), choose_precision("auto", GPU), 1.0, len(rows), False)
+    step.nats = torch.compile(model.nats)
+    batch = Batch(rows[:, :-1], rows[:, 1:])
+    return lambda: step.take(batch, None)
+
+
+def theirs(rows: Tensor) -> Callable[[], Any]:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, n_positions=rows.shape[1] - 1)
+    model = GPT2LMHeadModel(config).to(GPU).train()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = compiled(input_ids=rows[:, :-1], labels=rows[:, :-1]).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def measured(step: Callable[[], Any], tokens: int, seconds: float) -> dict[str, float]:
+    torch.cuda.reset_peak_memory_stats()
+    began = time.monotonic()
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    warm_up, steps, began = time.monotonic() - began, 0, time.monotonic()
+    while time.monotonic() - began < seconds:
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        steps += 5
+    rate = steps * tokens / (time.monotonic() - began)
+    gigabytes = torch.cuda.max_memory_allocated() / 1e9
+    return {"tokens_per_second": round(rate), "gigabytes": round(gigabytes, 1), "warm_up_seconds": round(warm_up, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--their-rows", type=int, default=32)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--kind", default="gpt2")
+    parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.manual_seed(1)
+    sides = {"chainrule": (args.rows, lambda rows: ours(args.kind, rows))}
+    if not args.alone:
+        sides["transformers"] = (args.their_rows, theirs)
+    figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "length": args.length}
+    for name, (count, make) in sides.items():
+        rows = torch.randint(VOCAB, (count, args.length + 1), device=GPU)
+        figures[name] = {"rows": count} | measured(make(rows), count * args.length, args.seconds)
+        print(f"{name}: {figures[name]}", flush=True)
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+    if not args.alone:
+        figures["ratio"] = figures["chainrule"]["tokens_per_second"] / figures["transformers"]["tokens_per_second"]
+        print(f"{figures['ratio']:.2f} times as fast")
+    if args.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
