@@ -89,9 +89,9 @@ def test_width_1_is_greedy(alpha):
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
-@pytest.mark.parametrize("alpha", [0.0, 0.7])
-def test_stopping_early_changes_nothing(width, alpha, monkeypatch):
-    model = Echo(VOCAB, sharp=2.5, seed=4)
+@pytest.mark.parametrize(("alpha", "sharp"), [(0.0, 2.5), (0.7, 2.5), (2.0, 4.0)])
+def test_stopping_early_changes_nothing(width, alpha, sharp, monkeypatch):
+    model = Echo(VOCAB, sharp=sharp, seed=4)
     source, lengths = torch.arange(60).reshape(20, 3), torch.full((20,), 3)
     beam = Beam(width=width, alpha=alpha, best=2, limit=12)
     early = search(model, beam, source=source, lengths=lengths, tree=True)

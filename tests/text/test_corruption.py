@@ -107,6 +107,7 @@ def restored(batch, row):
     source = batch.source[row, : batch.source_lengths[row]].tolist()
     target = batch.targets[row, : batch.lengths[row]].tolist()
     assert (source.pop(), target.pop()) == (0, 0)
+    assert 0 not in target                       # a boundary is never hidden
     hidden, number = {}, None
     for token in target:
         if token in SENTINELS:
