@@ -1,4 +1,4 @@
-"""Beam search on a GPU finds what it finds on the CPU, and waits for the GPU once a token."""
+"""Beam search on a GPU finds what it finds on the CPU."""
 
 import numpy as np
 import pytest
