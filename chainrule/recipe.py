@@ -122,6 +122,7 @@ class Gradient:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 on a GPU with it
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it repays itself
     graph: Literal["auto", "true", "false"] = "auto"  # a step as one CUDA graph; auto: on a GPU, where steps are short
+    shard: bool = False                 # under torchrun each rank holds a share of the weights (FSDP), not all (DDP)
     checkpoint: float = 300.0           # seconds between checkpoints; 0: after each step
     gradients: bool = False             # record gradient norms by layer, and by tokens back from the last target
     tensorboard: bool = False           # write for TensorBoard too, where it is installed
@@ -161,6 +162,8 @@ class Gradient:
             raise UserError("train.momentum is for muon and sgd; adamw has train.betas.")
         if self.rest_lr is not None and self.optimizer != "muon":
             raise UserError(f"train.rest_lr is for muon; {self.optimizer} has train.lr alone.")
+        if self.shard and self.graph == "true":
+            raise UserError("train.graph=true is for ranks that hold the whole model; train.shard=true goes without.")
         if self.patience is not None and self.evaluate == 0:
             raise UserError("train.patience needs looks at the validation text; train.evaluate=0 has none.")
 

@@ -11,6 +11,7 @@ A run in the making has checkpoints/ with begun.json, which says what is being m
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -37,7 +38,7 @@ INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
-CHECKPOINT = re.compile(r"begun\.json|\d{9,}\.(safetensors|json)|\..*\.aside")    # names in checkpoints/ that are ours
+CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside")    # what is ours in checkpoints/
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,16 @@ def save(
     splits: Mapping[str, Mapping[str, Any]] = {},
     done: Done | None = None,
     log: Iterable[Mapping[str, Any]] = (),
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write a run. What was at `path` before stays whole unless all of the new run could be written."""
+    """Write a run. What was at `path` before stays whole unless all of the new run could be written.
+
+    `weights`: the model's state, where the model itself has only a share of it.
+    """
     path, done = Path(path), done or Done(finished=True)
     with ExitStack() as stack:
         aside = {name: stack.enter_context(write_aside(path / name)) for name in reversed(FILES)}
-        write_tensors(model.state_dict(), aside[MODEL])
+        write_tensors(model.state_dict() if weights is None else weights, aside[MODEL])
         tokenizer.save(aside[TOKENIZER])
         aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
@@ -194,9 +199,17 @@ def forget_checkpoints(path: Path) -> None:
     if folder.is_dir():
         for file in folder.iterdir():
             if CHECKPOINT.fullmatch(file.name):
-                file.unlink()
+                remove(file)
         if not any(folder.iterdir()):
             folder.rmdir()
+
+
+def remove(path: Path) -> None:
+    """A file, or a folder and all that is in it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def same_text(

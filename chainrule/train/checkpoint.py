@@ -47,32 +47,42 @@ class Checkpoints:
     def write(self, step: int, facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         if not self.ranks.first:
             return
-        if run.read_begun(self.out) is None:
-            run.begin(self.out, self.recipe, self.splits)
+        self._begin()
         path = self.folder / f"{step:09d}.safetensors"
         tensors = {f"{part}/{name}": tensor for part, some in parts.items() for name, tensor in some.items()}
         with write_aside(path) as aside:
             run.write_tensors(tensors, aside, {FACTS: json.dumps(facts)})
             seal = {"bytes": aside.stat().st_size, "sha256": sha256(aside)}
         write_text(_seal(path), json.dumps(seal) + "\n")
-        for old in list(self._newest_first())[KEPT:]:
-            _seal(old).unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+        self._forget_old()
 
-    def last(self) -> Checkpoint | None:
-        """The newest that is whole. It says aloud what it passes over."""
-        if self.ranks.first:
-            for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
-                aside.unlink()
+    def last(self, weights: Mapping[str, Tensor] = {}) -> Checkpoint | None:
+        """The newest that is whole, for a model that has these weights. It says aloud what it passes over."""
+        with self.ranks.first_goes_first():
+            if self.ranks.first:
+                for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
+                    run.remove(aside)
         for path in self._newest_first():
             try:
-                return _read(path)
+                return self._read(path, weights)
             except UserError as error:
                 say(f"{error} The one before it is used.")
         return None
 
+    def _begin(self) -> None:
+        if run.read_begun(self.out) is None:
+            run.begin(self.out, self.recipe, self.splits)
+
+    def _forget_old(self) -> None:
+        for old in list(self._newest_first())[KEPT:]:
+            _seal(old).unlink(missing_ok=True)
+            run.remove(old)
+
     def _newest_first(self) -> Iterator[Path]:
         yield from sorted(self.folder.glob("[0-9]*.safetensors"), reverse=True)
+
+    def _read(self, path: Path, weights: Mapping[str, Tensor]) -> Checkpoint:
+        return _read(path)
 
 
 def _seal(path: Path) -> Path:

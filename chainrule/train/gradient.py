@@ -104,8 +104,7 @@ class Training:
         self.model.train()
         if self.settings.tensorboard and self.ranks.first:
             self.board = open_board(self.checkpoints.out if self.checkpoints else None)
-        self.ranks.begin_alike(self.weights.values())
-        checkpoint = self.checkpoints.last() if self.checkpoints else None
+        checkpoint = self.checkpoints.last(self.weights) if self.checkpoints else None
         if checkpoint is not None:
             unpack(self, checkpoint)
             self.log("resume", f"going on from step {self.number}", step=self.number)
@@ -188,7 +187,7 @@ class Training:
             self.log("gradients", step=self.number, by_layer=by_layer, by_time=by_time)
 
     def _diverged(self, step: int, layer: str) -> Diverged:
-        checkpoint = self.checkpoints.last() if self.checkpoints else None
+        checkpoint = self.checkpoints.last(self.weights) if self.checkpoints else None
         where = "there is no checkpoint before it"
         if checkpoint is not None:
             unpack(self, checkpoint)

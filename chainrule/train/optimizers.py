@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from chainrule.models.maps import Maps
 from chainrule.recipe import Gradient
+from chainrule.train.parallel import buckets
+from chainrule.train.shards import is_shared, local, share_of, whole
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """a, b, c of aX + bX³ + cX⁵, which brings all singular values near 1 in ROUNDS."""
@@ -63,12 +65,30 @@ class Muon(torch.optim.Optimizer):
                 self._change(matrices, group["lr"], group["momentum"], group["weight_decay"])
 
     def _change(self, matrices: list[Tensor], lr: float | Tensor, momentum: float, decay: float) -> None:
-        gradients: list[Any] = [matrix.grad for matrix in matrices]
-        velocities = [self._velocity(matrix) for matrix in matrices]
+        gradients: list[Any] = [local(matrix.grad) for matrix in matrices]  # type: ignore[arg-type]
+        velocities = [local(self._velocity(matrix)) for matrix in matrices]
         torch._foreach_lerp_(velocities, gradients, 1 - momentum)
         directions = torch._foreach_lerp(gradients, velocities, momentum)      # Nesterov's
-        torch._foreach_mul_(matrices, 1 - lr * decay)
-        maps, ways = self._maps(matrices, matrices), self._maps(matrices, directions)
+        torch._foreach_mul_([local(matrix) for matrix in matrices], 1 - lr * decay)
+        if is_shared(matrices[0]):
+            self._add_to_shares(matrices, iter(directions), lr)
+        else:
+            self._add(matrices, matrices, directions, lr)
+
+    def _add_to_shares(self, matrices: list[Tensor], directions: Iterator[Tensor], lr: float | Tensor) -> None:
+        """As `_add`: a few directions at a time are made whole, and each rank takes its shares of what they become."""
+        for some in buckets(matrices):
+            ways = [whole(next(directions), matrix) for matrix in some]
+            changes = [torch.zeros_like(way) for way in ways]
+            self._add(some, changes, ways, lr)
+            shares = [share_of(change, matrix) for change, matrix in zip(changes, some, strict=True)]
+            torch._foreach_add_([local(matrix) for matrix in some], shares)
+
+    def _add(
+        self, matrices: list[Tensor], values: list[Tensor], directions: Iterable[Tensor], lr: float | Tensor
+    ) -> None:
+        """To the values of matrices, their directions made orthogonal."""
+        maps, ways = self._maps(matrices, values), self._maps(matrices, directions)
         for places in _alike(maps):
             stack = torch.stack([ways[place] for place in places])
             length = -0.2 * math.sqrt(max(stack.shape[1:]))

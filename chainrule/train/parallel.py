@@ -79,7 +79,7 @@ class Ranks:
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Each becomes its sum over ranks. Those of one type travel together."""
         if self.together:
-            for some in _buckets(tensors):
+            for some in buckets(tensors):
                 flat = torch.cat([tensor.flatten() for tensor in some])
                 dist.all_reduce(flat)
                 parts = flat.split_with_sizes([tensor.numel() for tensor in some])
@@ -146,7 +146,7 @@ def _head(kind: int, *shape: int) -> Tensor:
     return torch.tensor([kind, len(shape), *shape, *[0] * (4 - len(shape))])
 
 
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Neighbours of one type, up to BUCKET numbers of them."""
     some: list[Tensor] = []
     size = 0

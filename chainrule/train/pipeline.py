@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from chainrule import models, run
+from chainrule.errors import UserError
 from chainrule.models import build, model_class
 from chainrule.progress import short
 from chainrule.recipe import Recipe, make_recipe
@@ -21,6 +22,8 @@ from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
 from chainrule.train.log import Log
 from chainrule.train.parallel import ALONE, Ranks, join
+from chainrule.train.shard_checkpoint import ShardCheckpoints
+from chainrule.train.shards import shard, whole_weights
 from chainrule.train.stop import heard
 from chainrule.train.validation import evaluate_together
 
@@ -55,8 +58,11 @@ def make_run(
 
     Under torchrun all ranks call this alike; the first makes tokens of the texts, and writes.
     """
-    out = Path(out)
+    out, sharded = Path(out), getattr(recipe.train, "shard", False)
     with join(device) as ranks:
+        if sharded and not ranks.together:
+            raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
+                            "torchrun --nproc-per-node N -m chainrule train … starts N.")
         with ranks.first_goes_first():
             about = run.look_before_writing(out, recipe, overwrite)
             corpus = prepare(texts, recipe.text, valid=valid, test=test)
@@ -69,7 +75,14 @@ def make_run(
         ranks.refuse_unlike("a recipe or a text", json.dumps([recipe.as_dict(), splits], default=str))
         if done.finished and (result := log.last("result")):
             return Made(out, result, before=True)
-        return _make(model.to(ranks.device), corpus, recipe, log, done, Checkpoints(out, recipe, splits, ranks))
+        checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
+        return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+
+
+def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
+    """Where it learns: on one device, on each of several, or a share of it on each."""
+    ranks.begin_alike(model.state_dict().values())
+    return shard(model, ranks.device) if sharded else model.to(ranks.device)
 
 
 def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
@@ -92,9 +105,10 @@ def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, chec
 
 
 def _keep(checkpoints: Checkpoints, model: Any, tokenizer: Any, log: Log, done: Done) -> None:
+    weights = whole_weights(model, checkpoints.ranks.first) if isinstance(checkpoints, ShardCheckpoints) else None
     if checkpoints.ranks.first:
         out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
-        run.save(out, model, tokenizer, recipe, splits=splits, done=done, log=log.records)
+        run.save(out, model, tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights)
 
 
 def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, vocab: int) -> tuple[Any, Log, Done]:

@@ -84,6 +84,6 @@ def _chance(device: torch.device) -> dict[str, Tensor]:
 def _set_chance(chance: dict[str, Tensor], rank: int, device: torch.device) -> None:
     """A rank that was not there when the checkpoint was written keeps its own."""
     if rank < len(chance["cpu"]):
-        torch.set_rng_state(chance["cpu"][rank])
+        torch.set_rng_state(chance["cpu"][rank].clone())    # torch reads from where the storage begins
         if "cuda" in chance and device.type == "cuda":
-            torch.cuda.set_rng_state(chance["cuda"][rank], device)
+            torch.cuda.set_rng_state(chance["cuda"][rank].clone(), device)

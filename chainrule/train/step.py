@@ -21,6 +21,7 @@ from chainrule.progress import say
 from chainrule.train.optimizers import Optimizers
 from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.precision import Precision
+from chainrule.train.shards import is_shared, local
 
 NO_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
@@ -46,6 +47,7 @@ class Step:
         self.nats = model.nats
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
+        self.sharded = is_shared(self.parameters[0])
         device = self.parameters[0].device
         self.totals = torch.zeros(2, dtype=torch.float64, device=device)          # nats and targets, over all steps
         self.norms = torch.zeros(len(named), dtype=torch.float64, device=device)  # (P,) of the last mean gradient
@@ -87,14 +89,22 @@ class Step:
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
     def change(self, totals: Tensor) -> None:
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        self.ranks.add([totals, *gradients])       # ranks meet here and nowhere else
-        every = [self.nothing if parameter.grad is None else parameter.grad for parameter in self.parameters]
-        self.norms.copy_(torch.stack(torch._foreach_norm(every)).double() / totals[1])
+        gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        self.ranks.add([totals] if self.sharded else [totals, *gradients])    # those of shards were added on their way
+        every = [self.nothing if parameter.grad is None else local(parameter.grad) for parameter in self.parameters]
+        self.norms.copy_(self._lengths(every) / totals[1])
         shorter = (self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)
         torch._foreach_mul_(gradients, (shorter / totals[1]).float())
         self.optimizers.step()
         self._note(totals)
+
+    def _lengths(self, gradients: list[Tensor]) -> Tensor:
+        lengths = torch.stack(torch._foreach_norm(gradients)).double()
+        if self.sharded:
+            lengths.square_()
+            self.ranks.add([lengths])
+            lengths.sqrt_()
+        return lengths
 
     def _note(self, totals: Tensor) -> None:
         self.totals += totals
@@ -115,6 +125,11 @@ class Step:
 
     def _halve(self, tokens: Tensor) -> None:
         self.optimizers.forget_gradients()
+        if self.sharded:
+            raise UserError(
+                f"out of memory with {self.rows} rows at a time, which shards cannot change halfway. "
+                f"Set train.rows={max(1, self.rows // 2)}, or start more ranks."
+            )
         if self.rows == 1:
             raise UserError(
                 f"out of memory with a single row of {tokens.shape[1]} tokens. "

@@ -18,6 +18,7 @@ from chainrule.train.log import Log
 from chainrule.train.parallel import Ranks
 from chainrule.train.precision import Precision
 from chainrule.train.schedule import Looks
+from chainrule.train.shards import forget_whole
 from chainrule.train.stop import Stop
 from chainrule.use.evaluate import Result, evaluate
 from chainrule.use.score import stream_pieces, stride_of
@@ -78,6 +79,7 @@ class Validation:
                 result = evaluate_together(self.model, self.corpus, self.ranks, stop)
         finally:
             self.model.train()
+            forget_whole(self.model)
         seen, nats = self.seen, math.inf if result.nats is None else result.nats
         better = seen.best is None or nats < seen.best
         self.seen = Seen(step, share, seen.best, seen.best_step, seen.worse + 1)
