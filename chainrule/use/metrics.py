@@ -20,6 +20,7 @@ from chainrule.errors import UserError
 from chainrule.use.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
 
 Numbers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,17 @@ def _measure(truth: Numbers, told: Numbers, names: Sequence[str], unit: Numbers,
     if not len(truth):
         raise UserError("there is nothing to measure: no example has a label.")
     count, units = len(names), int(unit[-1]) + 1
+    cells, cell = np.unique(truth * count + told, return_inverse=True)     # truth and what was told, as they occur
 
     def macro(weights: Weights) -> float:
-        right, being, said = _counts(truth, told, count, weights[unit])
+        right, being, said = _counts(cells, np.bincount(cell, weights[unit], len(cells)), count)
         occurs = being + said > 0
         return float(np.mean(2 * right[occurs] / (being + said)[occurs])) if occurs.any() else np.nan
 
     return Classification(
         accuracy=_accuracy(truth == told, unit, units),
         f1=bootstrap(macro, units),
-        classes=dict(zip(names, _by_class(*_counts(truth, told, count)), strict=True)),
+        classes=dict(zip(names, _by_class(*_counts(cells, np.bincount(cell), count)), strict=True)),
         confusion=tuple(map(tuple, np.bincount(truth * count + told, minlength=count**2).reshape(count, -1).tolist())),
         examples=len(truth),
         signature=f"average:macro|interval:bootstrap-{drawn}|rounds:{ROUNDS}|seed:{SEED}|chainrule:{__version__}",
@@ -116,20 +118,20 @@ def _accuracy(right: NDArray[np.bool_], unit: Numbers, units: int) -> Score:
         return bootstrap(lambda weights: float((weights @ rights) / (weights @ sizes)), units)
 
 
-def _counts(truth: Numbers, told: Numbers, count: int, weights: Weights | None = None) -> tuple[Any, Any, Any]:
-    """(C,) for each class: told rightly, being of it, told to be of it."""
-    right = truth == told
-    some = None if weights is None else weights[right]
+def _counts(cells: Numbers, weights: NDArray[Any], count: int) -> tuple[Floats, Floats, Floats]:
+    """(C,) for each class: told rightly, being of it, told to be of it; from what the cells of the confusion hold."""
+    truth, told = np.divmod(cells, count)
     return (
-        np.bincount(truth[right], some, count), np.bincount(truth, weights, count), np.bincount(told, weights, count)
+        np.bincount(truth, weights * (truth == told), count), np.bincount(truth, weights, count),
+        np.bincount(told, weights, count),
     )
 
 
-def _by_class(right: Numbers, being: Numbers, told: Numbers) -> list[ClassScore]:
-    def share(part: int, whole: int) -> float:
+def _by_class(right: Floats, being: Floats, told: Floats) -> list[ClassScore]:
+    def share(part: float, whole: float) -> float:
         return part / whole if whole else 0.0
 
     return [
-        ClassScore(share(hit, said), share(hit, true), share(2 * hit, true + said), true)
+        ClassScore(share(hit, said), share(hit, true), share(2 * hit, true + said), int(true))
         for hit, true, said in zip(right.tolist(), being.tolist(), told.tolist())
     ]
