@@ -121,10 +121,12 @@ def _accuracy(right: NDArray[np.bool_], unit: Numbers, units: int) -> Score:
 def _counts(cells: Numbers, weights: NDArray[Any], count: int) -> tuple[Floats, Floats, Floats]:
     """(C,) for each class: told rightly, being of it, told to be of it; from what the cells of the confusion hold."""
     truth, told = np.divmod(cells, count)
-    return (
-        np.bincount(truth, weights * (truth == told), count), np.bincount(truth, weights, count),
-        np.bincount(told, weights, count),
-    )
+    right, being, said = ((truth, weights * (truth == told)), (truth, weights), (told, weights))
+    return _sums(*right, count), _sums(*being, count), _sums(*said, count)
+
+
+def _sums(classes: Numbers, weights: NDArray[Any], count: int) -> Floats:
+    return np.bincount(classes, weights.astype(np.float64), count).astype(np.float64)
 
 
 def _by_class(right: Floats, being: Floats, told: Floats) -> list[ClassScore]:
