@@ -105,7 +105,7 @@ class Decoder(LanguageModel):
 
     def _whole(self, batch: Batch) -> Tensor:
         """(B, T, D): the top of the stack, of texts that begin here."""
-        return self._from_nothing(batch.tokens, self.source(self.begin(batch)))[0]
+        return self._from_nothing(batch.tokens)[0]
 
     def _from_nothing(
         self, tokens: Tensor, source: Sequence[Source] = (), more: Tensor | None = None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.model import Batch
 from chainrule.models.attention import Sight, Source, real
 from chainrule.models.cache import Cache
 from chainrule.models.decoder import Decoder, DecoderSettings
@@ -62,6 +63,9 @@ class EncoderDecoder(Decoder):
         places = torch.arange(size, device=source.device)[None]
         memory: Tensor = self.encoder(self.source_embedding(source, places), places, lengths)[0]
         return memory
+
+    def _whole(self, batch: Batch) -> Tensor:
+        return self._from_nothing(batch.tokens, self.source(self.begin(batch)))[0]
 
     def source(self, state: Cache) -> Sequence[Source]:
         sight = Sight(real(state["source_length"], state["source_keys"].shape[3]))
