@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, autocast, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from chainrule.model import Tap
@@ -143,6 +143,9 @@ def mix(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pa
     """(B, H, T, d): values by how well their keys answer the queries."""
     if pattern.watched:
         return attend(query, key, value, sight, drop, pattern)
+    if query.dtype == torch.bfloat16 and query.device.type == "cpu" and torch.is_grad_enabled():
+        with autocast("cpu", enabled=False):    # going back through torch's kernel in bfloat16 is many times slower
+            return mix(query.float(), key.float(), value.float(), sight, drop, pattern).to(query.dtype)
     mask = sight.mask if sight.mask is None or sight.mask.dtype == torch.bool else sight.mask.to(query.dtype)
     shared = key.shape[1] != query.shape[1]
     return scaled_dot_product_attention(

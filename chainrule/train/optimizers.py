@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from chainrule.device import multiplies_bfloat16
 from chainrule.models.maps import Maps
 from chainrule.recipe import Gradient
 from chainrule.train.parallel import buckets
@@ -31,11 +32,11 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def newton_schulz(stack: Tensor) -> Tensor:
-    """(N, A, B) -> the same with all singular values near 1: bfloat16 on a GPU, float32 on a CPU."""
+    """(N, A, B) -> the same with all singular values near 1; in bfloat16, which is enough, where that is quick."""
     if stack.shape[1] > stack.shape[2]:
         return newton_schulz(stack.mT).mT                  # the products are smaller on the short side
     a, b, c = QUINTIC
-    x = stack.bfloat16() if stack.is_cuda else stack.float()
+    x = stack.bfloat16() if stack.is_cuda or multiplies_bfloat16(stack.device) else stack.float()
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ROUNDS):
         gram = x @ x.mT

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from chainrule.device import multiplies_bfloat16
+
 
 @dataclass(frozen=True)
 class Precision:
@@ -24,8 +26,7 @@ class Precision:
 def choose_precision(name: str, device: torch.device) -> Precision:
     if name != "auto":
         return Precision(device.type, getattr(torch, name), "as asked")
-    if device.type != "cuda":
-        return Precision(device.type, torch.float32, f"a {device.type.upper()} gains little from less")
-    if not torch.cuda.is_bf16_supported(including_emulation=False):
-        return Precision(device.type, torch.float32, "this GPU has no bfloat16")
+    if not multiplies_bfloat16(device):
+        where = "GPU" if device.type == "cuda" else device.type.upper()
+        return Precision(device.type, torch.float32, f"this {where} gains little from bfloat16")
     return Precision(device.type, torch.bfloat16, "weights and sums stay in float32")

@@ -16,6 +16,7 @@ from chainrule.model import BOUNDARY, LanguageModel, State
 
 LOGITS = 1 << 24    # numbers in the largest (B, T, V) answer asked for at once: 64 MB of float32
 TARGETS = 1 << 18   # targets asked for at once where a model looks up only these
+ON_CPU = 1 << 12    # likewise where it computes them on a CPU, whose caches hold no more
 
 
 @contextmanager
@@ -49,13 +50,18 @@ def targets_at_once(model: LanguageModel) -> int:
     """How many targets, rows times tokens, fit in one question."""
     if type(model).score is not LanguageModel.score:
         return TARGETS
-    return max(1, LOGITS // vocabulary(model))
+    return _answers_at_once(model)
+
+
+def _answers_at_once(model: LanguageModel) -> int:
+    most = max(1, LOGITS // vocabulary(model))
+    return min(most, ON_CPU) if device_of(model).type == "cpu" else most
 
 
 def read(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
     """(B, T) -> (B, V): what follows texts that are read from their start, and their state."""
     state = model.start(len(tokens))
-    width = max(1, LOGITS // vocabulary(model) // len(tokens))
+    width = max(1, _answers_at_once(model) // len(tokens))
     for begin in range(0, tokens.shape[1], width):
         logits, state = model.step(tokens[:, begin : begin + width], state)
     return logits[:, -1], state

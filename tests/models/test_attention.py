@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from chainrule.model import Tap, watch
-from chainrule.models.attention import Attention, Sight, attend, behind
+from chainrule.models.attention import Attention, Sight, attend, behind, mix
 from chainrule.models.cache import Layer
 from chainrule.models.positions import RelativeBias, sinusoids, turned, turns
 
@@ -131,3 +131,16 @@ def test_relative_buckets_are_those_of_t5(both_ways: bool) -> None:
     distance = torch.arange(-300, 300)
     wanted = T5Attention._relative_position_bucket(-distance, both_ways, 32, 128)
     assert torch.equal(RelativeBias(2, both_ways=both_ways).bucket(distance), wanted)
+
+
+def test_going_back_in_bfloat16_on_a_cpu_is_as_in_float32():
+    """There the kernel is given float32, under autocast too; the answer and the gradients have the given precision."""
+    query, key, value = (torch.randn(2, 3, 8, 4).bfloat16().requires_grad_() for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = mix(query, key, value, Sight(causal=True), 0.0, Tap())
+    exact = mix(query.float(), key.float(), value.float(), Sight(causal=True), 0.0, Tap())
+    assert mixed.dtype == torch.bfloat16
+    assert torch.equal(mixed, exact.bfloat16())
+    upstream = torch.randn(mixed.shape).bfloat16()
+    ours = torch.autograd.grad(mixed, (query, key, value), upstream)
+    assert all(map(torch.equal, ours, torch.autograd.grad(exact, (query, key, value), upstream.float())))

@@ -337,3 +337,13 @@ def test_it_runs_in_bfloat16_where_asked_and_carries_its_state_in_float32(cell, 
     assert all(part.dtype == torch.float32 for part in after.values())
     assert_close(outputs.float(), wanted, atol=0.1, rtol=0.1)
     assert all(parameter.grad.isfinite().all() for parameter in stack.parameters())
+
+
+@cells
+def test_bf16_on_a_cpu_leaves_the_cells_as_they_are(cell):
+    stack = make(cell)
+    plain, after = stack(some_inputs(), some_state(stack))
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, state = stack(some_inputs(), some_state(stack))
+    assert torch.equal(outputs, plain)
+    assert all(torch.equal(state[name], after[name]) for name in after)

@@ -466,7 +466,7 @@ def test_outside_the_main_thread_nobody_listens_for_signals():
     ("name", "bfloat16", "wanted", "why"),
     [
         ("auto", True, torch.bfloat16, "weights and sums stay in float32"),
-        ("auto", False, torch.float32, "this GPU has no bfloat16"),
+        ("auto", False, torch.float32, "this GPU gains little from bfloat16"),
         ("float32", True, torch.float32, "as asked"),
     ],
 )
@@ -475,3 +475,9 @@ def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, 
     chosen = choose_precision(name, torch.device("cuda"))
     assert chosen.dtype == wanted
     assert str(chosen).endswith(f"({why})")
+
+
+@pytest.mark.parametrize(("amx", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_multiplies_bfloat16_only_where_that_is_quick(monkeypatch, amx, wanted):
+    monkeypatch.setattr("chainrule.device.has_amx", lambda: amx)
+    assert choose_precision("auto", torch.device("cpu")).dtype == wanted
