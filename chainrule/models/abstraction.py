@@ -19,6 +19,7 @@ from chainrule.models.lookup import Lookup
 
 WEIGHTS = 2.0 ** torch.arange(-4, 13, dtype=torch.float64)    # from which α is chosen
 ODD = -7046029254386353131                                    # 2^64 / φ, as in lookup.py
+HALF = (1 << 32) - 1
 NOTHING = 0                                                   # in the place of a context that a question does not have
 
 
@@ -27,7 +28,7 @@ def mixed(*columns: Tensor) -> Tensor:
     key = torch.full_like(columns[0], ODD)
     for column in columns:
         key = (key ^ column) * ODD           # a product carries upwards only, so the upper half is brought down
-        key = key ^ (key >> 32)
+        key = key ^ (key >> 32 & HALF)
     return key
 
 
@@ -48,11 +49,9 @@ class Observations:
     counts: Tensor      # (M,)
 
     def __add__(self, other: "Observations") -> "Observations":
-        parts = zip(self.parts, other.parts)
-        return Observations(*(torch.cat(pair) for pair in parts))
+        return Observations(*(torch.cat(pair) for pair in zip(self.tensors(), other.tensors())))
 
-    @property
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.contexts, self.answers, self.counts
 
     def merged(self) -> "Observations":
@@ -82,8 +81,8 @@ class Abstraction(nn.Module):
 
     def forget(self) -> None:
         for level in range(self.levels):
-            none = torch.zeros(0, dtype=torch.long, device=self.weights.device)
-            self._set(level, keys=none, starts=torch.zeros_like(self.weights[:1]).long(), seen=none, counts=none)
+            sizes = {"keys": 0, "starts": 1, "seen": 0, "counts": 0}
+            self._set(level, **{name: self.weights.new_zeros(size).long() for name, size in sizes.items()})
 
     def _set(self, level: int, **tables: Tensor) -> None:
         for name, table in tables.items():
@@ -99,7 +98,7 @@ class Abstraction(nn.Module):
 
     def learn(self, observations: Observations) -> None:
         """Count each level, and weigh it by how well it foretells what is left out of it."""
-        contexts, answers, counts = observations.merged().parts
+        contexts, answers, counts = observations.merged().tensors()
         kept = torch.full(answers.shape, 1 / self.answers, dtype=torch.float64, device=answers.device)
         deleted = kept                                   # (M,) p(answer), with and without one observation of it
         for level in range(self.levels):
@@ -132,7 +131,7 @@ class Abstraction(nn.Module):
         shape = (len(contexts), self.answers)
         answer = self.weights.new_full(shape, 1 / self.answers) if below is None else below.clone()
         for level, column in enumerate(contexts.unbind(1), first):
-            place = self._lookup(level).find(column)
+            place = self._lookup(level).find(column.contiguous())
             rows = (place >= 0).nonzero()[:, 0]
             self._refine(answer, level, rows, place[rows].long())
         return answer

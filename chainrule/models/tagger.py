@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from chainrule.errors import UserError
 from chainrule.model import UNCOUNTED, Batch, Model
@@ -25,6 +26,7 @@ from chainrule.models.spelling import KEYS, spelled
 from chainrule.models.trellis import Packed, pack
 
 STEP = 1 << 20          # numbers of one time step of a block of texts: 4 MB of float32, so that they stay in the cache
+LEAST = 1e-15           # beside the likeliest; so that a move and an emission never vanish together in float32
 WORDS = 1 << 15         # words that `predict` reads at a time, padding included
 
 
@@ -49,6 +51,14 @@ class TagStatistics:
 
     def __add__(self, other: "TagStatistics") -> "TagStatistics":
         return TagStatistics(self.words + other.words, self.moves + other.moves, self.before + other.before)
+
+    def tensors(self) -> list[Tensor]:
+        return [tensor for part in (self.words, self.moves, self.before) for tensor in part.tensors()]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> "TagStatistics":
+        words, moves, before = (Observations(*tensors[place : place + 3]) for place in (0, 3, 6))
+        return cls(words, moves, before)
 
 
 class Tagger(Model):
@@ -107,7 +117,7 @@ class Tagger(Model):
     def forward(self, batch: Batch) -> Tensor:
         """(B, T, K): log p(tag | the whole sentence), so that the best of each is right as often as can be."""
         answer = self._each(batch, pairs.posteriors, torch.ones(batch.targets.numel(), self.tags + 1))
-        return answer[:, :-1].log().view(*batch.targets.shape, -1)
+        return answer[:, :-1].log().view(*batch.targets.shape, self.tags)
 
     def viterbi(self, batch: Batch) -> Tensor:
         """(B, T): the tags of the best path; UNCOUNTED where there is no word."""
@@ -136,7 +146,7 @@ class Tagger(Model):
         words, word, _ = distinct(spelling[:, -1])
         moves, blocks = self._moves(torch.cat([words.new_full((1,), NOTHING), words]))
         emits, kinds = self._emissions(spelling)
-        return Potentials(moves.float(), blocks[0], blocks[1:][word], emits.float(), kinds)
+        return Potentials(moves.clamp(min=LEAST).float(), blocks[0], blocks[1:][word], emits.float(), kinds)
 
     def _moves(self, words: Tensor) -> tuple[Tensor, Tensor]:
         """Blocks (F, G, G) of p(c | a, b, word), as [a, c]; and for each word and b (W, G) which of them holds.
@@ -161,6 +171,8 @@ class Tagger(Model):
         """p(w | c, b) / p(w), as [b, c], of each kind of word (W, G, G), by Bayes; and the kind of each word (P,).
 
             p(w | c, b) / p(w) = p(c | w) / p(c) · p(b | c, w) / p(b | c)
+
+        Each is scaled to a maximum of one, which changes no answer.
         """
         _, kinds, examples = distinct(mixed(*spelling.unbind(1)))
         words = spelling[examples]
@@ -169,7 +181,8 @@ class Tagger(Model):
         emits = (self.words.probabilities(words) / every)[:, None].repeat(1, self.tags + 1, 1)   # (W, G, K)
         if self.settings.lexical:
             emits *= self._tags_before(words[:, -1]).mT
-        return torch.nn.functional.pad(emits, (0, 1)), kinds
+        emits /= emits.amax((1, 2), keepdim=True)
+        return pad(emits.clamp(min=LEAST), (0, 1)), kinds
 
     def _tags_before(self, words: Tensor) -> Tensor:
         """(W, K, G): p(b | c, word) / p(b | c)."""
@@ -189,7 +202,7 @@ def _spelling(batch: Batch) -> Tensor:
 
 def _shifted(columns: Tensor, places: int, edge: int) -> Tensor:
     """(B, T) -> (B, T + 1), moved to the right by 0 or 1; what is not there is the edge."""
-    return torch.nn.functional.pad(columns, (places, 1 - places), value=edge)
+    return pad(columns, (places, 1 - places), value=edge)
 
 
 def _arrivals(tags: Tensor, words: Tensor) -> Tensor:
