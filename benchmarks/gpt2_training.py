@@ -1,6 +1,6 @@
 """GPT-2 (124M) in training on one GPU, beside transformers' in the same run: tokens a second, and memory.
 
-    python benchmarks/gpt2_training.py [--rows 64] [--length 1024] [--seconds 10] [--kind gpt2] [--json]
+    python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--json]
 
 Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, AdamW) on random tokens; theirs is
 GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both have had their warm-up.
@@ -76,7 +76,7 @@ def measured(step: Callable[[], Any], tokens: int, seconds: float) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--their-rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=10.0)

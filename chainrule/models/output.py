@@ -116,9 +116,10 @@ def _errors(logits: Tensor, targets: Tensor, cap: float | None, wanted: bool) ->
 
 
 def rows_at_once(rows: int, vocab: int, device: str) -> int:
-    """So many that their logits fit, and the chunks are alike."""
+    """So many that their logits fit, more or less, and the chunks are alike."""
     chunks = -(-rows * vocab // LOGITS.get(device, LOGITS["cpu"]))
-    return -(-rows // chunks)
+    size, multiple = -(-rows // chunks), ALIGNED.get(device, 1)
+    return -(-size // multiple) * multiple
 
 
 def _padded(parameter: Tensor | None, dtype: torch.dtype) -> Any:

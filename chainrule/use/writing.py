@@ -23,7 +23,7 @@ from chainrule.use.reading import on_device, read
 Tokens: TypeAlias = NDArray[np.integer]
 Values: TypeAlias = dict[str, Any]    # what a turn changes: a state, as everything here that has rows
 
-ROOM = 256      # turns for which a state is given room at a time
+ROOM = 512      # turns for which a state is given room at a time
 WORTH = 8       # turns that repay the recording of a graph
 
 
