@@ -1,6 +1,6 @@
 """Sampling from GPT-2 (124M, random weights, bfloat16) on one GPU, beside transformers' in the same run.
 
-    python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 256] [--compile] [--json]
+    python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--compile] [--json]
 
 Both draw from the whole distribution at temperature 1, from a prompt of 8 tokens, and never stop early. Ours is
 `chainrule.use.sample` as `chainrule sample` calls it; theirs `generate`, and at one row also with its static cache,
@@ -25,8 +25,10 @@ VOCAB = 50_257
 PROMPT = 8
 
 
-def ours() -> Callable[[int, int], int]:
+def ours(compiled: bool) -> Callable[[int, int], int]:
     model = build("gpt2", recipe_for("gpt2").model, VOCAB).to("cuda", torch.bfloat16)
+    if compiled:
+        model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
     prompt = np.arange(1, PROMPT)                          # and the boundary
 
     def write(rows: int, tokens: int) -> int:
@@ -66,12 +68,13 @@ def measured(write: Callable[[int, int], int], rows: int, tokens: int, times: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 256])
-    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--compile", action="store_true", help="our step through torch.compile, which takes a minute")
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(1)
-    sides: dict[str, Callable[[int, int], int]] = {"chainrule": ours()}
+    sides: dict[str, Callable[[int, int], int]] = {"chainrule": ours(args.compile)}
     if not args.alone:
         sides |= {"transformers": theirs(), "transformers, static cache": theirs("static")}
     figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": args.tokens}
