@@ -84,7 +84,7 @@ def _score(parser: ArgumentParser) -> None:
 
 def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("file", nargs="+", help="held-out text: files, folders, globs, or -")
+    parser.add_argument("file", nargs="+", help="held-out text: files, folders, globs, or -; for vectors: word tests")
     _device(parser)
 
 
@@ -106,12 +106,12 @@ def _data(parser: ArgumentParser) -> None:
 def _export(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("out", help="file to write")
-    parser.add_argument("--to", required=True, choices=["arpa"], help="format")
+    parser.add_argument("--to", required=True, choices=["arpa", "word2vec", "word2vec-binary", "glove"], help="format")
     parser.add_argument("--overwrite", action="store_true", help="replace the file that is there already")
 
 
 def _import(parser: ArgumentParser) -> None:
-    parser.add_argument("path", help="file to read: an ARPA n-gram model")
+    parser.add_argument("path", help="file to read: an ARPA n-gram model, or word vectors")
     parser.add_argument("out", help="run directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
 

@@ -88,7 +88,7 @@ class Counting:
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
 """Ways to say when training by gradient ends. A recipe has one of them, so a given one takes the place of any other."""
 
-ENDS = 10
+ENDS, PAIR_ENDS = 10, 5
 """Epochs, where no budget is given."""
 
 
@@ -168,7 +168,37 @@ class Gradient:
             raise UserError("train.patience needs looks at the validation text; train.evaluate=0 has none.")
 
 
-TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient}
+@dataclass(frozen=True)
+class Pairs:
+    """`train.*` for kinds that learn from pairs of words that stand near each other."""
+
+    seed: int = 1                   # all chance begins here: first vectors, noise, what is passed over
+    epochs: float | None = None     # the end, in readings of the whole text; no end given: 5
+    minutes: float | None = None    # the end, by the clock; the learning rate follows the clock too
+    tokens: int = 1 << 14           # words in a step, or cells of a table of pairs; fewer at first
+    lr: float = 0.025               # learning rate at first; it falls in a straight line
+    final_lr: float = 0.004         # lr at the end, as a share of the first
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        """Whether epochs or minutes end it, and at what."""
+        return ("minutes", self.minutes) if self.minutes is not None else ("epochs", self.epochs or PAIR_ENDS)
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.minutes is not None:
+            raise UserError("train.epochs and train.minutes: training has one end; give one of them.")
+        for name in ("epochs", "minutes", "lr"):
+            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
+                raise UserError(f"train.{name}={value:g}: it is more than 0.")
+        if self.tokens < 1:
+            raise UserError(f"train.tokens={self.tokens}: it is 1 or more.")
+        if self.seed < 0:
+            raise UserError(f"train.seed={self.seed}: it is 0 or more.")
+        if not 0 <= self.final_lr <= 1:
+            raise UserError(f"train.final_lr={self.final_lr:g}: it is a share, from 0 to 1.")
+
+
+TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}
 
 
 @dataclass(frozen=True)

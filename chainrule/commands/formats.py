@@ -4,33 +4,64 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from chainrule.errors import UserError
 from chainrule.formats.arpa import read_arpa, write_arpa
+from chainrule.formats.vectors import looks_like_vectors, read_vectors, write_vectors
+from chainrule.models.word2vec import Word2Vec
 from chainrule.progress import say
-from chainrule.recipe import make_recipe
+from chainrule.recipe import Recipe, make_recipe
 from chainrule.run import load, look_before_writing, save
+from chainrule.text.tokenizer import Tokenizer
+from chainrule.text.units.words import UNKNOWN, Words
 from chainrule.train.log import Log
+from chainrule.use.vectors import vectors_of
+
+OWN = ("</s>", UNKNOWN)
+"""Words that every vocabulary has already: the boundary, and the unknown."""
 
 
 def export(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
     if out.is_dir():
-        raise UserError(f"{out} is a folder; an ARPA model is one file. Name the file.")
+        raise UserError(f"{out} is a folder; such a model is one file. Name the file.")
     if out.exists() and not args.overwrite:
         raise UserError(f"{out} is already there. Choose another name, or replace it with --overwrite.")
     run = load(args.run)
-    write_arpa(run.model, run.tokenizer, out)
+    if args.to == "arpa":
+        write_arpa(run.model, run.tokenizer, out)
+    else:
+        write_vectors(vectors_of(run.model, run.tokenizer), out, args.to)
     say(f"{out}: {out.stat().st_size:,} bytes")
     return {"run": args.run, "out": str(out), "bytes": out.stat().st_size}
 
 
 def import_(args: Namespace) -> dict[str, Any]:
-    out, log = Path(args.out), Log()
-    model, tokenizer = read_arpa(Path(args.path))
-    recipe = make_recipe("ngram", type(model), {"text.tokenizer": "words", "model.order": model.order})
+    out, path, log = Path(args.out), Path(args.path), Log()
+    model, tokenizer, recipe, what = _vectors(path) if looks_like_vectors(path) else _arpa(path)
     if look_before_writing(out, recipe, args.overwrite) is not None:
         raise UserError(f"{out} holds a run already. Choose another folder, or replace it with --overwrite.")
-    line = f"{out}: an n-gram of order {model.order} over {len(tokenizer):,} words"
-    log("import", line, path=args.path)
+    log("import", f"{out}: {what['what']}", path=args.path)
     save(out, model, tokenizer, recipe, log=log.records)
-    return {"run": str(out), "order": model.order, "vocab": len(tokenizer)}
+    return {"run": str(out), **what, "vocab": len(tokenizer)}
+
+
+def _arpa(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
+    model, tokenizer = read_arpa(path)
+    recipe = make_recipe("ngram", type(model), {"text.tokenizer": "words", "model.order": model.order})
+    what = f"an n-gram of order {model.order} over {len(tokenizer):,} words"
+    return model, tokenizer, recipe, {"what": what, "order": model.order}
+
+
+def _vectors(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
+    """As a word2vec that answers and cannot learn on: such files have none of its output vectors."""
+    vectors = read_vectors(path)
+    size = vectors.matrix.shape[1]
+    recipe = make_recipe("word2vec", Word2Vec, {"text.tokenizer": "words", "model.embedding": size})
+    tokenizer = Tokenizer.from_spec(Words.spec(word for word in vectors.words if word not in OWN))
+    model = Word2Vec(recipe.model, len(tokenizer))
+    ids = [tokenizer.id(word) for word in vectors.words]
+    model.vectors[ids] = torch.from_numpy(vectors.matrix)
+    what = f"vectors of {size} numbers for {len(vectors):,} words"
+    return model, tokenizer, recipe, {"what": what, "embedding": size}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
+from chainrule.models import model_class
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
@@ -19,6 +20,11 @@ NEXT = """Try next:
   chainrule eval {run} TEXT"""
 
 
+NEXT_OF_VECTORS = """Try next:
+  chainrule eval {run} QUESTIONS
+  chainrule export {run} vectors.txt --to word2vec"""
+
+
 def train(args: Namespace) -> dict[str, Any]:
     recipe = recipe_from(args)
     refuse_settings(args.text, recipe)
@@ -27,7 +33,7 @@ def train(args: Namespace) -> dict[str, Any]:
         args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
     )
     if not args.json and speaks():
-        tell(made)
+        tell(made, NEXT_OF_VECTORS if model_class(recipe.kind).learns_by == "pairs" else NEXT)
     return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
 
 
@@ -72,7 +78,7 @@ def result_of(made: Made) -> Mapping[str, Any]:
     return {name: value for name, value in (made.result or {}).items() if name not in ("time", "event", "elapsed")}
 
 
-def tell(made: Made) -> None:
+def tell(made: Made, then_try: str = NEXT) -> None:
     if made.interrupted:
         then = f"`chainrule eval {made.path} TEXT` measures it" if made.finished else "the same command goes on from it"
         say(f"stopped by hand: {made.path} holds what was learned until then; {then}.")
@@ -80,7 +86,7 @@ def tell(made: Made) -> None:
     if made.before:
         say(f"{made.path} is already there, by the same recipe from the same text. --overwrite makes it again.")
     print(f"{made.path}: {summary(result_of(made), 'held-out tokens')}")
-    say(NEXT.format(run=made.path))
+    say(then_try.format(run=made.path))
 
 
 def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
@@ -90,6 +96,8 @@ def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
         words.append(f"{result['bits_per_byte']:.4f} bits per byte")
     if result.get("perplexity") is not None:
         words.append(f"perplexity {result['perplexity']:.4f}")
+    if result.get("nats_per_pair") is not None:
+        words.append(f"{result['nats_per_pair']:.4f} nats per pair, over {result['pairs']:,} held-out pairs")
     if "tokens" in result:
         words.append(f"over {result['tokens']:,} {what}")
     return "; ".join(part for part in (", ".join(words), result.get("why", "")) if part)

@@ -8,9 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from chainrule.commands import vectors
 from chainrule.commands.train import summary
 from chainrule.device import choose_device
 from chainrule.errors import UserError
+from chainrule.model import LanguageModel
 from chainrule.recipe import Text
 from chainrule.run import Run, load
 from chainrule.settings import make
@@ -31,7 +33,7 @@ def sample(args: Namespace) -> dict[str, Any]:
     sampling = Sampling(
         args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, tuple(args.stop), args.seed
     )
-    run = load(args.run, choose_device(args.device))
+    run = speaker(args)
     if args.rows == 1 and not args.json:
         text = stream_and_keep(run, args, sampling)
         return {"texts": [text]}
@@ -40,6 +42,14 @@ def sample(args: Namespace) -> dict[str, Any]:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{args.prompt}{text}")
     return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": asdict(sampling)}
+
+
+def speaker(args: Namespace) -> Run:
+    """The run, if its model can tell what comes next."""
+    run = load(args.run, choose_device(args.device))
+    if not isinstance(run.model, LanguageModel):
+        raise UserError(f"{args.run} is a {run.recipe.kind}, which cannot tell what comes next; a language model can.")
+    return run
 
 
 def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
@@ -54,7 +64,7 @@ def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
 
 
 def score(args: Namespace) -> dict[str, Any]:
-    run = load(args.run, choose_device(args.device))
+    run = speaker(args)
     text = text_of(args.file, reading(run, args))
     pairs = token_bits(run.model, run.tokenizer, text)
     answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer.lossless)
@@ -94,6 +104,8 @@ def print_bits(pairs: list[tuple[str, float]], answer: Mapping[str, Any]) -> Non
 
 def evaluate(args: Namespace) -> dict[str, Any]:
     run = load(args.run, choose_device(args.device))
+    if run.model.learns_by == "pairs":
+        return vectors.evaluate(run, args)
     split = read_split(args.file, reading(run, args), run.tokenizer)
     result = evaluate_split(run.model, run.tokenizer, split).as_dict()
     if not args.json:

@@ -33,6 +33,8 @@ KINDS: Mapping[str, Kind] = {
     "seq2seq": Kind("seq2seq:Seq2Seq", "a recurrent network reads a source, another writes about it, with attention"),
     "encoder": Kind("encoder:Encoder", "a Transformer that sees all of its text: for hidden words, labels and tags"),
     "transformer": Kind("encoder_decoder:EncoderDecoder", "a Transformer reads a source, another writes about it"),
+    "word2vec": Kind("word2vec:Word2Vec", "vectors of words that foretell their neighbours: skip-gram or CBOW"),
+    "glove": Kind("glove:GloVe", "vectors of words whose products say how often they stand near each other"),
     **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
 

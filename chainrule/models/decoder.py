@@ -21,10 +21,11 @@ from chainrule.models.cache import Cache, Pair
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.output import capped, nats_of
 from chainrule.models.transformer import Embedding, Stack, make_output, reset_output
+from chainrule.models.words import FirstVectors
 
 
 @dataclass(frozen=True)
-class DecoderSettings(TransformerSettings):
+class DecoderSettings(TransformerSettings, FirstVectors):
     tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
     cap: float | None = None    # logits are held softly between -cap and cap; none: they are free
 
@@ -49,6 +50,11 @@ class Decoder(LanguageModel):
         self.embedding.reset(compared=self.output is None)
         if self.output is not None:
             reset_output(settings, self.output)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, D): the vectors by which it knows its tokens."""
+        return self.embedding.words.weight
 
     @property
     def matrix(self) -> Tensor:

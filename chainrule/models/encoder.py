@@ -20,10 +20,11 @@ from chainrule.models import cache
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.output import nats_of
 from chainrule.models.transformer import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
+from chainrule.models.words import FirstVectors
 
 
 @dataclass(frozen=True)
-class EncoderSettings(TransformerSettings):
+class EncoderSettings(TransformerSettings, FirstVectors):
     tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
     segments: int = 0           # parts of a text that are told apart by a learned vector, as BERT's pairs; 0: none are
     transform: bool = False     # one more linear map, activation and norm before the output, as BERT has, and a bias
@@ -54,6 +55,11 @@ class Encoder(Model):
         self.output = make_output(settings, settings.tied, vocab, self.stack)
         self.bias = nn.Parameter(torch.zeros(vocab)) if settings.transform else None
         self._reset()
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, D): the vectors by which it knows its tokens."""
+        return self.embedding.words.weight
 
     def _reset(self) -> None:
         self.embedding.reset(compared=self.output is None)

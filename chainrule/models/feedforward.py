@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Tap
-from chainrule.models.words import WordModel, Words
+from chainrule.models.words import FirstVectors, WordModel, Words
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class FeedForwardSettings:
+class FeedForwardSettings(FirstVectors):
     order: int = 6                  # tokens in a window and the one foretold: an answer looks order - 1 back
     layers: int = 1                 # hidden layers
     hidden: int = 512               # units in each

@@ -18,11 +18,11 @@ from chainrule.model import Tap
 from chainrule.models.cells import Vectors
 from chainrule.models.dropout import make_dropout
 from chainrule.models.recurrent import Stack
-from chainrule.models.words import WordModel, Words
+from chainrule.models.words import FirstVectors, WordModel, Words
 
 
 @dataclass(frozen=True)
-class RecurrentSettings:
+class RecurrentSettings(FirstVectors):
     layers: int = 2                          # each reads the hidden vectors of the one below
     hidden: int = 512                        # units in a layer
     embedding: int | None = None             # numbers in a token's vector; None: as many as hidden units

@@ -5,6 +5,8 @@
 Shapes: B rows, T tokens, V vocabulary, E embedding, H what the network answers with.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding, linear
@@ -12,6 +14,14 @@ from torch.nn.functional import dropout, embedding, linear
 from chainrule.errors import UserError
 from chainrule.model import Batch, LanguageModel, State
 from chainrule.models.output import nats_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstVectors:
+    """Settings of kinds that can begin with word vectors made elsewhere; train/vectors.py reads them."""
+
+    vectors: str | None = None      # a file of word vectors, or a run, that the embedding begins with; none: chance
+    vectors_frozen: bool = False    # learning leaves the embedding as it begins
 
 
 class Words(nn.Module):
@@ -62,6 +72,11 @@ class WordModel(LanguageModel):
     """A network between the two ends. A kind gives `read`, and what is said about the words follows."""
 
     words: Words
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, E): the vectors by which it knows its tokens."""
+        return self.words.embedding
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, T) -> (B, T, H): the vectors from which what follows each token is foretold. The old state is spent."""

@@ -10,9 +10,10 @@ from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.counting import count
 from chainrule.train.gradient import descend
 from chainrule.train.log import Log
+from chainrule.train.pairs import pair
 from chainrule.train.parallel import ALONE, Ranks
 
-LEARNERS: Mapping[str, Callable[..., Done]] = {"counting": count, "gradient": descend}
+LEARNERS: Mapping[str, Callable[..., Done]] = {"counting": count, "gradient": descend, "pairs": pair}
 
 
 def fit(

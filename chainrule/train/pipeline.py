@@ -21,11 +21,13 @@ from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
 from chainrule.train.log import Log
+from chainrule.train.pairs import measure
 from chainrule.train.parallel import ALONE, Ranks, join
 from chainrule.train.shard_checkpoint import ShardCheckpoints
 from chainrule.train.shards import shard, whole_weights
 from chainrule.train.stop import heard
 from chainrule.train.validation import evaluate_together
+from chainrule.train.vectors import put_vectors
 
 
 def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
@@ -72,9 +74,11 @@ def make_run(
             if about is None and ranks.first:
                 run.forget_checkpoints(out)
             model, log, done = _what_is_there(out, about, recipe, len(corpus.tokenizer))
-        ranks.refuse_unlike("a recipe or a text", json.dumps([recipe.as_dict(), splits], default=str))
+        ranks.refuse_unlike("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
         if done.finished and (result := log.last("result")):
             return Made(out, result, before=True)
+        if not done.finished:
+            put_vectors(model, corpus.tokenizer, recipe.model, log)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
@@ -139,7 +143,9 @@ def _measure(model: Any, corpus: Corpus, log: Log, seconds: float, ranks: Ranks)
             return {}
         ranks = ALONE
     try:
-        if "valid" in corpus.splits:
+        if "valid" in corpus.splits and model.learns_by == "pairs":
+            result = measure(model, corpus)
+        elif "valid" in corpus.splits:
             with heard(ranks.together) as stop:
                 result = evaluate_together(model, corpus, ranks, stop).as_dict()
     except KeyboardInterrupt:

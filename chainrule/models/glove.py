@@ -1,0 +1,133 @@
+"""GloVe (Pennington et al. 2014): vectors whose products are the logarithms of how often words stand near each other.
+
+    J = Σ over pairs of f(X_ij) (w_i · c_j + b_i + d_j - log X_ij)²,   f(x) = min(1, x / cap)^power
+
+X_ij adds up 1/distance over all places where i and j are within the window, on either side; it is counted once, kept
+sparse, and gone down by AdaGrad. The vectors are w + c.
+
+Shapes: N words of a text, C cells of X that are not 0 and on or above the diagonal, E embedding.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.model import Model
+
+Cells = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class GloVeSettings:
+    embedding: int = 100         # numbers in a word's vector
+    window: int = 10             # furthest neighbour, in words
+    cap: float = 100.0           # pairs met more often than this weigh no more
+    power: float = 0.75          # how weight grows with the count until then
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "window"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
+        for name in ("cap", "power"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"model.{name}={getattr(self, name):g}: it is more than 0.")
+
+
+class GloVe(Model):
+    learns_by = "pairs"
+    whole = True         # pairs of the whole text are added up before any is learned from
+    block = 1
+    Settings = GloVeSettings
+    recipe: ClassVar[dict[str, Any]] = {
+        "text.tokenizer": "words", "text.min_count": 5, "train.epochs": 25, "train.lr": 0.05, "train.final_lr": 1.0,
+    }
+    words: Tensor
+    contexts: Tensor
+    word_squares: Tensor
+    context_squares: Tensor
+
+    def __init__(self, settings: GloVeSettings, vocab: int):
+        super().__init__()
+        self.settings = settings
+        shape = vocab, settings.embedding + 1
+        self.register_buffer("words", torch.zeros(shape))                 # w, and last b
+        self.register_buffer("contexts", torch.zeros(shape))              # c, and last d
+        self.register_buffer("word_squares", torch.ones(shape), persistent=False)     # AdaGrad's sums
+        self.register_buffer("context_squares", torch.ones(shape), persistent=False)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, E); a word that was never met has a vector of zeros."""
+        return (self.words + self.contexts)[:, :-1]
+
+    def begin(self, counts: Tensor, generator: torch.Generator) -> None:
+        """First vectors, for words that occur so often, (V,)."""
+        for table in (self.words, self.contexts):
+            first = torch.rand(table.shape, generator=generator, device=counts.device, dtype=table.dtype)
+            table.copy_((first - 0.5) / self.settings.embedding * (counts > 0)[:, None])
+        for squares in (self.word_squares, self.context_squares):
+            squares.fill_(1)
+
+    def meet(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Cells:
+        """(N,) words and the texts they stand in, as cells. A pair and its distance are one number, to be sorted."""
+        window, keys = self.settings.window, []
+        for distance in range(1, min(window, len(tokens) - 1) + 1):
+            left, right = tokens[:-distance], tokens[distance:]
+            pair = torch.minimum(left, right) * len(self.words) + torch.maximum(left, right)
+            keys.append((pair * window + distance - 1)[texts[:-distance] == texts[distance:]])
+        found = torch.cat([tokens.new_empty(0), *keys]).sort().values
+        return _added(found // window, 1 / (found % window + 1))
+
+    def add(self, one: Cells, other: Cells) -> Cells:
+        keys, order = torch.cat([one["pairs"], other["pairs"]]).sort()
+        return _added(keys, torch.cat([one["counts"], other["counts"]])[order])
+
+    def examples(self, cells: Cells, generator: torch.Generator) -> Cells:
+        """Cells in an order left to chance. One on the diagonal has been met from both sides."""
+        order = torch.randperm(len(cells["pairs"]), generator=generator, device=generator.device)
+        pairs, counts = cells["pairs"][order], cells["counts"][order]
+        rows, columns = pairs // len(self.words), pairs % len(self.words)
+        return {"rows": rows, "columns": columns, "counts": counts * (1 + (rows == columns))}
+
+    @torch.no_grad()
+    def loss(self, cells: Cells) -> tuple[Tensor, Tensor]:
+        """The sum J over both triangles of X, and how many cells it is over."""
+        words, contexts, logs, weights = self._both_ways(cells)
+        errors = self._errors(words, contexts, logs)
+        return (weights * errors.square()).sum(), (weights > 0).sum()
+
+    @torch.no_grad()
+    def learn(self, cells: Cells, lr: float) -> None:
+        """One step of AdaGrad. A row met often adds up all its squares before it moves, so it does not move too far."""
+        words, contexts, logs, weights = self._both_ways(cells)
+        pushes = (weights * self._errors(words, contexts, logs))[:, None]
+        ones = pushes.new_ones(len(pushes), 1)
+        to_words = pushes * torch.cat([self.contexts[contexts, :-1], ones], 1)
+        to_contexts = pushes * torch.cat([self.words[words, :-1], ones], 1)
+        _descend(self.words, self.word_squares, words, to_words, lr)
+        _descend(self.contexts, self.context_squares, contexts, to_contexts, lr)
+
+    def _both_ways(self, cells: Cells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Words, contexts, log X and f(X) of (2C,) cells: those given and their mirror images, if not the same."""
+        rows, columns, counts = cells["rows"], cells["columns"], cells["counts"]
+        weights = (counts / self.settings.cap).clamp(max=1) ** self.settings.power
+        weights = torch.cat([weights, weights * (rows != columns)])
+        return torch.cat([rows, columns]), torch.cat([columns, rows]), counts.log().repeat(2), weights
+
+    def _errors(self, words: Tensor, contexts: Tensor, logs: Tensor) -> Tensor:
+        w, c = self.words[words], self.contexts[contexts]
+        return (w[:, :-1] * c[:, :-1]).sum(1) + w[:, -1] + c[:, -1] - logs
+
+
+def _added(keys: Tensor, counts: Tensor) -> Cells:
+    """Sorted keys, each once, and the sum of its counts."""
+    pairs, place = torch.unique_consecutive(keys, return_inverse=True)
+    return {"pairs": pairs, "counts": counts.new_zeros(len(pairs)).index_add_(0, place, counts)}
+
+
+def _descend(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
+    squares.index_add_(0, rows, gradient.square())
+    table.index_add_(0, rows, gradient / squares[rows].sqrt(), alpha=-lr)

@@ -1,0 +1,171 @@
+"""word2vec (Mikolov et al. 2013): a vector for each word, such that it foretells the words that stand near.
+
+    skip-gram   Σ over near pairs of log σ(u_near · v_word) + k · E[log σ(-u_noise · v_word)],   noise ~ count^0.75
+    CBOW        the same of one pair a word: v is the mean of those near it, u its own
+
+Words come in blocks, and a block shares its noise, so all is products of small matrices. Many words move a vector at
+once, so it moves as far as it would have one by one; see `move`.
+
+Shapes: B blocks, L words of a block, R the window, M = L + 2R words in sight of them, K noise words, E embedding.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, pad, softplus
+
+from chainrule.errors import UserError
+from chainrule.model import Model
+
+Blocks = dict[str, Tensor]
+
+SHARED = 32          # noise words drawn for a block; each weighs as many as it stands for
+NOWHERE = -1         # the text of what fills up a block
+SPREAD = 0.2         # of the curvature in all other directions, how much lies along any one; with 0.05 it diverges
+
+
+@dataclass(frozen=True)
+class Word2VecSettings:
+    algorithm: Literal["skip-gram", "cbow"] = "skip-gram"  # a word foretells its neighbours, or they foretell it
+    embedding: int = 100         # numbers in a word's vector
+    window: int = 5              # furthest neighbour, in words; each word draws its own reach up to this
+    negatives: int = 5           # noise words for each pair
+    noise: float = 0.75          # noise is drawn by counts to this power
+    sample: float = 1e-3         # words that are a larger share of the text than this are often passed over; 0: never
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "window", "negatives"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
+        for name in ("noise", "sample"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"model.{name}={getattr(self, name):g}: it is 0 or more.")
+
+
+class Met(NamedTuple):
+    """What a batch of blocks comes to: which vectors meet, and how they should have answered."""
+
+    pairs: Tensor        # (B, L, M) which words are near which, as 0 and 1
+    inputs: Tensor       # (B, L, E) v
+    answers: Tensor      # (B, M + K) ids of u: the words in sight, then the noise
+    outputs: Tensor      # (B, M + K, E) u
+    logits: Tensor       # (B, L, M + K)
+    labels: Tensor       # (B, L, M + K) 1: a true pair
+    weights: Tensor      # (B, L, M + K) how often a pair counts
+
+
+class Word2Vec(Model):
+    learns_by = "pairs"
+    whole = False        # pairs are learned from as the text passes
+    block = 32           # L
+    Settings = Word2VecSettings
+    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "text.min_count": 5}
+    vectors: Tensor
+    outputs: Tensor
+    kept: Tensor
+    drawn: Tensor
+
+    def __init__(self, settings: Word2VecSettings, vocab: int):
+        super().__init__()
+        self.settings = settings
+        self.register_buffer("vectors", torch.zeros(vocab, settings.embedding))     # v
+        self.register_buffer("outputs", torch.zeros(vocab, settings.embedding))     # u
+        self.register_buffer("kept", torch.ones(vocab), persistent=False)           # chance not to be passed over
+        self.register_buffer("drawn", torch.zeros(vocab, dtype=torch.double), persistent=False)  # chance of noise up to
+        distance = torch.arange(self.block + 2 * settings.window) - torch.arange(self.block)[:, None] - settings.window
+        self.register_buffer("distance", distance.abs(), persistent=False)          # (L, M)
+        self.distance: Tensor
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, E); a word that was never met has a vector of zeros."""
+        return self.vectors
+
+    def begin(self, counts: Tensor, generator: torch.Generator) -> None:
+        """First vectors, for words that occur so often, (V,)."""
+        first = torch.rand(self.vectors.shape, generator=generator, device=counts.device, dtype=self.vectors.dtype)
+        self.vectors.copy_((2 * first - 1) / self.settings.embedding * (counts > 0)[:, None])
+        self.outputs.zero_()
+        chances = counts.double() ** self.settings.noise * (counts > 0)
+        self.drawn.copy_((chances / chances.sum()).cumsum(0))
+        if self.settings.sample:
+            surplus = counts / (self.settings.sample * counts.sum())
+            self.kept.copy_(((surplus.sqrt() + 1) / surplus.clamp(min=1e-9)).clamp(max=1))
+
+    def meet(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Blocks:
+        """(N,) words and the texts they stand in, as blocks; all that is left to chance is drawn here."""
+        window, device = self.settings.window, tokens.device
+        here = torch.rand(len(tokens), generator=generator, device=device) < self.kept[tokens]
+        rows = self._blocks(tokens[here], 0)
+        reach = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=torch.uint8)
+        chance = torch.rand((len(rows), SHARED), generator=generator, device=device, dtype=torch.double)
+        noise = torch.searchsorted(self.drawn, chance, right=True).clamp(max=len(self.drawn) - 1)
+        return {"tokens": rows, "texts": self._blocks(texts[here], NOWHERE), "reach": reach, "noise": noise}
+
+    def _blocks(self, stream: Tensor, fill: int) -> Tensor:
+        """(N,) -> (B, M): each block has in sight what is before and behind it."""
+        window, short = self.settings.window, -len(stream) % self.block if len(stream) else self.block
+        return pad(stream, (window, window + short), value=fill).unfold(0, self.block + 2 * window, self.block)
+
+    @torch.no_grad()
+    def loss(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        """A sum in nats, and how many pairs it is over."""
+        met = self._met(blocks)
+        return (met.weights * softplus(met.logits) - met.labels * met.logits).sum(), met.labels.sum()
+
+    @torch.no_grad()
+    def learn(self, blocks: Blocks, lr: float) -> None:
+        """One step up the gradient."""
+        met, window = self._met(blocks), self.settings.window
+        likely = met.logits.sigmoid()
+        errors = met.labels - likely * met.weights
+        steep = likely * (1 - likely) * met.weights
+        up, up_common = _curvature(met.inputs)
+        down, down_common = _curvature(met.outputs)
+        pushes, slopes, read = errors @ met.outputs, steep @ down, blocks["tokens"][:, window:-window]
+        if self.settings.algorithm == "cbow":        # as in word2vec.c, every word of a window takes the whole push
+            pushes, slopes, read = met.pairs.mT @ pushes, met.pairs.mT @ slopes, blocks["tokens"]
+        move(self.outputs, met.answers, errors.mT @ met.inputs, steep.mT @ up, up_common, lr)
+        move(self.vectors, read, pushes, slopes, down_common, lr)
+
+    def _met(self, blocks: Blocks) -> Met:
+        tokens, texts, window = blocks["tokens"], blocks["texts"], self.settings.window
+        inside = texts[:, window:-window, None]                                     # (B, L, 1)
+        together = (inside == texts[:, None]) & (inside != NOWHERE)
+        around, dtype = self.settings.algorithm == "skip-gram", self.vectors.dtype
+        reach = blocks["reach"][:, None] if around else blocks["reach"][:, window:-window, None]    # of who is foretold
+        pairs = (together & (self.distance > 0) & (self.distance <= reach)).to(dtype)
+        if around:
+            inputs, labels = self.vectors[tokens[:, window:-window]], pairs
+        else:
+            near = pairs.sum(2, keepdim=True)
+            inputs = (pairs / near.clamp(min=1)) @ self.vectors[tokens]
+            labels = ((self.distance == 0) & (near > 0)).to(dtype)
+        answers = torch.cat([tokens, blocks["noise"]], 1)
+        outputs, shared = self.outputs[answers], blocks["noise"].shape[1]
+        often = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)    # each noise word, for each word
+        weights = torch.cat([labels, often.expand(-1, -1, shared)], 2)
+        return Met(pairs, inputs, answers, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
+
+
+def _curvature(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N, 2): curvature along the direction that all share, and along any other; and that direction, (E,)."""
+    common = normalize(vectors.mean((0, 1)), dim=0)
+    along = (vectors @ common).square()
+    return torch.stack([along, SPREAD * (vectors.square().sum(2) - along)], 2), common
+
+
+def move(table: Tensor, rows: Tensor, pushes: Tensor, slopes: Tensor, common: Tensor, lr: float) -> None:
+    """Adds lr · pushes to rows of the table, each shortened to what many small steps would have come to.
+
+    Where n pushes g act on one row at once, each against curvature h, they would one by one have come to a sum of
+    lr · g · (1 - lr · h)^i, about g/h · (1 - exp(-lr · n · h)); all at once they overshoot. Half of all curvature lies
+    along one direction, that of the mean, and is damped there; across it the steps can stay long.
+    """
+    rows, pushes = rows.flatten(), pushes.flatten(0, 1)
+    against = table.new_zeros(len(table), 2).index_add_(0, rows, slopes.flatten(0, 1), alpha=lr)
+    short = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]
+    along = (pushes @ common) * (short[:, 0] - short[:, 1])
+    table.index_add_(0, rows, torch.addr(pushes * short[:, 1:], along, common), alpha=lr)
