@@ -66,8 +66,8 @@ def observe(contexts: Tensor, answers: Tensor) -> Observations:
 
 
 class Abstraction(nn.Module):
-    """p(answer | contexts). Levels below `tokens_from` count kinds of observations, each once, however often it came:
-    they are for what was never seen, and what is seen for the first time is as likely rare as frequent (Kneser & Ney).
+    """p(answer | contexts). Levels below `tokens_from` count each kind of observation once, however often it came: they
+    are asked about what was never seen, which is like what is rare rather than like what is frequent (Kneser & Ney).
     """
 
     weights: Tensor    # (L,) α
@@ -80,13 +80,14 @@ class Abstraction(nn.Module):
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
+        self.weights.fill_(1)
         for level in range(self.levels):
             sizes = {"keys": 0, "starts": 1, "seen": 0, "counts": 0}
             self._set(level, **{name: self.weights.new_zeros(size).long() for name, size in sizes.items()})
 
     def _set(self, level: int, **tables: Tensor) -> None:
         for name, table in tables.items():
-            self.register_buffer(f"{name}_{level}", table)
+            self.register_buffer(f"{name}_{level}", table.to(self.weights.device))
         self._lookups: dict[int, Lookup] = {}
 
     def table(self, name: str, level: int) -> Tensor:

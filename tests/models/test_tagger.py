@@ -240,6 +240,7 @@ def test_a_tagger_saves_and_loads_as_plain_tensors(tmp_path: Path) -> None:
     write_tensors(model.state_dict(), tmp_path / "model.safetensors")
     other.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
     assert torch.equal(other(spelled(STRANGE)), model(spelled(STRANGE)))
+    assert torch.equal(other.to("cpu")(spelled(STRANGE)), model(spelled(STRANGE)))
 
 
 def test_mistakes_are_named() -> None:
