@@ -110,7 +110,7 @@ class Training:
             self.log("resume", f"going on from step {self.number}", step=self.number)
         else:
             self._introduce()
-        self.ranks.refuse_unlike("a checkpoint", str(self.number))
+        self.ranks.refuse_unlike("last checkpoint", str(self.number))
         self.meter.start(self.step.read().targets)
 
     def run(self, stop: Stop) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from chainrule.device import choose_device
@@ -30,6 +32,7 @@ BUCKET = 1 << 26                    # numbers that are added up at a time
 PATIENCE = timedelta(hours=12)      # for a first rank that makes tokens of a large text; torchrun sees sooner who died
 TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
 CPU = torch.device("cpu")
+GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")    # how gloo says that a rank has died
 END = -1                            # in the place of a type: nothing more is sent
 
 
@@ -67,12 +70,11 @@ class Ranks:
 
     def refuse_unlike(self, what: str, text: str) -> None:
         """All ranks must have the same `text`."""
-        digest = torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
-        firsts = digest.clone()
-        if self.together:
-            dist.broadcast(firsts, 0)
-        if not digest.equal(firsts):
-            raise UserError(f"rank {self.rank} has {what} other than rank 0. All need one command and the same files.")
+        digest = list(hashlib.sha256(text.encode()).digest())
+        firsts, _ = self.agree(digest)
+        _, unlike = self.agree((), digest != firsts)
+        if unlike:
+            raise UserError(f"ranks differ in their {what}. All need the same command and see the same files.")
 
     # Adding up
 
@@ -171,21 +173,43 @@ def join(device: str) -> Iterator[Ranks]:
     if not launched():
         yield Ranks(device=choose_device(device))
         return
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    complaints, _, _ = next(rendezvous("env://", rank, size))
+    store, rank, size = _meeting_place()
     try:
         place = _own_device(device)
         if not dist.is_initialized():
             how = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-            dist.init_process_group(how, timeout=PATIENCE)
+            dist.init_process_group(how, store=store, rank=rank, world_size=size, timeout=PATIENCE)
             atexit.register(_leave)
         yield Ranks(rank, size, place, together=True)
-    except UserError as error:
-        if complaints.add("complaints", 1) > 1:
+    except (UserError, RuntimeError) as error:
+        line = _line(error)
+        if line and store.add("complaints", 1) > 1:
             raise SystemExit(2) from None
-        if rank:
-            print(f"chainrule: rank {rank}: {error}", file=sys.stderr)
+        if line and rank:
+            print(f"chainrule: rank {rank}: {line}", file=sys.stderr)
+        if line and not isinstance(error, UserError):
+            raise UserError(line) from error
         raise
+
+
+def _line(error: Exception) -> str:
+    """What a person should know; nothing where it is a bug."""
+    if any(words in str(error) for words in GONE):
+        return "another rank is gone, so all stop. torchrun --max-restarts N would start them again from the checkpoint."
+    return str(error) if isinstance(error, UserError) else ""
+
+
+@cache
+def _meeting_place() -> tuple[Store, int, int]:
+    """Where ranks find each other, which of them this is, and how many there are.
+
+    torchrun keeps the place when it starts them again, and with it the addresses of the dead; so each start has its
+    own. Starts are counted by machine, so that only one machine alone can go by their number.
+    """
+    store, rank, size = next(rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = PrefixStore(f"start {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    return store, rank, size
 
 
 def _leave() -> None:
