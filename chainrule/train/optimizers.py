@@ -224,7 +224,8 @@ def _each(groups: list[dict[str, Any]]) -> Iterator[Any]:
 def _plain(groups: list[dict[str, Any]], settings: Gradient) -> torch.optim.Optimizer:
     lr: Any = _rate(_or(settings.rest_lr, settings.lr), groups[0]["params"])
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr, momentum=_or(settings.momentum, 0.0), fused=True)
+        fused = not is_shared(groups[0]["params"][0])      # torch has no fused SGD of shards
+        return torch.optim.SGD(groups, lr, momentum=_or(settings.momentum, 0.0), fused=fused)
     return torch.optim.AdamW(groups, lr, betas=(settings.betas[0], settings.betas[1]), fused=True)
 
 

@@ -195,7 +195,7 @@ def join(device: str) -> Iterator[Ranks]:
 def _line(error: Exception) -> str:
     """What a person should know; nothing where it is a bug."""
     if any(words in str(error) for words in GONE):
-        return "another rank is gone, so all stop. torchrun --max-restarts N would start them again from the checkpoint."
+        return "another rank is gone, so all stop. torchrun --max-restarts N would start all again from the checkpoint."
     return str(error) if isinstance(error, UserError) else ""
 
 

@@ -62,10 +62,8 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_shared(tensor) else tensor
 
 
-def whole(share: Tensor, like: Tensor) -> Tensor:
+def whole(share: Tensor, like: Any) -> Tensor:
     """All of which each rank gives a share, cut as `like` is."""
-    if not is_shared(like):
-        return share
     from torch.distributed.tensor import DTensor
 
     together = DTensor.from_local(share, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
@@ -73,10 +71,8 @@ def whole(share: Tensor, like: Tensor) -> Tensor:
     return full
 
 
-def share_of(full: Tensor, like: Tensor) -> Tensor:
+def share_of(full: Tensor, like: Any) -> Tensor:
     """This rank's share of what all have in full, cut as `like` is."""
-    if not is_shared(like):
-        return full
     from torch.distributed.tensor import DTensor, Replicate
 
     everywhere = DTensor.from_local(full, like.device_mesh, [Replicate()])
