@@ -2,8 +2,8 @@
 
 A weight that multiplies costs six FLOPs a token: a product and its sum, forward once and backward twice as much. So
 does each number of a key that a query sees, half of the context on average, and of its value. With DDP every GPU holds
-the whole training state; with FSDP a share of it, and whole only the layers it is at. What a token leaves for the way
-back is an estimate, for mixed precision with nothing computed twice.
+the whole training state; with FSDP (train.shard=true) a share of it, and whole only the words and the layers it is at.
+What a token leaves for the way back is an estimate, for mixed precision with nothing computed twice.
 """
 
 import math
@@ -49,7 +49,7 @@ UTILISATION = 0.4       # share of the peak that training usually sees
 CHINCHILLA = 20         # tokens a parameter, where nothing says how many (Hoffmann et al. 2022)
 USUAL_VOCAB = 50257     # where nothing says how large
 USUAL_LENGTH = 256      # tokens in a row, of a model without a context
-GATHERED = 2            # layers that FSDP holds whole: the one it is at and the next
+GATHERED = 2            # layers that FSDP holds whole beside what is in no layer: the one it is at and the next
 FURTHEST = 1 << 20      # GPUs; nobody has more
 
 
@@ -160,10 +160,12 @@ def kept_by_transformer(settings: TransformerSettings) -> float:
 
 def memory_of(work: Work, train: Gradient, tokens: int, gpus: int, how: str) -> Memory:
     """Bytes on one GPU that goes through so many tokens at a time."""
-    share, whole = (1, work.parameters) if how == "ddp" else (gpus, min(work.parameters, GATHERED * work.layer))
+    share, outside = 1 if how == "ddp" else gpus, work.parameters - work.hidden
+    whole = work.parameters if share == 1 else min(work.parameters, GATHERED * work.layer + outside)
+    gathered = 0 if share == 1 else 4 * whole                            # beside the share of them
     return Memory(
-        weights=4 * work.parameters / share + 2 * whole,                 # float32, and bf16 while they multiply
-        gradients=4 * work.parameters / share + (4 * work.layer if share > 1 else 0),
+        weights=4 * work.parameters / share + gathered + 2 * whole,      # float32, and bf16 while they multiply
+        gradients=4 * work.parameters / share + (4 * (work.layer + outside) if share > 1 else 0),
         optimizer=optimizer_bytes(work, train) / share,
         activations=work.kept * tokens,
         logits=min(work.logits * tokens, 8.0 * LOGITS["cuda"]),

@@ -91,6 +91,9 @@ def test_ddp_holds_all_of_the_state_and_fsdp_a_share() -> None:
     ddp, fsdp = (memory_of(work, train, 2048, 64, how) for how in ("ddp", "fsdp"))
     assert (ddp.weights, ddp.gradients, ddp.optimizer) == tuple(n * work.parameters for n in (6, 4, 8))
     assert fsdp.optimizer == ddp.optimizer / 64
+    words, layer = work.parameters - work.hidden, work.layer
+    assert fsdp.weights == 4 * work.parameters / 64 + 6 * (2 * layer + words)    # what is gathered is float32 and bf16
+    assert fsdp.gradients == 4 * work.parameters / 64 + 4 * (layer + words)
     assert fsdp.total < ddp.total / 5
     assert fsdp.activations == ddp.activations
 
@@ -155,11 +158,11 @@ def test_as_many_rows_as_fit_and_no_more() -> None:
 
 def test_what_cannot_fit_is_refused_and_what_would_is_named() -> None:
     made, train = plan("gpt3-175b"), recipe("gpt3-175b").train
-    with pytest.raises(UserError, match=r"does not fit on 1 x h200: .* 128 x h200 with FSDP would do\.$"):
+    with pytest.raises(UserError, match=r"does not fit on 1 x h200: .* 256 x h200 with FSDP would do\.$"):
         refuse_what_cannot_fit("gpt3-175b", made, train)
-    assert enough(made, train, "h200") == 128
+    assert enough(made, train, "h200") == 256
     assert enough(made, train, "t4") is None
-    refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", 128), train)
+    refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", 256), train)
     with pytest.raises(UserError, match="x h200 with FSDP"):
         refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", gpu="t4"), train)
     with pytest.raises(UserError, match=r"A smaller model.context would need less\.$"):
@@ -184,7 +187,7 @@ def test_the_plan_of_every_published_size_can_be_asked_for(capsys: pytest.Captur
 
 
 def test_the_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "gpt3-175b", "--gpus", "1024", "--gpu", "h100", "model.context=1024"]) == 0
+    assert main(["plan", "gpt3-175b", "--gpus", "2048", "--gpu", "h100", "model.context=1024"]) == 0
     shown = capsys.readouterr().out
     assert "174.6B parameters" in shown
     assert "300B tokens" in shown

@@ -236,6 +236,8 @@ def add_statistics(ranks: Ranks, mine: Any) -> Any:
     """Those of all ranks, at the first; None elsewhere. A rank for which there was nothing to count has None."""
     if not ranks.together:
         return mine
+    if mine is not None and not hasattr(mine, "tensors"):
+        raise UserError("this kind counts in one process: its statistics cannot be sent. Start it without torchrun.")
     if not ranks.first:
         ranks.send([] if mine is None else mine.tensors())
         return None

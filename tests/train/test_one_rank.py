@@ -124,6 +124,11 @@ def test_expected_counts_add_over_ranks_and_a_rank_may_have_none(post):
         assert torch.equal(getattr(added, name), getattr(alone, name))
 
 
+def test_statistics_that_cannot_be_sent_are_refused():
+    with pytest.raises(UserError, match="Start it without torchrun"):
+        add_statistics(Ranks(0, 2, together=True), object())
+
+
 # One rank that torchrun has started
 
 
