@@ -76,11 +76,13 @@ class Attention(nn.Module):
         self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        query, key, value = (in_heads(part, self.size) for part in self.project(x).split(self.project.parts, -1))
+        parts = self.project(x).split(self.project.parts, -1)
+        query, key, value = (part.unflatten(-1, (-1, self.size)) for part in parts)    # (B, T, H or G, d)
         if self.norms:
             query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if past is not None:
             key, value = past.write(key, value)
         mixed = mix(query, key, value, sight, self.dropout if self.training else 0.0, self.pattern)

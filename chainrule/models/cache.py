@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.models.precision import working_dtype
 
 Cache = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor]    # keys and values of a layer, (B, G, C, d) each
@@ -38,9 +39,7 @@ class Layer:
 
 
 def empty(rows: int, layers: int, heads: int, size: int, like: Tensor) -> Cache:
-    device = like.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
-    nothing = like.new_zeros((rows, layers, heads, 0, size), dtype=dtype)
+    nothing = like.new_zeros((rows, layers, heads, 0, size), dtype=working_dtype(like))
     return {"keys": nothing, "values": nothing, "length": torch.zeros(rows, dtype=torch.long, device=like.device)}
 
 

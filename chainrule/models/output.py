@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from chainrule.model import Batch
+from chainrule.models.precision import working_dtype
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
 ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
@@ -78,7 +79,7 @@ def _in_chunks(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum over all chunks, and those of its gradients that are wanted."""
     device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    dtype = working_dtype(hidden)
     matrix, shift = (_padded(part, dtype) for part in (weight, bias))
     nats = hidden.new_zeros((), dtype=torch.float32)
     to_hidden = torch.empty_like(hidden) if wanted[0] else None

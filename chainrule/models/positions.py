@@ -28,20 +28,23 @@ def sinusoids(places: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
-Turns = tuple[Tensor, Tensor]    # cos and sin, (B, 1, T, d/2) each
+Turns = tuple[Tensor, Tensor]    # (B, T, 1, d) each: cos twice, and sin with its two signs
 
 
-def turns(places: Tensor, size: int, longest: float) -> Turns:
+def turns(places: Tensor, size: int, longest: float, dtype: torch.dtype = torch.float32) -> Turns:
     """(B, T) -> the rotation of each place."""
-    angle = waves(places, size // 2, longest)[:, None]
-    return angle.cos(), angle.sin()
+    angle = waves(places, size // 2, longest)[:, :, None]
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 def turned(x: Tensor, by: Turns) -> Tensor:
-    """(B, H, T, d): number i of the first half and number i of the second are a point in a plane, which is turned."""
-    cos, sin = by[0].to(x.dtype), by[1].to(x.dtype)
-    first, second = x.chunk(2, -1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    """(B, T, H, d): number i of the first half and number i of the second are a point in a plane, which is turned.
+
+        (a, b) → (a cos - b sin, b cos + a sin)
+    """
+    cos, sin = by
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class RelativeBias(nn.Module):

@@ -24,8 +24,14 @@ from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
+from chainrule.models.precision import working_dtype
 
 A = TypeVar("A", Attention, CrossAttention)
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    x = relu(x)
+    return x * x             # autocast would raise a power in float32
 
 
 def _swiglu(x: Tensor) -> Tensor:
@@ -35,7 +41,7 @@ def _swiglu(x: Tensor) -> Tensor:
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
-    "relu2": lambda x: relu(x).square(),
+    "relu2": _relu_squared,
     "gelu": gelu,
     "gelu-tanh": lambda x: gelu(x, approximate="tanh"),    # as GPT and GPT-2 have it
     "swiglu": _swiglu,
@@ -199,8 +205,10 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, list[Pair]]:
         """(B, T, D) at places (B or 1, T), `lengths` (B,) of them real -> (B, T, D), and what each layer looked at."""
         settings = self.settings
-        sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(x.dtype)
-        spin = turns(places, settings.head_size, settings.wavelength) if settings.positions == "rotary" else None
+        sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(working_dtype(x))
+        spin = None
+        if settings.positions == "rotary":
+            spin = turns(places, settings.head_size, settings.wavelength, working_dtype(x))
         pairs = []
         layers: Iterable[Layer | None] = past or repeat(None)
         sources: Iterable[Source | None] = source or repeat(None)

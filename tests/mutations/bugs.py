@@ -7,6 +7,7 @@ GPT = "gpt layers=2 width=16 heads=2 context=16"
 SCORE, DIE, SAMPLE, EVALUATE = (f"tests/test_{name}.py" for name in ("score", "die", "sample", "evaluate"))
 
 DESCENT = "tests/train/test_gradient.py"
+ONE_RANK = "tests/train/test_one_rank.py"
 KILLED = "tests/train/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 
@@ -251,8 +252,8 @@ BUGS = [
     Bug(
         "new keys are turned as if they stood at the beginning",
         "chainrule/models/transformer.py",
-        "turns(places, settings.head_size, settings.wavelength)",
-        "turns(places - places[:, :1], settings.head_size, settings.wavelength)",
+        "turns(places, settings.head_size, settings.wavelength, working_dtype(x))",
+        "turns(places - places[:, :1], settings.head_size, settings.wavelength, working_dtype(x))",
         (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
     ),
     Bug(
@@ -375,6 +376,27 @@ BUGS = [
         "            nats.backward()\n",
         "            (nats / count).backward()\n",
         (f"{DESCENT}::test_cutting_a_step_into_micro_batches_changes_nothing[3-windows]",),
+    ),
+    Bug(
+        "rows that fill up a rank's share are counted",
+        "chainrule/train/feed.py",
+        "targets if self.beyond is None else targets.masked_fill(self.beyond[:, None], UNCOUNTED)",
+        "targets",
+        (f"{ONE_RANK}::test_the_shares_of_all_ranks_are_the_step[2-windows]",),
+    ),
+    Bug(
+        "windows are looked at by two ranks",
+        "chainrule/use/score.py",
+        "np.where(real, skips[place], context)",
+        "skips[place]",
+        (f"{ONE_RANK}::test_the_parts_of_a_look_are_the_look[3]",),
+    ),
+    Bug(
+        "a damaged shard is believed",
+        "chainrule/train/shard_checkpoint.py",
+        "seal is None or seal != seal_of(path, ranks)",
+        "seal is None",
+        (f"{ONE_RANK}::test_a_damaged_checkpoint_of_shards_is_passed_over[flip]",),
     ),
     Bug(
         "the gradient goes back through all streams",
