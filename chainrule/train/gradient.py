@@ -90,7 +90,7 @@ class Training:
         self.engine = Engine(self.step, settings, self._seconds_left)
         looks = make_looks(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, looks, self.precision, log, ranks)
-        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype)
+        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype, ranks.size)
         self.board: Board | None = None
         self.number = 0                                    # steps that are behind
         self.state: State = None                           # of the streams

@@ -36,13 +36,16 @@ class Told:
 
 
 class Meter:
-    def __init__(self, model: nn.Module, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self, model: nn.Module, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype, ranks: int = 1
+    ):
         split = corpus.splits["train"]
         self.log, self.told = log, Told()
         self.note, self.nats = "", math.nan                # for the bar; nats per token since the last record
         self.bits = len(split.tokens) / split.bytes / math.log(2) if corpus.tokenizer.lossless else math.nan
         self.work = operations(model, len(corpus.tokenizer))
-        self.peak = peak_of(device) if dtype == torch.bfloat16 else None
+        peak = peak_of(device) if dtype == torch.bfloat16 else None
+        self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.start(0)
 
     def start(self, targets: int) -> None:

@@ -22,6 +22,7 @@ from chainrule import run
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 NEVER = [None, 0, 0]
+STOP = 6                     # in the midst of an epoch of 9 steps, so that streams carry a state on
 
 SMALL = {
     "text.tokenizer": "bytes", "model.width": 3, "train.steps": 14, "train.tokens": 80, "train.length": 16,
@@ -69,10 +70,10 @@ def make(folder):
     (folder / "book.txt").write_text("the cat saw the dog, and the dog ran. the cow saw the cat; nobody ran.\n" * 12)
     spawn(2, [
         job("small", WINDOWS, "windows-2"),
-        job("small", STREAMS, "streams-2", [1, 9, SIGTERM]),
-        job("small", SHARDS, "shards-2", ["all", 9, SIGINT]),
+        job("small", STREAMS, "streams-2", [1, STOP, SIGTERM]),
+        job("small", SHARDS, "shards-2", ["all", STOP, SIGINT]),
         job("small", DROPPED, "dropped-2"),
-        job("small", DROPPED, "dropped-2-2", [0, 9, SIGTERM]),
+        job("small", DROPPED, "dropped-2-2", [0, STOP, SIGTERM]),
         job("small", DROPPED, "dropped-2-2"),
         job("gpt", GPT | {"train.shard": "true"}, "gpt-2"),
         job("ngram", NGRAM, "ngram-2"),
@@ -87,7 +88,7 @@ def make(folder):
     alone = start(0, [
         job("small", WINDOWS, "windows-1"),
         job("small", STREAMS, "streams-1"),
-        job("small", STREAMS, "streams-1-4", ["all", 9, SIGTERM]),
+        job("small", STREAMS, "streams-1-4", ["all", STOP, SIGTERM]),
         job("small", STREAMS, "streams-2-1"),
         job("gpt", GPT, "gpt-1"),
         job("ngram", NGRAM, "ngram-1"),
@@ -97,7 +98,7 @@ def make(folder):
     ], folder, "alone")
     spawn(1, [job("small", SHARDS, "shards-2-1")], folder, "by-1")
     assert alone[0].wait() == 0, said(folder, "alone")
-    damage(folder / "shards-2-4" / "checkpoints" / "000000009" / "shard-00002-model-00001-of-00001.safetensors")
+    damage(folder / "shards-2-4" / "checkpoints" / "000000006" / "shard-00002-model-00001-of-00001.safetensors")
     spawn(4, [
         job("small", STREAMS, "streams-1-4"),
         job("small", STREAMS, "streams-2-4"),
@@ -159,23 +160,23 @@ def test_expected_counts_are_those_of_one_process(made):
 
 def test_asked_to_stop_all_ranks_stop_with_one_checkpoint(made):
     assert codes(made, "by-2", 0) == codes(made, "by-2", 1) == [0, 130, 130, 0, 130, 0, 0, 0, 0, 0, 0, 2]
-    assert run.read_about(made / "streams-2")["done"]["rounds"] == 9    # rank 1 alone was asked
+    assert run.read_about(made / "streams-2")["done"]["rounds"] == STOP    # rank 1 alone was asked
     kept = sorted(path.name for path in (made / "streams-2" / "checkpoints").iterdir())
-    assert kept == ["000000009.json", "000000009.safetensors", "begun.json"]
+    assert kept == ["000000006.json", "000000006.safetensors", "begun.json"]
 
 
 def test_the_last_two_checkpoints_of_shards_are_kept_and_nothing_is_pickled(made):
     folder = made / "shards-2" / "checkpoints"
-    assert sorted(path.name for path in folder.iterdir()) == ["000000008", "000000009", "begun.json"]
-    files = {path.name for path in (folder / "000000009").iterdir()}
+    assert sorted(path.name for path in folder.iterdir()) == ["000000005", "000000006", "begun.json"]
+    files = {path.name for path in (folder / "000000006").iterdir()}
     shards = {f"shard-0000{rank}-model-00001-of-00001.safetensors" for rank in (1, 2)}
     assert files == shards | {"facts.json", "seal.json"}
 
 
 def test_a_damaged_checkpoint_of_shards_is_passed_over_by_all_ranks(made):
     lines = said(made, "by-4")
-    assert lines.count("checkpoints/000000009 is damaged") == 1
-    assert "going on from step 8" in lines
+    assert lines.count("checkpoints/000000006 is damaged") == 1
+    assert "going on from step 5" in lines
 
 
 def test_each_rank_has_its_own_chance_and_goes_on_with_it(made):
