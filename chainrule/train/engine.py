@@ -130,7 +130,7 @@ class Graph:
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         pool = other.graph.pool() if other else None
-        with step.optimizers.capturable(), torch.cuda.graph(self.graph, pool=pool):
+        with torch.cuda.graph(self.graph, pool=pool):
             totals, after = step.accumulate(self.batch, self.state)
             step.change(totals)
             self._keep(after)

@@ -12,7 +12,7 @@ from chainrule.recipe import Gradient
 from chainrule.train import feed as feeding
 from chainrule.train.gradient import Diverged, Training
 from chainrule.train.log import Log
-from chainrule.train.optimizers import Muon, newton_schulz
+from chainrule.train.muon import Muon, newton_schulz
 from chainrule.train.stop import Stop
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -135,7 +135,7 @@ def test_muon_in_bfloat16_is_torchs():
     ours = [torch.nn.Parameter(torch.randn(64, 32, device=GPU)) for _ in range(3)]
     theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
     assert newton_schulz(torch.stack(ours).detach()).dtype == torch.bfloat16
-    mine = Muon(ours, torch.tensor(0.02, device=GPU))
+    mine = Muon(ours, 0.02)
     judge = torch.optim.Muon(theirs, 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     for one, other in zip(ours, theirs):
         one.grad = torch.randn_like(one)

@@ -421,8 +421,8 @@ BUGS = [
     ),
     Bug(
         "Muon leaves out Nesterov's step ahead",
-        "chainrule/train/optimizers.py",
-        "directions = torch._foreach_lerp(gradients, velocities, momentum)",
+        "chainrule/train/muon.py",
+        "directions = torch._foreach_lerp(gradients, velocities, self.momentum)",
         "directions = velocities",
         ("tests/train/test_optimizers.py::test_muon_in_stacks_is_torchs_muon",),
     ),

@@ -1,4 +1,7 @@
-"""Muon against torch's, momentum against its formula, and which weight goes where."""
+"""SGD, AdamW and Muon against torch's, and which weight goes where."""
+
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -6,8 +9,9 @@ from train.small import net
 
 from chainrule.models import model_class
 from chainrule.recipe import Gradient
-from chainrule.train import optimizers
-from chainrule.train.optimizers import Muon, Optimizers, maps_of, newton_schulz, sort_parameters
+from chainrule.train.muon import Muon, maps_of, newton_schulz
+from chainrule.train.optimizers import Optimizers, sort_parameters
+from chainrule.train.rules import SGD, AdamW
 
 SHAPES = [(8, 8), (16, 8), (8, 16), (8, 8), (24, 8)]
 
@@ -20,7 +24,7 @@ def twins(shapes=SHAPES):
 
 def test_muon_in_stacks_is_torchs_muon():
     ours, theirs = twins()
-    mine = Muon(ours, 0.05, momentum=0.9, weight_decay=0.2)
+    mine = Muon(ours, 0.05, momentum=0.9, decay=0.2)
     judge = torch.optim.Muon(theirs, 0.05, momentum=0.9, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
     for _ in range(4):
         for one, other in zip(ours, theirs):
@@ -58,7 +62,8 @@ def test_the_maps_of_a_model_are_known():
 
 def test_muon_takes_a_rate_that_is_a_tensor():
     ours, theirs = twins()
-    first, second = Muon(ours, 0.05), Muon(theirs, torch.tensor(0.05))
+    first, second = Muon(ours, 0.05), Muon(theirs, 0.05)
+    second.lr = torch.tensor(0.05)
     for one, other in zip(ours, theirs):
         one.grad = other.grad = torch.randn(one.shape)
     first.step()
@@ -120,43 +125,69 @@ def test_the_matrices_of_a_transformer_go_to_muon_and_its_ends_do_not():
 
 def test_nothing_but_matrices_decays():
     made = Optimizers(net(), 7, Gradient(weight_decay=0.3))
-    (adamw,) = made.all
-    assert [group["weight_decay"] for group in adamw.param_groups] == [0.3, 0.0]
-    assert all(parameter.dim() == 2 for parameter in adamw.param_groups[0]["params"])
+    assert [rule.decay for rule in made.rules] == [0.3, 0.0]
+    assert all(weight.dim() == 2 for weight in made.rules[0].weights)
 
 
 def test_rates_of_both_optimizers_move_together():
     made = Optimizers(net(), 7, Gradient(optimizer="muon", lr=0.02, rest_lr=0.001))
     made.set_rate(0.5)
-    assert [group["lr"] for group in made.groups()] == pytest.approx([0.01, 0.0005, 0.0005])
+    assert [rule.lr for rule in made.rules] == pytest.approx([0.01, 0.0005, 0.0005])
 
 
-def test_a_rate_that_is_a_tensor_is_changed_in_place(monkeypatch):
-    monkeypatch.setattr(optimizers, "_rate", lambda lr, parameters: torch.tensor(lr))
+def test_a_rate_that_is_a_tensor_is_changed_in_place():
     made = Optimizers(net(), 7, Gradient(optimizer="muon", lr=0.5))
-    rates = [group["lr"] for group in made.groups()]
+    rates = [torch.tensor(0.5) for _ in made.rules]
+    for rule, rate in zip(made.rules, rates):
+        rule.lr = rate
     made.set_rate(0.5)
-    assert all(one is other["lr"] and float(one) == 0.25 for one, other in zip(rates, made.groups()))
+    assert all(rule.lr is rate and float(rate) == 0.25 for rule, rate in zip(made.rules, rates))
 
 
-def test_optimizers_are_capturable_only_while_they_are_captured():
-    made = Optimizers(net(), 7, Gradient())
-    with made.capturable():
-        assert all(group["capturable"] for group in made.groups())
-    assert not any(group["capturable"] for group in made.groups())
+@pytest.mark.parametrize(
+    ("rule", "judge"),
+    [
+        (lambda weights: SGD(weights, 0.1, 0.0, 0.0), lambda weights: torch.optim.SGD(weights, 0.1)),
+        (
+            lambda weights: SGD(weights, 0.1, 0.9, 0.2),
+            lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, weight_decay=0.2),
+        ),
+        (
+            lambda weights: AdamW(weights, 0.01, (0.8, 0.95), 0.3),
+            lambda weights: torch.optim.AdamW(weights, 0.01, betas=(0.8, 0.95), weight_decay=0.3),
+        ),
+    ],
+    ids=["sgd", "momentum", "adamw"],
+)
+def test_rules_are_those_of_torch(rule, judge):
+    ours, theirs = twins([(5, 3), (4,), (2, 2)])
+    mine, judge = rule(ours), judge(theirs)
+    for number in range(5):
+        mine.set_rate(1 - number / 10)
+        for group in judge.param_groups:
+            group["lr"] = mine.highest * (1 - number / 10)
+        for place, (one, other) in enumerate(zip(ours, theirs)):
+            one.grad = None if place == 2 and number == 0 else torch.randn(one.shape)    # not every weight every time
+            other.grad = None if one.grad is None else one.grad.clone()
+        mine.step()
+        judge.step()
+    torch.testing.assert_close(ours, theirs)
 
 
-def test_sgd_with_momentum_is_velocity_then_parameters():
-    model = net()
-    made = Optimizers(model, 7, Gradient(optimizer="sgd", lr=0.1, momentum=0.9))
-    weight, velocity = model.out.weight.detach().clone(), 0.0
-    for _ in range(3):
-        for parameter in model.parameters():
-            parameter.grad = torch.randn_like(parameter)
-        velocity = 0.9 * velocity + model.out.weight.grad
-        weight = weight - 0.1 * velocity
-        made.step()
-    torch.testing.assert_close(model.out.weight, weight)
+def test_a_training_does_not_load_the_compiler():
+    program = """
+import sys, torch
+from chainrule.recipe import Gradient
+from chainrule.train.optimizers import Optimizers
+for name in ("adamw", "muon", "sgd"):
+    model = torch.nn.Linear(3, 4)
+    made = Optimizers(model, 7, Gradient(optimizer=name))
+    model(torch.ones(2, 3)).sum().backward()
+    made.step()
+print("torch._dynamo" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert told == "False\n"
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
