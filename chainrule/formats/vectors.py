@@ -12,7 +12,7 @@ import gzip
 import mmap
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -73,7 +73,7 @@ def looks_like_vectors(path: Path) -> bool:
             first, second = next(lines, (0, b""))[1].split(), next(lines, (0, b""))[1]
     except UserError:
         return False
-    return _header(first) is not None or (len(first) > 2 and _is_row(first) and _is_row(second.split() or first))
+    return _header(first) is not None or (_size(first) > 1 and _size(second.split() or first) == _size(first))
 
 
 def read_vectors(path: Path) -> Vectors:
@@ -100,10 +100,6 @@ def _header(fields: list[bytes]) -> tuple[int, int] | None:
     return None
 
 
-def _is_row(fields: list[bytes]) -> bool:
-    return len(fields) > 1 and _numbers(fields[1:]) is not None
-
-
 def _lines(source: Source) -> Generator[Line, None, None]:
     """Numbered from 1, without their ends. Only \\n ends a line."""
     number, begun = 1, b""
@@ -126,10 +122,11 @@ def _read_text(path: Path, lines: Iterator[Line], header: tuple[int, int] | None
         for number, line in lines:
             if not line.strip():
                 continue
-            size = size or len(line.split()) - 1
+            size = size or _size(line.split())
             row = _row(line, size)
             if row is None:
-                raise UserError(f"{path} line {number} is not a word and {size} numbers. {CURE}")
+                numbers = f"{size} numbers" if size else "numbers"
+                raise UserError(f"{path} line {number} is not a word and {numbers}. {CURE}")
             word = _word(path, f"line {number}", row[0])
             count += 1
             if word not in words:
@@ -138,6 +135,11 @@ def _read_text(path: Path, lines: Iterator[Line], header: tuple[int, int] | None
             advance()
     _refuse_cut(path, count, header)
     return Vectors(list(words), np.stack(rows))
+
+
+def _size(fields: list[bytes]) -> int:
+    """How many numbers end a line, all but the first field at most."""
+    return sum(1 for _ in takewhile(lambda field: _numbers([field]) is not None, reversed(fields[1:])))
 
 
 def _row(line: bytes, size: int) -> tuple[bytes, Floats] | None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad, softplus
+from torch.nn.functional import embedding, normalize, pad, softplus
 
 from chainrule.errors import UserError
 from chainrule.model import Model
@@ -23,7 +23,7 @@ Blocks = dict[str, Tensor]
 
 SHARED = 32          # noise words drawn for a block; each weighs as many as it stands for
 NOWHERE = -1         # the text of what fills up a block
-SPREAD = 0.2         # of the curvature in all other directions, how much lies along any one; with 0.05 it diverges
+SAMPLE = 2           # vectors of each block by which it is judged in how many directions they lie
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class Word2Vec(Model):
         """One step up the gradient."""
         met, window = self._met(blocks), self.settings.window
         likely = met.logits.sigmoid()
-        errors = met.labels - likely * met.weights
-        steep = likely * (1 - likely) * met.weights
+        expected = likely * met.weights
+        errors, steep = met.labels - expected, _steepness(met, likely)
         up, up_common = _curvature(met.inputs)
         down, down_common = _curvature(met.outputs)
         pushes, slopes, read = errors @ met.outputs, steep @ down, blocks["tokens"][:, window:-window]
@@ -138,34 +138,48 @@ class Word2Vec(Model):
         reach = blocks["reach"][:, None] if around else blocks["reach"][:, window:-window, None]    # of who is foretold
         pairs = (together & (self.distance > 0) & (self.distance <= reach)).to(dtype)
         if around:
-            inputs, labels = self.vectors[tokens[:, window:-window]], pairs
+            inputs, labels = embedding(tokens[:, window:-window], self.vectors), pairs
         else:
             near = pairs.sum(2, keepdim=True)
-            inputs = (pairs / near.clamp(min=1)) @ self.vectors[tokens]
+            inputs = (pairs / near.clamp(min=1)) @ embedding(tokens, self.vectors)
             labels = ((self.distance == 0) & (near > 0)).to(dtype)
         answers = torch.cat([tokens, blocks["noise"]], 1)
-        outputs, shared = self.outputs[answers], blocks["noise"].shape[1]
+        outputs, shared = embedding(answers, self.outputs), blocks["noise"].shape[1]
         often = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)    # each noise word, for each word
         weights = torch.cat([labels, often.expand(-1, -1, shared)], 2)
         return Met(pairs, inputs, answers, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
 
 
+def _steepness(met: Met, likely: Tensor) -> Tensor:
+    """(B, L, M + K): the curvature of each pair's loss along its logit, or its mean on the way back to where the pair
+    is no longer taken for its opposite; twice that, for both ends of a pair move."""
+    wrong = (met.logits > 0) != (met.labels > 0)
+    back = ((likely - 0.5) / met.logits).nan_to_num_(0.25)
+    return 2 * met.weights * torch.where(wrong, back, likely * (1 - likely))
+
+
 def _curvature(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N, 2): curvature along the direction that all share, and along any other; and that direction, (E,)."""
+    """(B, N, 2): squared length along the direction that all share, and at most along any other; and the first, (E,).
+
+    Of what lies across, |C| / trace(C) of its covariance C is the most that can lie along one direction.
+    """
     common = normalize(vectors.mean((0, 1)), dim=0)
     along = (vectors @ common).square()
-    return torch.stack([along, SPREAD * (vectors.square().sum(2) - along)], 2), common
+    some = vectors[:, :SAMPLE].flatten(0, 1)
+    some = some.addr(some @ common, common, alpha=-1)
+    most = (some.mT @ some).norm() / some.square().sum().clamp(min=1e-30)
+    return torch.stack([along, most * (vectors.square().sum(2) - along)], 2), common
 
 
 def move(table: Tensor, rows: Tensor, pushes: Tensor, slopes: Tensor, common: Tensor, lr: float) -> None:
-    """Adds lr · pushes to rows of the table, each shortened to what many small steps would have come to.
+    """Adds lr · pushes to rows of the table, each shortened, in place, to what many small steps would have come to.
 
     Where n pushes g act on one row at once, each against curvature h, they would one by one have come to a sum of
-    lr · g · (1 - lr · h)^i, about g/h · (1 - exp(-lr · n · h)); all at once they overshoot. Half of all curvature lies
-    along one direction, that of the mean, and is damped there; across it the steps can stay long.
+    lr · g · (1 - lr · h)^i, about g/h · (1 - exp(-lr · n · h)); added up they overshoot. About half of all curvature
+    lies along one direction, that of the mean, and is damped there; across it steps can stay long.
     """
     rows, pushes = rows.flatten(), pushes.flatten(0, 1)
     against = table.new_zeros(len(table), 2).index_add_(0, rows, slopes.flatten(0, 1), alpha=lr)
     short = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]
     along = (pushes @ common) * (short[:, 0] - short[:, 1])
-    table.index_add_(0, rows, torch.addr(pushes * short[:, 1:], along, common), alpha=lr)
+    table.index_add_(0, rows, pushes.mul_(short[:, 1:]).addr_(along, common), alpha=lr)

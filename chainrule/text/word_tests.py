@@ -8,7 +8,6 @@
 Lines that begin with # are passed over. Where more columns follow, the first number behind the words is the score.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from chainrule.errors import UserError
 from chainrule.text.sources import Source
 from chainrule.text.tables import numbered_lines
 
-GAP = re.compile(r"[\t,;]| +")
+SEPARATORS = "\t,;"
 SECTION = ":"
 FORMS = "analogies (four words a line) or pairs of words with a score"
 
@@ -40,8 +39,8 @@ def read_word_test(path: Path) -> Analogies | Similarities:
     if not lines:
         raise UserError(f"{path} is empty: there is no test in it.")
     first = lines[0][1]
-    words = first.split()
-    if first.startswith(SECTION) or (len(words) == 4 and not any(map(_is_number, words))):
+    words = _fields(first)
+    if first.startswith(SECTION) or (len(words) == 4 and first.split() == words and not any(map(_is_number, words))):
         return _analogies(path, lines)
     return _similarities(path, lines)
 
@@ -76,12 +75,17 @@ def _similarities(path: Path, lines: list[tuple[int, str]]) -> Similarities:
 
 def _rows(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, str, float]]:
     for place, (number, line) in enumerate(lines):
-        fields = [field.strip() for field in GAP.split(line.strip())]
+        fields = _fields(line)
         score = next((field for field in fields[2:] if _is_number(field)), None)
         if score is not None and fields[0] and fields[1]:
             yield fields[0], fields[1], float(score)
         elif place:                                        # the first line may name the columns
             raise UserError(f"{path} line {number} is not two words and a score; a test of words has {FORMS}.")
+
+
+def _fields(line: str) -> list[str]:
+    separator = next((mark for mark in SEPARATORS if mark in line.strip()), None)
+    return [field.strip() for field in line.strip().split(separator)]
 
 
 def _is_number(word: str) -> bool:

@@ -3,7 +3,7 @@
 A kind meets the pairs of a stretch of text and learns from them at once, anew in every epoch; or it adds them all up
 first (`whole`) and learns from the sums. Between rounds it can stop, and the same command goes on as if it had not.
 
-Steps are small at first: vectors grow out of one another, and at first they would all grow alike.
+Steps are small at first: vectors grow out of one another, so that many small steps come further than a few large ones.
 """
 
 import math
@@ -21,8 +21,8 @@ from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.stop import Stop, listen
 from chainrule.train.stretches import Gathered, Passing, Words, chance_of, rows_of
 
-FIRST = 1 << 10         # words in the first steps,
-GROWTH = 0.01           # and until settings.tokens this share of the words that are behind
+FIRST = 1 << 10         # words in the first steps;
+GROWTH = 0.01           # then at most this share of what is behind, and always at most this share of the text
 PULSE = 0.5             # seconds between looks at the loss, for which a GPU is waited for
 RECORDS = 100           # most of those in the log
 CHECKPOINT = 300.0      # seconds between checkpoints
@@ -126,7 +126,7 @@ class Training:
 
     def _step(self) -> int:
         """Rows of examples to learn from at once."""
-        words = min(self.settings.tokens, max(FIRST, GROWTH * self.behind))
+        words = min(self.settings.tokens, GROWTH * self.source.size, max(FIRST, GROWTH * self.behind))
         return max(1, int(words) // int(self.model.block))
 
     def _share(self) -> float:
