@@ -75,6 +75,7 @@ class Model(nn.Module):
 
     learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM
     Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
+    compiles: ClassVar[bool] = True                  # whether torch.compile makes it quicker
     recipe: ClassVar[Mapping[str, Any]] = {}         # where this kind differs from the house's defaults, dotted
 
     def forward(self, batch: Batch) -> Tensor:

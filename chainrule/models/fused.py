@@ -14,16 +14,17 @@ from torch import Tensor, autocast
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from chainrule.models.cells import CELLS, Weights
+from chainrule.models.tracing import as_written
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it would unroll the loop over tokens
+@as_written    # the compiler would unroll the loop over tokens
 def run_fused(
     cell: str, x: Tensor, first: list[Tensor], weights: list[Weights], lengths: Tensor | None
 ) -> tuple[Tensor, list[Tensor]]:
     """(B, T, D), (K, B, H) of each vector carried -> (B, T, K·H), zero where there is padding, and those carried on."""
     if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):    # token by token, casts cost more than they save
         with autocast("cpu", enabled=False):
-            return run_fused(cell, x.to(first[0].dtype), first, weights, lengths)  # type: ignore[no-any-return]
+            return run_fused(cell, x.to(first[0].dtype), first, weights, lengths)
     if cell == "sigmoid":
         first, weights = [2 * h - 1 for h in first], [sigmoid_as_tanh(one) for one in weights]
     every = [part for one in weights for part in one]

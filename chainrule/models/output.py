@@ -18,6 +18,7 @@ from torch.nn.functional import linear
 
 from chainrule.model import Batch
 from chainrule.models.precision import working_dtype
+from chainrule.models.tracing import as_written, by_itself
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
 ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
@@ -25,6 +26,7 @@ NEVER = -1e9                                  # the logit of such a padding
 NOTHING = (False, False, False)
 
 
+@as_written
 def nats_of(
     hidden: Tensor,
     weight: Tensor,
@@ -103,6 +105,7 @@ def _in_chunks(
     return nats, [to_hidden, _like(to_weight, weight), _like(to_bias, bias)]
 
 
+@by_itself
 def _errors(logits: Tensor, targets: Tensor, cap: float | None, wanted: bool) -> tuple[Tensor, Tensor]:
     """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth."""
     log_probs = logits.log_softmax(-1, dtype=torch.float32)

@@ -60,6 +60,8 @@ AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout
 class Recurrent(WordModel):
     """What the three have in common: all but the cell."""
 
+    compiles = False    # its loop over tokens is a fused kernel as it is
+
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
         self.inputs, self.width = settings.embedding or settings.hidden, settings.hidden

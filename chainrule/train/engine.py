@@ -17,6 +17,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, State, changed, tensors
+from chainrule.models.tracing import compiled
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.train.step import Step
@@ -25,6 +26,7 @@ WARM = 12               # steps before anything is decided
 AGAIN = 3               # steps between compiling and capturing, so that what is captured is warm
 LONG = 300.0            # seconds of training that repay torch.compile
 SHORT = 0.05            # seconds of a step that a graph may shorten
+LIKE = 3.0              # times that gradients of the same batch may differ in length
 MOST = 64               # graphs, each of another shape of batch
 AHEAD = 4               # steps that may wait on the GPU, so that the clock here is the clock there
 
@@ -60,7 +62,7 @@ class Engine:
         if self.taken == WARM:
             torch.cuda.synchronize()
             (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (WARM - 2)])
-            if self.settings.compile == "auto" and self.seconds_left(seconds) > LONG:
+            if self.settings.compile == "auto" and self.step.model.compiles and self.seconds_left(seconds) > LONG:
                 self._compile(batch, state)
             short = seconds < SHORT and not self.step.ranks.together
             if self.settings.graph == "true" or (self.settings.graph == "auto" and short):
@@ -77,11 +79,14 @@ class Engine:
         return self.graphs.get(shapes)
 
     def _compile(self, batch: Batch, state: State) -> None:
-        """A trial shows whether it works; its gradients are forgotten."""
+        """A trial shows whether it works, and whether a gradient comes back that is about as long as without."""
         say("compiling the model, which takes half a minute (train.compile=false goes without)")
-        self.step.nats = torch.compile(self.step.model.nats)
+        wanted = self.step.length_of_gradient(batch, state)
+        self.step.nats = compiled(self.step.model.nats)
         try:
-            self.step.accumulate(batch, state)
+            length = self.step.length_of_gradient(batch, state)
+            if not wanted / LIKE <= length <= wanted * LIKE:    # dropout makes them differ
+                raise RuntimeError(f"the length of its gradient is {length:.3g}, and should be about {wanted:.3g}")
         except Exception as error:
             if self.settings.compile == "true":
                 raise UserError(f"train.compile=true: torch.compile cannot do this: {_first_line(error)}") from error

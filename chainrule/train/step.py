@@ -88,6 +88,13 @@ class Step:
                 states.append(changed(after, Tensor.detach))
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
+    def length_of_gradient(self, batch: Batch, state: State) -> float:
+        """Of the sum of nats of a batch. The gradient is forgotten."""
+        self.accumulate(batch, state)
+        gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
+        self.optimizers.forget_gradients()
+        return float(torch.stack(torch._foreach_norm(gradients)).norm()) if gradients else 0.0
+
     def change(self, totals: Tensor) -> None:
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         self.ranks.add([totals] if self.sharded else [totals, *gradients])    # those of shards were added on their way

@@ -7,7 +7,8 @@ small model is not held up by the launching of its kernels.
 Shapes: B rows, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -135,9 +136,8 @@ class Graph:
     def __init__(self, turned: Callable[[Values, Tensor], Values], values: Values, uniform: Tensor, left: int):
         self.left = left
         self.values, self.uniform = {**values, "column": values["column"].clone()}, uniform.clone()
-        torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _capture(self.graph):
             after = turned(self.values, self.uniform)
             for kept, new in zip(tensors(self.values), tensors(after), strict=True):
                 if new.data_ptr() != kept.data_ptr():      # a cache is written in its place
@@ -149,6 +149,20 @@ class Graph:
         self.graph.replay()
         column: Tensor = self.values["column"].clone()
         return column
+
+
+@contextmanager
+def _capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """As torch.cuda.graph, which also collects garbage and empties caches: that takes as long as writing a sentence."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        try:
+            yield
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def begun(model: LanguageModel, prompts: Sequence[Tokens]) -> list[NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from train.small import Net, assert_same_bits, corpus, net, walk, weights
 
 from chainrule.errors import UserError
 from chainrule.model import Batch
+from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.train import engine, meter
@@ -397,8 +398,8 @@ class Gpu:
     def __init__(self, monkeypatch, seconds, left, **given):
         self.now, self.seconds, self.captured = 0.0, seconds, 0
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, nats=None, take=self.take)
-        step.model, step.ranks = SimpleNamespace(nats="as written"), ALONE
-        step.accumulate = lambda batch, state: None
+        step.model, step.ranks = SimpleNamespace(nats="as written", compiles=True), ALONE
+        step.length_of_gradient = lambda batch, state: 1.0
         self.step = step
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -444,7 +445,8 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
     gpu = Gpu(monkeypatch, 0.01, 60)
     assert not gpu.engine.graphs
     assert "no CUDA graph for this model, so its steps run as written: operation not" in capsys.readouterr().err
-    gpu.step.accumulate = fail
+    gpu.step.length_of_gradient = lambda batch, state: 1.0 if gpu.step.nats == "as written" else fail()
+    gpu.step.nats = "as written"
     gpu.engine._compile(None, None)
     assert gpu.step.nats == "as written"
     assert "torch.compile cannot do this model here" in capsys.readouterr().err
@@ -452,6 +454,35 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
         gpu.engine.settings = Gradient(**{name: "true"})
         with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
             gpu.engine._capture(ONE, None) if name == "graph" else gpu.engine._compile(None, None)
+
+
+def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monkeypatch, capsys):
+    gpu = Gpu(monkeypatch, 0.01, 60)
+    gpu.step.nats = "as written"
+    gpu.step.length_of_gradient = lambda batch, state: 2.0 if gpu.step.nats == "as written" else 0.0
+    gpu.engine._compile(None, None)
+    assert gpu.step.nats == "as written"
+    assert "the length of its gradient is 0, and should be about 2" in capsys.readouterr().err
+
+
+def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
+    assert not model_class("gru").compiles
+    assert model_class("gpt").compiles
+    gpu = Gpu(monkeypatch, 0.5, 60)
+    gpu.step.model.compiles, gpu.engine.taken, gpu.engine.seconds_left = False, 0, lambda seconds: 3600
+    for _ in range(30):
+        gpu.engine.take(ONE, None)
+    assert gpu.step.nats is None
+
+
+def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotten():
+    training = Training(net(), corpus(), Gradient(precision="float32"), Log())
+    batch = training.feed.batch(0)
+    nats, _, _ = training.model.nats(batch)
+    gradients = torch.autograd.grad(nats, list(training.model.parameters()))
+    length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+    assert training.step.length_of_gradient(batch, None) == pytest.approx(length, rel=1e-4)
+    assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
 def test_outside_the_main_thread_nobody_listens_for_signals():
