@@ -1,0 +1,64 @@
+"""Vectors on a GPU: a step there is the step of the CPU, and no step waits for the GPU."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from chainrule.model import changed
+from chainrule.models.glove import GloVe, GloVeSettings
+from chainrule.models.word2vec import Word2Vec, Word2VecSettings
+from chainrule.train.pipeline import make_run, recipe_for
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+VOCAB = 500
+MODELS = {
+    "skip-gram": lambda: Word2Vec(Word2VecSettings(embedding=32), VOCAB),
+    "cbow": lambda: Word2Vec(Word2VecSettings(algorithm="cbow", embedding=32), VOCAB),
+    "glove": lambda: GloVe(GloVeSettings(embedding=32), VOCAB),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def begun(name):
+    """The model, and examples for it, on the CPU."""
+    chance = torch.Generator().manual_seed(1)
+    model, tokens = MODELS[name](), torch.randint(2, VOCAB, (20_000,), generator=chance)
+    model.begin(torch.bincount(tokens, minlength=VOCAB), chance)
+    met = model.meet(tokens, torch.arange(len(tokens)) // 50, chance)
+    return model, model.examples(met, chance) if model.whole else met
+
+
+@every_model
+def test_a_step_is_that_of_the_cpu(name):
+    model, examples = begun(name)
+    there = deepcopy(model).cuda()
+    for _ in range(3):
+        model.learn(examples, 0.05)
+        there.learn(changed(examples, lambda part: part.cuda()), 0.05)
+    assert_close(there.embeddings.cpu(), model.embeddings, rtol=1e-3, atol=1e-5)
+
+
+@every_model
+def test_no_step_waits_for_the_gpu(name):
+    model, examples = begun(name)
+    model, examples = model.cuda(), changed(examples, lambda part: part.cuda())
+    model.learn(examples, 0.05)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model.learn(examples, 0.05)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("kind", ["word2vec", "glove"])
+def test_a_run_is_made_there(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
+    book = tmp_path / "book.txt"
+    book.write_text("the ripe apple tastes sweet\na quick dog runs home barking\n" * 500)
+    recipe = recipe_for(kind, {"model.embedding": 16, "train.epochs": 2.0})
+    made = make_run([str(book)], recipe, tmp_path / "run", device="cuda")
+    assert made.finished
