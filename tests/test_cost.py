@@ -124,3 +124,16 @@ def test_measuring_leaves_a_model_as_it_was():
 def test_a_text_beyond_the_context_is_refused():
     with pytest.raises(UserError, match="100 tokens is longer than the model's context of 16"):
         measure(Attentive(ToySettings(context=16), VOCAB), "learn", [8, 100])
+
+
+def test_a_gpu_is_asked_for_its_own_count_and_waited_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: asked.append("reset"))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 350)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: asked.append("wait"))
+    with cost.held(torch.device("cuda")) as most:
+        assert asked == ["reset"]
+    assert most() == 250
+    cost._wait(torch.device("cuda"))
+    assert asked == ["reset", "wait"]

@@ -1,0 +1,29 @@
+"""Cost against length on a GPU: its own count of bytes, and a cache that grows where a recurrent state does not."""
+
+import pytest
+import torch
+
+from chainrule.models import build
+from chainrule.train.pipeline import recipe_for
+from chainrule.use.cost import WAYS, measure, slope
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
+
+LENGTHS = [256, 512, 1024]
+
+
+def made(kind, **sizes):
+    settings = recipe_for(kind, {f"model.{name}": size for name, size in sizes.items()}).model
+    return build(kind, settings, 64).cuda()
+
+
+def test_every_way_costs_seconds_and_bytes():
+    model = made("gpt", layers=2, width=64, heads=2, context=1024)
+    for way in WAYS:
+        assert all(cost.seconds > 0 and cost.bytes > 0 for cost in measure(model, way, LENGTHS, turns=1))
+
+
+def test_a_cache_grows_and_a_recurrent_state_does_not():
+    gpt, lstm = made("gpt", layers=2, width=64, heads=2, context=1024), made("lstm", layers=1, hidden=64)
+    assert slope(measure(gpt, "write", LENGTHS, turns=1), "bytes") > 0.5
+    assert slope(measure(lstm, "write", LENGTHS, turns=1), "bytes") < 0.2
