@@ -84,8 +84,21 @@ def _score(parser: ArgumentParser) -> None:
 
 def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("file", nargs="+", help="held-out text: files, folders, globs, or -; for vectors: word tests")
+    parser.add_argument("file", nargs="+", help="held-out text, or examples of the task; for vectors: word tests")
+    _beam(parser)
     _device(parser)
+
+
+def _predict(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory of a task: classify, tag, translate, caption")
+    parser.add_argument("file", nargs="?", default="-", help="one text a line; - or nothing: stdin")
+    _beam(parser)
+    _device(parser)
+
+
+def _beam(parser: ArgumentParser) -> None:
+    parser.add_argument("--beam", type=int, default=4, help="beginnings kept while writing; 1: greedy (default: 4)")
+    parser.add_argument("--alpha", type=float, default=1.0, help="how much longer texts are favoured (default: 1)")
 
 
 def _plan(parser: ArgumentParser) -> None:
@@ -126,6 +139,7 @@ VERBS = {
     "sample": Verb("use:sample", "let a model write", _sample),
     "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
     "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
+    "predict": Verb("predict:predict", "classes, tags or translations, one line for each line", _predict),
     "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
     "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
     "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),

@@ -37,6 +37,7 @@ class Classify(Text):
 class Tag(Text):
     """`text.*` where every word has a tag."""
 
+    tokenizer: str = "words"        # bytes, characters, words, bpe, or the path of a ready tokenizer.json
     tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
     truncate: Truncate = "false"    # one longer than the model holds: refuse it, keep its beginning, or both ends
 
@@ -175,7 +176,7 @@ class Pairs:
     seed: int = 1                   # all chance begins here: first vectors, noise, what is passed over
     epochs: float | None = None     # the end, in readings of the whole text; no end given: 5
     minutes: float | None = None    # the end, by the clock; the learning rate follows the clock too
-    tokens: int = 1 << 14           # words in a step, or cells of a table of pairs; fewer at first
+    tokens: int | None = None       # words in a step, or cells of a table of pairs; fewer at first; None: by the device
     lr: float = 0.025               # learning rate at first; it falls in a straight line
     final_lr: float = 0.004         # lr at the end, as a share of the first
 
@@ -190,7 +191,7 @@ class Pairs:
         for name in ("epochs", "minutes", "lr"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise UserError(f"train.{name}={value:g}: it is more than 0.")
-        if self.tokens < 1:
+        if self.tokens is not None and self.tokens < 1:
             raise UserError(f"train.tokens={self.tokens}: it is 1 or more.")
         if self.seed < 0:
             raise UserError(f"train.seed={self.seed}: it is 0 or more.")
@@ -198,7 +199,59 @@ class Pairs:
             raise UserError(f"train.final_lr={self.final_lr:g}: it is a share, from 0 to 1.")
 
 
+RUNNING = ("train.order", "train.length", "train.tokens")
+"""Where a kind's own defaults are for running text, and no other task wants them."""
+
 TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """`head.*` of a network that classifies."""
+
+    pool: Literal["last", "first", "mean", "max"] | None = None  # which vector stands for a text; None: by the kind
+    dropout: float = 0.1                # share of that vector dropped while learning
+    auxiliary: float = 0.0              # weight of the text's own nats beside those of its class (GPT 2018)
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("head.dropout", self.dropout)
+        if self.auxiliary < 0:
+            raise UserError(f"head.auxiliary={self.auxiliary:g}: it is 0 or more.")
+
+
+@dataclass(frozen=True)
+class TagHead:
+    """`head.*` of a network that tags."""
+
+    dropout: float = 0.1                # share of each word's vector dropped while learning
+    letters: bool = False               # words are also read letter by letter, so that unknown ones are not alike
+
+    def __post_init__(self) -> None:
+        _refuse_no_share("head.dropout", self.dropout)
+
+
+@dataclass(frozen=True)
+class GenerativeHead:
+    """`head.*` of a classifier that has a language model for each class."""
+
+    calm: float = 0.5                   # log p is divided by the text's length to this power; 0: Bayes' rule itself
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.calm <= 1:
+            raise UserError(f"head.calm={self.calm:g}: it is from 0 to 1.")
+
+
+HEADS: Mapping[tuple[str, str], type] = {
+    ("classify", "gradient"): ClassHead,
+    ("classify", "counting"): GenerativeHead,
+    ("tag", "gradient"): TagHead,
+}
+"""By task and by how the kind learns. Other tasks have no head: the model answers by itself."""
+
+
+def _refuse_no_share(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise UserError(f"{name}={value:g}: it is a share, from 0 to less than 1.")
 
 
 @dataclass(frozen=True)
@@ -208,28 +261,33 @@ class Recipe:
     text: Text
     model: Any                      # an instance of the kind's Settings
     train: Any                      # an instance of TRAIN[learns_by]
+    head: Any = None                # an instance of HEADS[task, learns_by], where there is one
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def make_recipe(
     kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {}, task: str = "lm"
 ) -> Recipe:
     """House defaults, then the kind's, then the preset's, then what the user gave; keys are dotted."""
-    parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}}
-    for name, value in over(over(model_class.recipe, preset), given).items():
+    head = HEADS.get((task, model_class.learns_by))
+    parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
+    own = {name: value for name, value in model_class.recipe.items() if task == "lm" or name not in RUNNING}
+    for name, value in over(over(own, preset), given).items():
         part, _, rest = name.partition(".")
         if part not in parts or not rest:
-            hint = did_you_mean(part, parts) or " Settings begin with text., model. or train."
+            begins = [f"{name}." for name in parts]
+            hint = did_you_mean(part, parts) or f" Settings begin with {', '.join(begins[:-1])} or {begins[-1]}"
             raise UserError(f"unknown setting {name}.{hint}")
         parts[part][rest] = value
     return Recipe(
         kind,
         task,
-        make(Text, parts["text"], "text"),
+        make(TEXT.get(task, Text), parts["text"], "text"),
         make(model_class.Settings, parts["model"], "model"),
         make(TRAIN[model_class.learns_by], parts["train"], "train"),
+        make(head, parts["head"], "head") if head else None,
     )
 
 

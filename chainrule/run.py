@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save_file
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
-from chainrule.models import build, model_class
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.settings import flatten
+from chainrule.tasks import build_for, class_for
 from chainrule.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -57,6 +57,7 @@ class Run:
     tokenizer: Tokenizer
     model: Any
     about: Mapping[str, Any]        # what recipe.json says beside the recipe: version, splits, done, files
+    labels: tuple[str, ...] = ()    # the names of its answers, where they are classes or tags
 
 
 def save(
@@ -69,10 +70,12 @@ def save(
     done: Done | None = None,
     log: Iterable[Mapping[str, Any]] = (),
     weights: Mapping[str, torch.Tensor] | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Write a run. What was at `path` before stays whole unless all of the new run could be written.
 
-    `weights`: the model's state, where the model itself has only a share of it.
+    `weights`: the model's state, where the model itself has only a share of it; `labels`: the names of its answers,
+    where they are classes or tags.
     """
     path, done = Path(path), done or Done(finished=True)
     with ExitStack() as stack:
@@ -81,6 +84,7 @@ def save(
         tokenizer.save(aside[TOKENIZER])
         aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
+        about |= {"labels": list(labels)} if labels else {}
         about["files"] = {name: _facts(aside[name]) for name in (MODEL, TOKENIZER)}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
@@ -94,13 +98,14 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
     verify(path, about)
     recipe = recipe_of(path, about)
     tokenizer = Tokenizer.load(path / TOKENIZER)
-    model = build(recipe.kind, recipe.model, len(tokenizer))
+    labels = tuple(about.get("labels", ()))
+    model = build_for(recipe, len(tokenizer), labels)
     try:
         model.load_state_dict(load_file(path / MODEL), strict=True)
     except (RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{path / MODEL} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
-    return Run(path, recipe, tokenizer, model.to(device).eval(), about)
+    return Run(path, recipe, tokenizer, model.to(device).eval(), about, labels)
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -135,9 +140,9 @@ def verify(path: Path, about: Mapping[str, Any]) -> None:
 
 
 def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
-    given = flatten({part: about[part] for part in ("text", "model", "train")})
+    given = flatten({part: about[part] for part in ("text", "model", "train", "head") if part in about})
     try:
-        return make_recipe(about["kind"], model_class(about["kind"]), given, task=about["task"])
+        return make_recipe(about["kind"], class_for(about["kind"], about["task"]), given, task=about["task"])
     except UserError as error:
         raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
 

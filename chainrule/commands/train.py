@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.models import model_class
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
-from chainrule.train.pipeline import Made, make_run, recipe_for
+from chainrule.tasks import EXAMPLES, class_for, recipe_for
+from chainrule.train.pipeline import Made, make_run
 
-TASKS = ("lm",)
 NEXT = """Try next:
   chainrule sample {run} --prompt "The "
   chainrule score {run} TEXT
   chainrule eval {run} TEXT"""
-
-
+NEXT_OF_TASK = """Try next:
+  chainrule predict {run} TEXT
+  chainrule eval {run} EXAMPLES"""
 NEXT_OF_VECTORS = """Try next:
   chainrule eval {run} QUESTIONS
   chainrule export {run} vectors.txt --to word2vec"""
@@ -33,8 +33,14 @@ def train(args: Namespace) -> dict[str, Any]:
         args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
     )
     if not args.json and speaks():
-        tell(made, NEXT_OF_VECTORS if model_class(recipe.kind).learns_by == "pairs" else NEXT)
+        tell(made, next_for(recipe))
     return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
+
+
+def next_for(recipe: Recipe) -> str:
+    if recipe.task in EXAMPLES:
+        return NEXT_OF_TASK
+    return NEXT_OF_VECTORS if class_for(recipe.kind, recipe.task).learns_by == "pairs" else NEXT
 
 
 def recipe_from(args: Namespace) -> Recipe:
@@ -43,8 +49,6 @@ def recipe_from(args: Namespace) -> Recipe:
     from_file = {name: str(given.pop(name)) for name in ("kind", "task") if name in given}
     kind = args.kind or from_file.get("kind", "ngram")
     task = args.task or from_file.get("task", "lm")
-    if task not in TASKS:
-        raise UserError(f"unknown task {task}.{did_you_mean(task, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
     minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
     given = over(given, minutes | args.settings)
     return recipe_for(kind, given, task)
@@ -89,15 +93,26 @@ def tell(made: Made, then_try: str = NEXT) -> None:
     say(then_try.format(run=made.path))
 
 
+OF_TASKS = ("accuracy", "known_accuracy", "unknown_accuracy", "f1", "bleu", "chrf", "rouge_l")
+
+
+def _of_task(result: Mapping[str, Any], name: str) -> str:
+    """A number with its interval: shares as per cent."""
+    low, high = result[f"{name}_interval"]
+    scale = 1.0 if name in ("bleu", "chrf", "rouge_l") else 100.0
+    return f"{scale * result[name]:.2f} ({scale * low:.2f}–{scale * high:.2f})"
+
+
 def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
     """The numbers that compare, or why there are none."""
-    words = []
+    words = [f"{name.replace('_', ' ')} {_of_task(result, name)}" for name in OF_TASKS if result.get(name) is not None]
     if result.get("bits_per_byte") is not None:
         words.append(f"{result['bits_per_byte']:.4f} bits per byte")
     if result.get("perplexity") is not None:
         words.append(f"perplexity {result['perplexity']:.4f}")
     if result.get("nats_per_pair") is not None:
         words.append(f"{result['nats_per_pair']:.4f} nats per pair, over {result['pairs']:,} held-out pairs")
-    if "tokens" in result:
-        words.append(f"over {result['tokens']:,} {what}")
+    for name, said in (("tokens", what), ("examples", "examples"), ("words", "words"), ("texts", "texts")):
+        if name in result:
+            words.append(f"over {result[name]:,} {said}")
     return "; ".join(part for part in (", ".join(words), result.get("why", "")) if part)

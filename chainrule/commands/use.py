@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from chainrule.commands import vectors
+from chainrule.commands.predict import measure
 from chainrule.commands.train import summary
 from chainrule.device import choose_device
 from chainrule.errors import UserError
@@ -16,8 +17,10 @@ from chainrule.model import LanguageModel
 from chainrule.recipe import Text
 from chainrule.run import Run, load
 from chainrule.settings import make
+from chainrule.tasks import EXAMPLES
 from chainrule.text.corpus import read_split
 from chainrule.text.sources import find, read
+from chainrule.use.beam import Beam
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import evaluate as evaluate_split
 from chainrule.use.sample import generate, stream_text
@@ -106,11 +109,26 @@ def evaluate(args: Namespace) -> dict[str, Any]:
     run = load(args.run, choose_device(args.device))
     if run.model.learns_by == "pairs":
         return vectors.evaluate(run, args)
+    if run.recipe.task in EXAMPLES:
+        return evaluate_task(run, args)
     split = read_split(args.file, reading(run, args), run.tokenizer)
     result = evaluate_split(run.model, run.tokenizer, split).as_dict()
     if not args.json:
         print(f"{args.run}: {summary(result)}\n{result['signature']}")
     return {"run": args.run, **result}
+
+
+def evaluate_task(run: Run, args: Namespace) -> dict[str, Any]:
+    refuse_settings(args.settings)
+    result = measure(run, args.file, Beam(args.beam, args.alpha))
+    if not args.json:
+        print(f"{args.run}: {summary(result)}\n{result['signature']}")
+    return {"run": args.run, **result}
+
+
+def refuse_settings(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        raise UserError(f"{name}={value} cannot be set here: the run has its own.")
 
 
 def reading(run: Run, args: Namespace) -> Text:

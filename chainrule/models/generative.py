@@ -56,8 +56,9 @@ class GenerativeClassifier(Model):
     log_prior: Tensor            # (C,)
 
     def __init__(self, models: Sequence[LanguageModel], calm: float = 0.0):
-        """`calm`: log p of a text is divided by its length to this power. 0 is Bayes' rule to the letter, which is far
-        too sure of long texts, since their words are not as independent as the models have it; ½ is about right."""
+        """`calm`: log p of a class and its text is divided by the text's length to this power. 0 is Bayes' rule to the
+        letter, which is far too sure of long texts, since their words are not as independent as the models have it; ½
+        is about right. The likeliest class stays the likeliest."""
         super().__init__()
         self.models = nn.ModuleList(models)
         self.calm = calm
@@ -68,7 +69,7 @@ class GenerativeClassifier(Model):
         text = _foretold(batch)
         length = text.counted.sum(1).clamp(min=1)
         log_p = torch.stack([_log_p(model, text) for model in self._each()], 1)
-        return self.log_prior + log_p / length[:, None] ** self.calm
+        return (self.log_prior + log_p) / length[:, None] ** self.calm
 
     def _each(self) -> list[Any]:
         return list(self.models)

@@ -22,7 +22,9 @@ from chainrule.progress import bar, short
 from chainrule.recipe import Counting
 from chainrule.run import Done
 from chainrule.text.batches import stream, texts
+from chainrule.text.buckets import Buckets
 from chainrule.text.corpus import Corpus
+from chainrule.text.example_corpus import ExampleCorpus
 from chainrule.train.log import Log
 from chainrule.train.parallel import ALONE, Ranks, add_statistics
 from chainrule.train.stop import Stop, heard
@@ -32,7 +34,7 @@ AUDITION = 5
 
 
 def count(
-    model: Any, corpus: Corpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None,
+    model: Any, corpus: Corpus | ExampleCorpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None,
     ranks: Ranks = ALONE,
 ) -> Done:
     """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps what the last whole round gave."""
@@ -62,7 +64,7 @@ class Rounds:
     """Whom a round of counting concerns."""
 
     model: Any
-    corpus: Corpus
+    corpus: Corpus | ExampleCorpus
     settings: Counting
     log: Log
     ranks: Ranks
@@ -91,7 +93,7 @@ class Rounds:
         device = next(iter(self.model.state_dict().values())).device
         mine, counted = None, 0
         with bar(title, len(tokens) // ranks.size, "tokens") as advance:
-            for batch in islice(batches(self.model, tokens, self._settings(len(tokens))), ranks.rank, None, ranks.size):
+            for batch in islice(self._batches(), ranks.rank, None, ranks.size):
                 here = int(batch.counted.sum())
                 part = self.model.collect(batch.to(device))
                 mine = part if mine is None else mine + part
@@ -100,6 +102,13 @@ class Rounds:
                 if self.stop.asked:
                     break
         return self._added(mine, counted)
+
+    def _batches(self) -> Iterator[Batch]:
+        split: Any = self.corpus.splits["train"]
+        settings = self._settings(len(split.tokens))
+        if isinstance(self.corpus, ExampleCorpus):
+            return (batch for _, batch in Buckets(split.encoded, seed=settings.seed, tokens=settings.tokens).every())
+        return batches(self.model, split.tokens, settings)
 
     def _settings(self, tokens: int) -> Counting:
         """With batches small enough that each rank has one."""
@@ -120,7 +129,8 @@ class Rounds:
 
     def _tell(self, title: str, number: int, start: int | None, nats: float, tokens: int, seconds: float) -> None:
         size = self.corpus.splits["train"].bytes
-        bits = nats * tokens / math.log(2) / size if self.corpus.tokenizer.lossless else math.nan
+        text = self.corpus.tokenizer.lossless and not isinstance(self.corpus, ExampleCorpus)
+        bits = nats * tokens / math.log(2) / size if text else math.nan
         line = round_line(title, nats, bits, tokens, seconds)
         self.log("round", line, start=start, round=number, nats_per_token=nats, bits_per_byte=bits,
                  tokens_per_second=round(tokens / seconds), seconds=round(seconds, 3))

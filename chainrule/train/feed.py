@@ -6,6 +6,8 @@ those that `Windows` or `Streams` would give: a pure function of the seed and th
 Shapes: B rows, T tokens.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +17,12 @@ from chainrule.model import UNCOUNTED, Batch
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
-from chainrule.text.corpus import Split
+from chainrule.text.buckets import Buckets
+from chainrule.text.corpus import Corpus, Split
+from chainrule.text.corrupted_corpus import CorruptedCorpus
+from chainrule.text.corruption import span_count
+from chainrule.text.encoded import Classes
+from chainrule.text.example_corpus import ExampleCorpus, ExampleSplit
 from chainrule.train.parallel import ALONE, Ranks
 
 ROW = 64            # tokens in a row, for models without a context
@@ -29,7 +36,7 @@ class Feed:
         self, order: Windows | Streams, device: torch.device, resident: bool | None = None, ranks: Ranks = ALONE
     ):
         self.order, self.device = order, device
-        self.targets = order.rows * order.length           # in a step, over all ranks
+        self.rows, self.length, self.targets = order.rows, order.length, order.rows * order.length    # over all ranks
         share = ranks.share(order.rows)
         self.mine = share.clip(max=order.rows - 1)         # places of this rank's rows
         self.beyond = torch.from_numpy(share >= order.rows).to(device) if share[-1] >= order.rows else None
@@ -54,6 +61,59 @@ class Feed:
 
     def _on_device(self) -> Tensor:
         return torch.from_numpy(self.order.tokens.astype(np.int32)).to(self.device)
+
+
+class BatchFeed:
+    """Batches that their order makes whole: of examples, or of a text made incomplete."""
+
+    def __init__(self, order: Any, device: torch.device, rows: int, length: int, targets: int, ranks: Ranks = ALONE):
+        self.order, self.device, self.ranks = order, device, ranks
+        self.rows, self.length, self.targets = rows, length, targets    # in a step, on average over all; at most
+        self.mine = np.arange(-(-rows // ranks.size))                   # as many rows as this rank has at most
+
+    def batch(self, step: int) -> Batch:
+        batch: Batch = self.order.at(step)
+        if self.ranks.size > 1:
+            rows = len(batch.tokens)
+            share = torch.from_numpy(self.ranks.share(rows))
+            batch = batch.changed(lambda tensor: tensor[share.clamp(max=rows - 1)])
+            batch.targets[share >= rows] = UNCOUNTED
+        return batch.to(self.device)
+
+    def goes_on(self, step: int) -> bool:
+        return False
+
+
+def feed_of(
+    corpus: Corpus | ExampleCorpus, settings: Gradient, context: int | None, device: torch.device, ranks: Ranks = ALONE
+) -> Feed | BatchFeed:
+    """What a model that holds `context` tokens learns from."""
+    split: Any = corpus.splits["train"]
+    if isinstance(corpus, ExampleCorpus):
+        return _feed_of_examples(split, settings, device, ranks)
+    feed = make_feed(split, settings, context, device, ranks)
+    if not isinstance(corpus, CorruptedCorpus):
+        return feed
+    order, length = feed.order, feed.order.length
+    targets = order.rows * (max(1, round(0.15 * length)) if corpus.task == "mask" else sum(span_count(length)) + 1)
+    return BatchFeed(corpus.corrupted(order, settings.seed), device, order.rows, length, targets, ranks)
+
+
+def answers_of(corpus: Any) -> int:
+    """How many a model chooses from: the tokens, unless there are classes or tags."""
+    return corpus.answers if isinstance(corpus, ExampleCorpus) else len(corpus.tokenizer)
+
+
+def _feed_of_examples(split: ExampleSplit, settings: Gradient, device: torch.device, ranks: Ranks) -> BatchFeed:
+    if settings.order == "streams" or settings.length is not None:
+        raise UserError("train.order=streams and train.length are for running text; examples have their own beginnings "
+                        "and lengths.")
+    sizes = np.max(split.encoded.sizes, axis=0)
+    tokens = settings.tokens or max(int(sizes.max()), min(STEP, int(sizes.sum()) // STEPS))
+    order = Buckets(split.encoded, seed=settings.seed, tokens=tokens)
+    rows = int(np.diff(order.cuts).max())
+    answers = len(split.encoded) if isinstance(split.encoded, Classes) else len(split.tokens)
+    return BatchFeed(order, device, rows, int(sizes.max()), max(1, answers // order.steps), ranks)
 
 
 def make_feed(

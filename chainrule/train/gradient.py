@@ -22,7 +22,7 @@ from chainrule.text.corpus import Corpus
 from chainrule.train.board import Board, open_board
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.engine import Engine
-from chainrule.train.feed import make_feed
+from chainrule.train.feed import answers_of, feed_of
 from chainrule.train.log import Log
 from chainrule.train.meter import RECORDS, Meter
 from chainrule.train.optimizers import Optimizers
@@ -80,10 +80,10 @@ class Training:
         self.model, self.settings, self.log, self.checkpoints, self.ranks = model, settings, log, checkpoints, ranks
         self.weights = weights_of(model)
         self.device = next(iter(self.weights.values())).device
-        self.feed = make_feed(corpus.splits["train"], settings, model.context, self.device, ranks)
+        self.feed = feed_of(corpus, settings, model.context, self.device, ranks)
         self.budget = make_budget(settings, self.feed.order.epoch, self.feed.targets)
         self.precision = choose_precision(settings.precision, self.device)
-        self.optimizers = Optimizers(model, len(corpus.tokenizer), settings)
+        self.optimizers = Optimizers(model, answers_of(corpus), settings)
         rows = min(settings.rows or len(self.feed.mine), len(self.feed.mine))
         carries = settings.order == "streams"
         self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, carries, ranks)
@@ -218,9 +218,9 @@ class Training:
         return "" if self.budget.seconds is None else f", {max(0, self._seconds_left(0)):.0f} s left"
 
     def _introduce(self) -> None:
-        order, steps = self.feed.order, self.budget.steps
+        feed, steps = self.feed, self.budget.steps
         parameters = sum(parameter.numel() for parameter in self.step.parameters)
         until = f"{short(self.budget.seconds or 0)} s" if steps is None else f"{steps:,} steps"
-        line = f"{short(parameters)} parameters, {until}, {order.rows} rows of {order.length} tokens, {self.precision}"
-        self.log("descent", line, parameters=parameters, steps=steps, seconds=self.budget.seconds, rows=order.rows,
-                 length=order.length, epoch=self.budget.epoch, precision=str(self.precision))
+        line = f"{short(parameters)} parameters, {until}, {feed.rows} rows of {feed.length} tokens, {self.precision}"
+        self.log("descent", line, parameters=parameters, steps=steps, seconds=self.budget.seconds, rows=feed.rows,
+                 length=feed.length, epoch=self.budget.epoch, precision=str(self.precision))

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from chainrule.text.corpus import Corpus
+from chainrule.text.corrupted_corpus import CorruptedCorpus
+from chainrule.text.example_corpus import ExampleCorpus
+from chainrule.train.feed import answers_of
 from chainrule.train.log import Log
 from chainrule.train.optimizers import sort_parameters
 from chainrule.train.step import Reading
@@ -42,8 +45,9 @@ class Meter:
         split = corpus.splits["train"]
         self.log, self.told = log, Told()
         self.note, self.nats = "", math.nan                # for the bar; nats per token since the last record
-        self.bits = len(split.tokens) / split.bytes / math.log(2) if corpus.tokenizer.lossless else math.nan
-        self.work = operations(model, len(corpus.tokenizer))
+        text = corpus.tokenizer.lossless and type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # foretold whole
+        self.bits = len(split.tokens) / split.bytes / math.log(2) if text else math.nan
+        self.work = operations(model, answers_of(corpus))
         peak = peak_of(device) if dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.start(0)

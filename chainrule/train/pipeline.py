@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-from chainrule import models, run
+from chainrule import run
 from chainrule.errors import UserError
-from chainrule.models import build, model_class
 from chainrule.progress import short
-from chainrule.recipe import Recipe, make_recipe
+from chainrule.recipe import Recipe
 from chainrule.run import Done
+from chainrule.tasks import EXAMPLES, build_for, class_for, encoding, recipe_for
 from chainrule.text.corpus import Corpus, prepare
+from chainrule.text.corrupted_corpus import prepare_corrupted
+from chainrule.text.example_corpus import ExampleCorpus, prepare_examples
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
@@ -28,11 +30,9 @@ from chainrule.train.shards import shard, whole_weights
 from chainrule.train.stop import heard
 from chainrule.train.validation import evaluate_together
 from chainrule.train.vectors import put_vectors
+from chainrule.use.labels import measure_labels, seen_words
 
-
-def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
-    """A kind's recipe, where dotted settings differ from its defaults."""
-    return make_recipe(kind, model_class(kind), settings, models.kind(kind).preset, task)
+__all__ = ["Made", "make_run", "prepare_for", "recipe_for"]
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def make_run(
                             "torchrun --nproc-per-node N -m chainrule train … starts N.")
         with ranks.first_goes_first():
             about = run.look_before_writing(out, recipe, overwrite)
-            corpus = prepare(texts, recipe.text, valid=valid, test=test)
+            corpus = prepare_for(recipe, texts, valid, test)
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
             if about is not None and not run.same_text(out, about, splits, overwrite):
                 about = None
             if about is None and ranks.first:
                 run.forget_checkpoints(out)
-            model, log, done = _what_is_there(out, about, recipe, len(corpus.tokenizer))
+            model, log, done = _what_is_there(out, about, recipe, corpus)
         ranks.refuse_unlike("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
         if done.finished and (result := log.last("result")):
             return Made(out, result, before=True)
@@ -81,6 +81,18 @@ def make_run(
             put_vectors(model, corpus.tokenizer, recipe.model, log)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+
+
+def prepare_for(recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> Any:
+    """The corpus from which the recipe's task is learned."""
+    task, text = recipe.task, recipe.text
+    if task in EXAMPLES:
+        encode = partial(encoding, recipe)
+        return prepare_examples(task, texts, text, valid=valid, test=test, seed=recipe.train.seed, encoding=encode)
+    if task in ("mask", "span"):
+        length = recipe.train.length or recipe.model.context
+        return prepare_corrupted(task, texts, text, length, valid=valid, test=test)
+    return prepare(texts, text, valid=valid, test=test)
 
 
 def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
@@ -92,7 +104,7 @@ def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
 def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
     """What is still to be done, of all that `make_run` does."""
     began, out, ranks, splits = time.monotonic(), checkpoints.out, checkpoints.ranks, checkpoints.splits
-    keep = partial(_keep, checkpoints, model, corpus.tokenizer, log)
+    keep = partial(_keep, checkpoints, model, corpus, log)
     if not done.finished:
         _begin(log, corpus, recipe, splits, ranks)
         try:
@@ -108,34 +120,40 @@ def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, chec
     return Made(out, result, interrupted=result is None, finished=done.finished)
 
 
-def _keep(checkpoints: Checkpoints, model: Any, tokenizer: Any, log: Log, done: Done) -> None:
+def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Done) -> None:
     weights = whole_weights(model, checkpoints.ranks.first) if isinstance(checkpoints, ShardCheckpoints) else None
     if checkpoints.ranks.first:
         out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
-        run.save(out, model, tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights)
+        run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
+                 labels=getattr(corpus, "labels", ()))
 
 
-def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, vocab: int) -> tuple[Any, Log, Done]:
+def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:
     """The model of an earlier run, how it came to be and how far it is; a new one where there is none to go on from."""
     done = Done(**about["done"]) if about and "done" in about else None
-    if done and (done.finished or model_class(recipe.kind).learns_by == "counting"):
+    if done and (done.finished or class_for(recipe.kind, recipe.task).learns_by == "counting"):
         return run.load(out).model, Log(run.read_log(out)), done
     torch.manual_seed(recipe.train.seed)
-    return build(recipe.kind, recipe.model, vocab), Log(), Done()    # descent goes on from its checkpoints
+    model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ()))
+    return model, Log(), Done()    # descent goes on from its checkpoints
 
 
 def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks) -> None:
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
-        line = f"{name}: " + ", ".join(f"{short(facts[what])} {what}" for what in ("documents", "bytes", "tokens"))
-        log("text", line, split=name, **facts)
+        what = "examples" if recipe.task in EXAMPLES else "documents"
+        sizes = (short(facts[size]) for size in ("documents", "bytes", "tokens"))
+        line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
+        log("text", f"{name}: {line}", split=name, **facts)
     device = f"{ranks.size} x {ranks.device.type}" if ranks.together else str(ranks.device)
     line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(model: Any, corpus: Corpus, log: Log, seconds: float, ranks: Ranks) -> dict[str, Any] | None:
+def _measure(
+    model: Any, corpus: Corpus | ExampleCorpus, log: Log, seconds: float, ranks: Ranks
+) -> dict[str, Any] | None:
     """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
     result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
     if model.learns_by == "counting":                      # then the first rank has the model, and looks things up
@@ -143,7 +161,9 @@ def _measure(model: Any, corpus: Corpus, log: Log, seconds: float, ranks: Ranks)
             return {}
         ranks = ALONE
     try:
-        if "valid" in corpus.splits and model.learns_by == "pairs":
+        if "valid" in corpus.splits and isinstance(corpus, ExampleCorpus) and corpus.labels:
+            result = measure_labels(model, corpus.splits["valid"], corpus.labels, seen_words(corpus.splits["train"]))
+        elif "valid" in corpus.splits and model.learns_by == "pairs":
             result = measure(model, corpus)
         elif "valid" in corpus.splits:
             with heard(ranks.together) as stop:

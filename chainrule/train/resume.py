@@ -38,7 +38,7 @@ def pack(training: "Training") -> tuple[dict[str, Any], Parts]:
         "told": asdict(training.meter.told),
         "log": training.log.records,
     }
-    rows, ranks = training.feed.order.rows, training.ranks
+    rows, ranks = training.feed.rows, training.ranks
     state = [] if training.state is None else list(tensors(training.state))
     return facts, {
         "model": training.weights,

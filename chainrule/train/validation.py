@@ -5,23 +5,34 @@ so every rank reads it all.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from chainrule import __version__
 from chainrule.recipe import Gradient
+from chainrule.text.batches import Windows
 from chainrule.text.corpus import Corpus
+from chainrule.text.corrupted_corpus import CorruptedCorpus
+from chainrule.text.example_corpus import ExampleCorpus
 from chainrule.train.log import Log
 from chainrule.train.parallel import Ranks
 from chainrule.train.precision import Precision
 from chainrule.train.schedule import Looks
 from chainrule.train.shards import forget_whole
 from chainrule.train.stop import Stop
-from chainrule.use.evaluate import Result, evaluate
+from chainrule.use.answers import nats_of_examples
+from chainrule.use.evaluate import Result, count_parameters, evaluate
+from chainrule.use.reading import at_rest
 from chainrule.use.score import stream_pieces, stride_of
+
+EXPONENT = 700.0    # above this a perplexity is more than a float can hold
+LENGTH, ROWS = 512, 1 << 13    # tokens in a row of a text to be restored, for models without a context; and in a step
 
 
 @dataclass
@@ -35,11 +46,46 @@ class Seen:
     worse: int = 0                # looks since the best
 
 
-def evaluate_together(model: Any, corpus: Corpus, ranks: Ranks, stop: Stop) -> Result:
+def evaluate_together(model: Any, corpus: Corpus | ExampleCorpus, ranks: Ranks, stop: Stop) -> Result:
     """On the validation text. Ranks leave it together, by KeyboardInterrupt, when one of them is asked to stop."""
+    if isinstance(corpus, ExampleCorpus):
+        return _of_answers(model, corpus, ranks, partial(nats_of_examples, model, corpus.splits["valid"].encoded))
+    if isinstance(corpus, CorruptedCorpus):
+        return _of_answers(model, corpus, ranks, partial(nats_restored, model, corpus))
     if not ranks.together:
         return evaluate(model, corpus.tokenizer, corpus.splits["valid"])
     return evaluate(model, corpus.tokenizer, corpus.splits["valid"], total_nats=_shared(ranks, stop))
+
+
+def _of_answers(
+    model: Any, corpus: Corpus | ExampleCorpus, ranks: Ranks, nats_of_part: Callable[[int, int], tuple[float, int]]
+) -> Result:
+    """Where the answers are not the whole text: their nats, of which each rank finds a part."""
+    began = time.perf_counter()
+    mine, counted = nats_of_part(ranks.rank, ranks.size)
+    nats, count = ranks.sum(mine), round(ranks.sum(counted))
+    mean = nats / max(count, 1)
+    return Result(
+        nats=mean if math.isfinite(mean) else None, tokens=count, bytes=corpus.splits["valid"].bytes,
+        bits_per_byte=None, perplexity=math.exp(mean) if mean < EXPONENT else None,
+        seconds=time.perf_counter() - began, parameters=count_parameters(model),
+        signature=f"answers:{count}|text:{corpus.splits['valid'].sha256[:12]}|chainrule:{__version__}",
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def nats_restored(model: Any, corpus: CorruptedCorpus, part: int = 0, parts: int = 1) -> tuple[float, int]:
+    """-log p of what was taken from the validation text, always the same, and how much that is."""
+    tokens = corpus.splits["valid"].tokens
+    length = min(model.context or LENGTH, len(tokens) - 1)
+    order = corpus.corrupted(Windows(tokens, max(1, ROWS // length), length, seed=0), seed=0)
+    device, nats, count = next(model.parameters()).device, [], 0
+    with at_rest(model):
+        for step in range(part, math.ceil(order.epoch), parts):
+            total, counted, *_ = model.nats(order.at(step).to(device))
+            nats.append(float(total))
+            count += int(counted)
+    return math.fsum(nats), count
 
 
 def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]:

@@ -1,0 +1,183 @@
+"""Examples ready to be learned from: read, split, with a tokenizer of their own or a given one, and turned into tokens.
+
+It has what a `Corpus` has, so that one trainer serves both; and the names of classes or tags, which a run keeps.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, cast
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chainrule.errors import UserError
+from chainrule.model import Batch
+from chainrule.recipe import Text
+from chainrule.text.encoded import Examples, Sequences, Tags
+from chainrule.text.encoding import (
+    DELIMITER,
+    EXTRACT,
+    encode_captioned,
+    encode_labelled,
+    encode_tagged,
+    encode_translated,
+)
+from chainrule.text.examples import Captioned, Example, Labelled, Tagged, Translated, written
+from chainrule.text.labels import Names, names_of
+from chainrule.text.letters import spell
+from chainrule.text.ragged import Places, Ragged
+from chainrule.text.tasks import gather_examples
+from chainrule.text.tokenizer import Tokenizer, train_tokenizer
+
+Encode: TypeAlias = Callable[[Sequence[Example]], Examples]
+
+ANSWERS = {"classify": "classes", "tag": "tags"}
+"""Tasks whose answers have names, and what they are called."""
+
+
+@dataclass(frozen=True)
+class ExampleSplit:
+    examples: tuple[Example, ...]
+    encoded: Examples
+    tokens: NDArray[Any]            # all tokens that are read, or of a text that has a source, that are written
+    bytes: int                      # of everything written in the examples
+    documents: int                  # examples
+    sha256: str                     # of the same
+
+
+@dataclass(frozen=True)
+class ExampleCorpus:
+    splits: Mapping[str, ExampleSplit]
+    tokenizer: Tokenizer
+    notes: tuple[str, ...]
+    labels: Names = ()              # of classes or tags
+    features: int | None = None     # numbers in a vector of the source, where sources are vectors
+
+    @property
+    def answers(self) -> int:
+        """How many a model chooses from."""
+        return len(self.labels) or len(self.tokenizer)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How examples of a task become tokens."""
+
+    task: str
+    tokenizer: Tokenizer
+    labels: Names
+    limit: int | None = None        # most tokens that the model holds
+    truncate: Any = "false"
+    letters: bool = False           # the letters of words are given beside their tokens
+
+    def __call__(self, examples: Sequence[Example]) -> Examples:
+        if self.task == "classify":
+            some = cast(Sequence[Labelled], examples)
+            return encode_labelled(some, self.tokenizer, self.labels, self.limit, self.truncate)
+        if self.task == "tag":
+            tagged = cast(Sequence[Tagged], examples)
+            tags = encode_tagged(tagged, self.tokenizer, self.labels, self.limit, self.truncate)
+            return Lettered(tags, [example.words for example in tagged]) if self.letters else tags
+        if self.task == "caption":
+            return encode_captioned(cast(Sequence[Captioned], examples), self.tokenizer, self.limit, self.truncate)
+        pairs = cast(Sequence[Translated], examples)
+        return encode_translated(pairs, self.tokenizer, self.limit, self.truncate, source_limit=self.limit)
+
+
+@dataclass(frozen=True)
+class Lettered:
+    """Tagged words with their letters as the batch's source: those of a word lie where its tag does."""
+
+    tags: Tags
+    words: Sequence[Sequence[str]]
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.tags.notes
+
+    @property
+    def sizes(self) -> tuple[Places, ...]:
+        return self.tags.sizes
+
+    @property
+    def places(self) -> Ragged:
+        return self.tags.places
+
+    @property
+    def tokens(self) -> Ragged:
+        return self.tags.tokens
+
+    def batch(self, rows: Places, widths: Sequence[int]) -> Batch:
+        batch = self.tags.batch(rows, widths)
+        return replace(batch, source=self._letters(rows, batch.tokens.shape[1]))
+
+    def _letters(self, rows: Places, width: int) -> Tensor:
+        spelled = []
+        for row in rows.tolist():
+            line, places = [""] * width, self.tags.places[row]
+            for place, word in zip(places.tolist(), self.words[row]):    # where a row was cut, its last words are gone
+                line[place] = word
+            spelled.append(line)
+        return spell(spelled)
+
+
+def prepare_examples(
+    task: str,
+    texts: Sequence[str],
+    settings: Text,
+    *,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    seed: int = 1,
+    tokenizer: Tokenizer | None = None,
+    encoding: Callable[[Tokenizer, Names], Encode],
+) -> ExampleCorpus:
+    """The examples of a task by split, as `encoding` has them.
+
+    `tokenizer`: one that comes from elsewhere; it is given the task's own tokens.
+    """
+    gathered = gather_examples(task, texts, settings, valid=valid, test=test, seed=seed)
+    train = gathered.splits["train"]
+    tokenizer = tokenizer or train_tokenizer(settings, _ended(written(train)))
+    if task == "classify":
+        tokenizer = tokenizer.with_special([name for name in (DELIMITER, EXTRACT) if tokenizer.id(name) is None])
+    labels = _labels(task, train)
+    encode = encoding(tokenizer, labels)
+    splits = {name: make_split(examples, encode) for name, examples in gathered.splits.items()}
+    notes = [f"{name}: {note}" for name, split in splits.items() for note in split.encoded.notes]
+    features = cast(Captioned, train[0]).source.shape[1] if task == "caption" and train else None
+    return ExampleCorpus(splits, tokenizer, (*gathered.notes, *notes), labels, features)
+
+
+def make_split(examples: tuple[Example, ...], encode: Encode) -> ExampleSplit:
+    if not examples:
+        raise UserError("there are no examples here.")
+    texts = [text.encode() for text in written(examples)]
+    encoded = encode(examples)
+    rows: Any = encoded.targets if isinstance(encoded, Sequences) else cast(Any, encoded).tokens
+    digest = hashlib.sha256(b"\0".join(texts)).hexdigest()
+    return ExampleSplit(examples, encoded, rows.flat, sum(map(len, texts)), len(examples), digest)
+
+
+def _ended(texts: Any) -> Any:
+    """Texts as pieces of one, each on a line of its own."""
+    for text in texts:
+        yield text + "\n"
+
+
+def _labels(task: str, examples: Sequence[Example]) -> Names:
+    if task == "classify":
+        labels = names_of(example.label for example in cast(Sequence[Labelled], examples))
+    elif task == "tag":
+        labels = names_of(tag for example in cast(Sequence[Tagged], examples) for tag in example.tags)
+    else:
+        return ()
+    if len(labels) < 2:
+        raise UserError(f"two {ANSWERS[task]} or more are wanted to learn from; here is {', '.join(labels) or 'none'}.")
+    return labels
+
+

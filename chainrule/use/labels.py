@@ -1,0 +1,44 @@
+"""How well a model labels examples: their classes, or the tags of their words, with all the numbers people cite."""
+
+from collections.abc import Container, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from chainrule.model import UNCOUNTED
+from chainrule.text.example_corpus import ExampleSplit
+from chainrule.text.examples import Tagged
+from chainrule.use.answers import label, tag
+from chainrule.use.evaluate import count_parameters
+from chainrule.use.metrics import measure_classes, measure_tags
+
+
+def measure_labels(
+    model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str] = ()
+) -> dict[str, Any]:
+    """Of classes, or of tags; `known`: the words that training saw."""
+    if isinstance(split.examples[0], Tagged):
+        return _measure_tags(model, split, labels, known)
+    truth = cast(Any, split.encoded).targets
+    here = truth != UNCOUNTED
+    probs = label(model, split.encoded)[here]
+    result = measure_classes(truth[here], probs.argmax(1), labels)
+    told = probs[np.arange(len(probs)), truth[here]]
+    nats = float(-np.log(np.maximum(told, np.finfo(float).tiny)).mean())
+    return {**result.as_dict(), "nats": nats, "parameters": count_parameters(model)}
+
+
+def _measure_tags(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
+    examples = cast(Sequence[Tagged], split.examples)
+    told = tag(model, split.encoded)
+    numbers = {name: number for number, name in enumerate(labels)}
+    truth = [np.array([numbers[name] for name in example.tags][: len(said)]) for example, said in zip(examples, told)]
+    seen = [np.array([word in known for word in example.words][: len(said)]) for example, said in zip(examples, told)]
+    result = measure_tags(truth, told, labels, seen)
+    return {**result.as_dict(), "parameters": count_parameters(model)}
+
+
+def seen_words(split: ExampleSplit) -> set[str]:
+    """The words of tagged examples; of others none, since nobody asks."""
+    tagged = (example for example in split.examples if isinstance(example, Tagged))
+    return {word for example in tagged for word in example.words}
