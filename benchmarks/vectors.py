@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument("--algorithm", default="skip-gram", choices=["skip-gram", "cbow"])
     parser.add_argument("--lr", type=float, default=0.025, help="of all three")
-    parser.add_argument("--tokens", type=int, default=1 << 14, help="words in a step of ours")
+    parser.add_argument("--tokens", type=int, help="words in a step of ours (default: by the device)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     given = parser.parse_args()
