@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from chainrule.errors import UserError
 from chainrule.model import Model
@@ -96,19 +97,18 @@ class GloVe(Model):
     def loss(self, cells: Cells) -> tuple[Tensor, Tensor]:
         """The sum J over both triangles of X, and how many cells it is over."""
         words, contexts, logs, weights = self._both_ways(cells)
-        errors = self._errors(words, contexts, logs)
+        errors = _errors(embedding(words, self.words), embedding(contexts, self.contexts), logs)
         return (weights * errors.square()).sum(), (weights > 0).sum()
 
     @torch.no_grad()
     def learn(self, cells: Cells, lr: float) -> None:
         """One step of AdaGrad. A row met often adds up all its squares before it moves, so it does not move too far."""
         words, contexts, logs, weights = self._both_ways(cells)
-        pushes = (weights * self._errors(words, contexts, logs))[:, None]
-        ones = pushes.new_ones(len(pushes), 1)
-        to_words = pushes * torch.cat([self.contexts[contexts, :-1], ones], 1)
-        to_contexts = pushes * torch.cat([self.words[words, :-1], ones], 1)
-        _descend(self.words, self.word_squares, words, to_words, lr)
-        _descend(self.contexts, self.context_squares, contexts, to_contexts, lr)
+        w, c = embedding(words, self.words), embedding(contexts, self.contexts)
+        pushes = (weights * _errors(w, c, logs))[:, None]
+        w[:, -1] = c[:, -1] = 1                                           # a bias is multiplied by nothing
+        _descend(self.words, self.word_squares, words, pushes * c, lr)
+        _descend(self.contexts, self.context_squares, contexts, pushes * w, lr)
 
     def _both_ways(self, cells: Cells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Words, contexts, log X and f(X) of (2C,) cells: those given and their mirror images, if not the same."""
@@ -117,9 +117,9 @@ class GloVe(Model):
         weights = torch.cat([weights, weights * (rows != columns)])
         return torch.cat([rows, columns]), torch.cat([columns, rows]), counts.log().repeat(2), weights
 
-    def _errors(self, words: Tensor, contexts: Tensor, logs: Tensor) -> Tensor:
-        w, c = self.words[words], self.contexts[contexts]
-        return (w[:, :-1] * c[:, :-1]).sum(1) + w[:, -1] + c[:, -1] - logs
+
+def _errors(w: Tensor, c: Tensor, logs: Tensor) -> Tensor:
+    return (w[:, :-1] * c[:, :-1]).sum(1) + w[:, -1] + c[:, -1] - logs
 
 
 def _added(keys: Tensor, counts: Tensor) -> Cells:
@@ -130,4 +130,4 @@ def _added(keys: Tensor, counts: Tensor) -> Cells:
 
 def _descend(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
     squares.index_add_(0, rows, gradient.square())
-    table.index_add_(0, rows, gradient / squares[rows].sqrt(), alpha=-lr)
+    table.index_add_(0, rows, gradient.div_(embedding(rows, squares).sqrt_()), alpha=-lr)

@@ -1,5 +1,9 @@
 """Word vectors from the command line: trained, tested, exported, imported, used."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 QUESTIONS = ": animals\ncat bird dog fox\ncat cat dog dog\ncat unicorn dog fox\n: none\nx y z w\n"
@@ -83,3 +87,21 @@ def test_mistakes_are_one_line(complaint, vectors, trained):
     assert "text.errors cannot be set here" in complaint("eval", vectors, "pairs.tsv", "text.errors=replace")
     assert "has no vectors of words" in complaint("export", trained, "out.vec", "--to", "glove")
     assert "an ARPA file holds an n-gram" in complaint("export", vectors, "out.arpa", "--to", "arpa")
+
+
+def test_the_sessions_of_the_page_run(chainrule, book, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "vectors.md").read_text(encoding="utf-8")
+    sessions = "".join(re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)).splitlines()
+    (tmp_path / "questions-words.txt").write_text(QUESTIONS)
+    (tmp_path / "wordsim353.tsv").write_text(PAIRS)
+    lines = [shlex.split(line.removeprefix("$ ")) for line in sessions]
+    assert [line[1] for line in lines] == ["train", "train", "export", "eval", "eval", "train"]
+    for line in lines:
+        answer = chainrule(*line[1:], *(["train.epochs=1"] if line[1] == "train" else []))
+        assert answer.code == 0, (line, answer.err)
+
+
+def test_the_code_of_the_page_runs():
+    page = (Path(__file__).parents[2] / "docs" / "vectors.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    exec(compile(code, "vectors.md", "exec"), {})

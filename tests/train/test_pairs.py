@@ -1,7 +1,9 @@
 """Vectors learned from a text: words of one kind end up near each other; a seed repeats; a stop is gone on from."""
 
 import json
+import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +11,18 @@ import torch
 
 from chainrule import run
 from chainrule.errors import UserError
+from chainrule.models import build
 from chainrule.run import load
+from chainrule.text.corpus import prepare
 from chainrule.train import pairs, stretches
+from chainrule.train.fit import fit
 from chainrule.train.log import Log
 from chainrule.train.pairs import pair
 from chainrule.train.parallel import Ranks
 from chainrule.train.pipeline import make_run, recipe_for
 from chainrule.use.vectors import similarity, vectors_of
 
+CPU = torch.device("cpu")
 FRUIT, BEASTS = ("apple", "plum", "pear", "fig"), ("cat", "dog", "cow", "fox")
 SMALL = {"model.embedding": 16, "train.epochs": 3.0, "text.min_count": 1}
 
@@ -184,3 +190,32 @@ def test_several_ranks_are_refused():
 def test_settings_that_cannot_be_are_refused(given, line):
     with pytest.raises(UserError, match=line):
         recipe_for("word2vec", {f"train.{name}": value for name, value in given.items()})
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("algorithm", ["skip-gram", "cbow"])
+def test_as_much_is_learned_as_gensim_learns_from_the_same_text(tmp_path, monkeypatch, algorithm):
+    """By the loss of held-out pairs, under both programs' vectors, after one epoch with the same settings."""
+    gensim = pytest.importorskip("gensim.models.word2vec")
+    data = Path(os.environ.get("CHAINRULE_DATA", "")) / "ptb"
+    if not data.is_dir():
+        pytest.skip("CHAINRULE_DATA does not hold ptb")
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
+    text = tmp_path / "text.txt"
+    lines = (data / "ptb.train.txt").read_text().splitlines(keepends=True)[:20_000]
+    text.write_text("".join(lines).replace("<unk>", ""))
+    recipe = recipe_for("word2vec", {"train.epochs": 1.0, "train.lr": 0.05, "model.algorithm": algorithm})
+    corpus = prepare([str(text)], recipe.text, valid=[str(data / "ptb.valid.txt")])
+    model = build("word2vec", recipe.model, len(corpus.tokenizer))
+    fit(model, corpus, recipe, Log())
+    sentences, skip = gensim.LineSentence(str(text)), int(algorithm == "skip-gram")
+    there = gensim.Word2Vec(sentences, alpha=0.05, sg=skip, workers=1, epochs=1)
+    theirs = build("word2vec", recipe.model, len(corpus.tokenizer))
+    theirs.load_state_dict(model.state_dict())
+    theirs.begin(stretches.Words(corpus.splits["train"].tokens, corpus.tokenizer, CPU).counts(len(corpus.tokenizer)),
+                 stretches.chance_of(1, 0, CPU))
+    places = [there.wv.key_to_index[corpus.tokenizer.token(id)] for id in range(2, len(corpus.tokenizer))]
+    theirs.vectors[2:] = torch.from_numpy(there.wv.vectors[places])
+    theirs.outputs[2:] = torch.from_numpy(there.syn1neg[places])
+    ours, gensims = (pairs.measure(made, corpus)["nats_per_pair"] for made in (model, theirs))
+    assert ours < gensims + 0.06
