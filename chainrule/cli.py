@@ -51,7 +51,7 @@ def _demo(parser: ArgumentParser) -> None:
 def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names of `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
-    parser.add_argument("--task", help="what is learned (default: lm, a language model)")
+    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask or span")
     parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on")
     parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
@@ -109,6 +109,7 @@ def _plan(parser: ArgumentParser) -> None:
 
 def _settings(parser: ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", help="kind of model; nothing: all of them")
+    parser.add_argument("--task", help="what it is to learn (default: what the kind is made for)")
 
 
 def _data(parser: ArgumentParser) -> None:

@@ -45,6 +45,11 @@ EXAMPLES = ("classify", "tag", "translate", "caption")
 NOT_LM = {**dict.fromkeys(WITH_SOURCE, "translate"), "encoder": "mask"}
 
 
+def first_task(kind: str) -> str:
+    """What a kind is made for."""
+    return NOT_LM.get(kind, "lm")
+
+
 def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
     """A kind's recipe for a task, where dotted settings differ from its defaults."""
     refuse_unfit(kind, task)

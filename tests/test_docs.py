@@ -19,6 +19,8 @@ from chainrule.models.published import PUBLISHED
 ROOT = Path(__file__).parent.parent
 BOOK = "the cat saw the dog. the dog saw the cat.\nThe cow eats grass, and the cow eats corn.\n" * 30
 
+REVIEWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8
+
 
 def blocks(page, language):
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -37,6 +39,9 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
     for name in ("book.txt", "held-out.txt"):
         (tmp_path / name).write_text(BOOK)
+    for name in ("reviews.tsv", "more.tsv"):
+        (tmp_path / name).write_text(REVIEWS)
+    (tmp_path / "lines.txt").write_text("a fine film\na dull play\n")
     return tmp_path
 
 

@@ -5,25 +5,26 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
-from chainrule.recipe import TRAIN, Text
+from chainrule.recipe import HEADS, TEXT, TRAIN, Text
 from chainrule.settings import default, meanings
-from chainrule.train.pipeline import recipe_for
+from chainrule.tasks import first_task, recipe_for
 
 Row = dict[str, Any]
 
 
 def settings(args: Namespace) -> dict[str, Any]:
-    parts = parts_of_kind(args.kind) if args.kind else parts_of_all()
+    parts = parts_of_kind(args.kind, args.task) if args.kind else parts_of_all()
     if not args.json:
         show(parts)
     return {"settings": parts}
 
 
-def parts_of_kind(kind: str) -> dict[str, list[Row]]:
-    """Every setting of a kind, with the defaults that this kind has."""
-    recipe = recipe_for(kind)
+def parts_of_kind(kind: str, task: str | None = None) -> dict[str, list[Row]]:
+    """Every setting of a kind, with the defaults that this kind has for a task."""
+    models.kind(kind)
+    recipe = recipe_for(kind, task=task or first_task(kind))
     rows = []
-    for part in ("text", "model", "train"):
+    for part in ("text", "model", "train", *(["head"] if recipe.head else [])):
         made = getattr(recipe, part)
         rows += [row | {"default": getattr(made, row["name"].partition(".")[2])} for row in of_class(type(made), part)]
     return {f"{kind}: {models.kind(kind).idea}": rows}
@@ -34,6 +35,8 @@ def parts_of_all() -> dict[str, list[Row]]:
     parts = {"kinds": [{"name": name, "default": "", "meaning": kind.idea} for name, kind in models.KINDS.items()]}
     parts["text"] = of_class(Text, "text")
     parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
+    parts |= {f"text, of --task {task}": of_class(text, "text") for task, text in TEXT.items()}
+    parts |= {f"head, of --task {task} by {how}": of_class(head, "head") for (task, how), head in HEADS.items()}
     owners: dict[type, list[str]] = {}
     for name in models.KINDS:
         owners.setdefault(models.model_class(name).Settings, []).append(name)

@@ -52,7 +52,6 @@ class ExampleCorpus:
     tokenizer: Tokenizer
     notes: tuple[str, ...]
     labels: Names = ()              # of classes or tags
-    features: int | None = None     # numbers in a vector of the source, where sources are vectors
 
     @property
     def answers(self) -> int:
@@ -149,8 +148,7 @@ def prepare_examples(
     encode = encoding(tokenizer, labels)
     splits = {name: make_split(examples, encode) for name, examples in gathered.splits.items()}
     notes = [f"{name}: {note}" for name, split in splits.items() for note in split.encoded.notes]
-    features = cast(Captioned, train[0]).source.shape[1] if task == "caption" and train else None
-    return ExampleCorpus(splits, tokenizer, (*gathered.notes, *notes), labels, features)
+    return ExampleCorpus(splits, tokenizer, (*gathered.notes, *notes), labels)
 
 
 def make_split(examples: tuple[Example, ...], encode: Encode) -> ExampleSplit:

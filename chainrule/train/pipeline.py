@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from chainrule.tasks import EXAMPLES, build_for, class_for, encoding, recipe_for
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.text.corrupted_corpus import prepare_corrupted
 from chainrule.text.example_corpus import ExampleCorpus, prepare_examples
+from chainrule.text.tasks import gather_examples
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
@@ -61,6 +62,7 @@ def make_run(
     Under torchrun all ranks call this alike; the first makes tokens of the texts, and writes.
     """
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
+    recipe = fitted(recipe, texts)
     with join(device) as ranks:
         if sharded and not ranks.together:
             raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
@@ -81,6 +83,14 @@ def make_run(
             put_vectors(model, corpus.tokenizer, recipe.model, log)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+
+
+def fitted(recipe: Recipe, texts: Sequence[str]) -> Recipe:
+    """With what only the examples can tell: how many numbers a vector of their sources has."""
+    if recipe.task != "caption" or recipe.model.source_features is not None:
+        return recipe
+    first: Any = gather_examples("caption", texts, recipe.text).splits["train"][0]
+    return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
 
 
 def prepare_for(recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> Any:

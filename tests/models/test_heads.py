@@ -236,8 +236,9 @@ def test_it_learns_a_class_and_tags_that_need_the_whole_text(name):
         (Classifier(BODIES[name](), 2, "mean"), same),
         (Tagger(BODIES[name](), 2), (tokens == tokens[:, -1:]).long()),
     ):
-        optimizer = torch.optim.Adam(model.parameters(), 0.02)
-        for _ in range(150):
+        optimizer = torch.optim.Adam(model.parameters())
+        for step in range(250):
+            optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / 250)
             optimizer.zero_grad()
             nats, count, _ = model.nats(Batch(tokens, targets))
             (nats / count).backward()

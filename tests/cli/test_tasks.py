@@ -1,0 +1,187 @@
+"""Tasks from the command line: learned from examples, measured, used line by line; and what is said of wrong ones."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chainrule.run import load
+
+REVIEWS = [
+    (f"{much} {word} {thing}", label)
+    for much in ("a", "this", "the")
+    for word, label in (("fine", "good"), ("lovely", "good"), ("dull", "bad"), ("dreadful", "bad"))
+    for thing in ("film", "play", "book")
+]
+NUMBERS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
+SMALL = ("train.epochs=40", "train.lr=0.01", "train.tokens=128")
+
+
+@pytest.fixture
+def asked(chainrule, monkeypatch):
+    """`chainrule predict` of lines that come by stdin."""
+
+    def call(lines, *words):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        return chainrule("predict", *words)
+
+    return call
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    lines = "".join(f"{text}\t{label}\n" for text, label in REVIEWS)
+    (tmp_path / "reviews.tsv").write_text(f"sentence\tlabel\n{lines}")
+    return "reviews.tsv"
+
+
+@pytest.fixture
+def tagged(tmp_path):
+    words = {"the": "DET", "a": "DET", "cat": "NOUN", "dog": "NOUN", "sees": "VERB", "runs": "VERB"}
+    sentences = [["the", "cat", "runs"], ["a", "dog", "sees", "the", "cat"], ["the", "dog", "runs"]] * 8
+    rows = ("\n".join(f"{word}\t{words[word]}" for word in sentence) for sentence in sentences)
+    (tmp_path / "tagged.txt").write_text("\n\n".join(rows) + "\n")
+    return "tagged.txt"
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    rows = [(a, b, c) for a in NUMBERS for b in NUMBERS for c in ("one", "two")]
+    (tmp_path / "n.en").write_text("".join(" ".join(row) + "\n" for row in rows))
+    (tmp_path / "n.de").write_text("".join(" ".join(NUMBERS[word] for word in row) + "\n" for row in rows))
+    return "n.en", "n.de"
+
+
+CLASSIFIERS = {
+    "unigram": [], "ngram": ["model.order=2"],
+    "lstm": ["model.hidden=16", "model.layers=1", "model.bidirectional=true", "model.dropout=0", *SMALL],
+    "gpt": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "head.auxiliary=0.5", *SMALL],
+    "encoder": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", *SMALL],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_texts_are_classified(chainrule, asked, reviews, kind):
+    words = ["text.tokenizer=words", "text.min_count=1", *CLASSIFIERS[kind]]
+    made = chainrule("train", reviews, "--valid", reviews, "--task", "classify", "--kind", kind, "--out", "runs/c",
+                     *words, "--json").json
+    assert made["accuracy"] > 0.95
+    assert made["accuracy_interval"][0] <= made["accuracy"] <= made["accuracy_interval"][1]
+    measured = chainrule("eval", "runs/c", reviews, "--json").json
+    assert measured["accuracy"] == made["accuracy"]
+    assert measured["confusion"]["names"] == ["bad", "good"]
+    assert "accuracy " in chainrule("eval", "runs/c", reviews).out
+    answers = asked("a fine film\nthe dull play\n", "runs/c").out.splitlines()
+    assert answers == ["good", "bad"]
+    first = asked("a fine film\n", "runs/c", "--json").json["answers"][0]
+    assert sum(first["probabilities"].values()) == pytest.approx(1)
+    assert load("runs/c").labels == ("bad", "good")
+
+
+TAGGERS = {
+    "hmm": [],
+    "gru": ["model.hidden=16", "model.layers=1", "model.bidirectional=true", "head.letters=true", *SMALL],
+    "encoder": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", *SMALL],
+}
+
+
+@pytest.mark.parametrize("kind", TAGGERS)
+def test_words_are_tagged(chainrule, asked, tagged, kind):
+    made = chainrule("train", tagged, "--valid", tagged, "--task", "tag", "--kind", kind, "--out", "runs/t",
+                     *TAGGERS[kind], "--json").json
+    assert made["accuracy"] > 0.95
+    assert made["known_accuracy"] == made["accuracy"]
+    assert chainrule("eval", "runs/t", tagged, "--json").json["accuracy"] == made["accuracy"]
+    assert asked("the dog sees a cat\n", "runs/t").out == "DET NOUN VERB DET NOUN\n"
+
+
+WRITERS = {
+    "seq2seq": ["model.hidden=32", "model.layers=1", "model.dropout=0", "model.bidirectional=true", "train.lr=0.02"],
+    "transformer": ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "train.lr=0.01"],
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_texts_are_translated(chainrule, asked, numbers, kind):
+    given = ["text.tokenizer=words", "text.min_count=1", "train.epochs=100", "train.tokens=64", *WRITERS[kind]]
+    chainrule("train", *numbers, "--valid", "n.en", "--valid", "n.de", "--task", "translate", "--kind", kind,
+              "--out", "runs/m", *given, "--json")
+    measured = chainrule("eval", "runs/m", *numbers, "--json").json
+    assert measured["chrf"] > 90
+    assert "tok:13a" in measured["signature"]
+    assert asked("two four one\n", "runs/m").out == "zwei vier eins\n"
+    greedy = asked("two four one\n", "runs/m", "--beam", "1", "--json").json["answers"]
+    assert greedy[0]["answer"] == "zwei vier eins"
+
+
+def test_vectors_are_told_in_words(chainrule, tmp_path):
+    rows = [f"{x},{y},{'left' if x < 0 else 'right'}\n" for x in (-2, -1, 1, 2) for y in (0, 1)]
+    (tmp_path / "shapes.csv").write_text("x,y,text\n" + "".join(rows) * 4)
+    chainrule("train", "shapes.csv", "--valid", "shapes.csv", "--task", "caption", "--kind", "seq2seq", "--out",
+              "runs/v", "model.hidden=16", "model.layers=1", "model.dropout=0", "text.tokenizer=words", "train.lr=0.02",
+              "text.min_count=1", "train.epochs=40", "train.tokens=64", "--json")
+    assert chainrule("eval", "runs/v", "shapes.csv", "--json").json["rouge_l"] > 90
+
+
+@pytest.mark.parametrize(("task", "kind"), [("mask", "encoder"), ("span", "transformer")])
+def test_texts_are_restored(chainrule, book, task, kind):
+    given = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=32", "text.tokenizer=characters"]
+    made = chainrule("train", book, "--task", task, "--kind", kind, "--out", "runs/r", *given, "train.steps=60",
+                     "train.tokens=512", "train.lr=0.01", "--json").json
+    records = [json.loads(line) for line in Path("runs/r/log.jsonl").read_text().splitlines()]
+    losses = [record["nats_per_token"] for record in records if record["event"] == "step"]
+    assert losses[-1] < losses[0] - 0.5
+    assert made["nats"] < losses[0]
+    assert np.isfinite(made["perplexity"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--task", "clasify", "--kind", "lstm"], "unknown task clasify. Did you mean classify?"),
+        (["--task", "classify", "--kind", "seq2seq"], "--task classify is not for --kind seq2seq. It is for rnn, gru"),
+        (["--task", "tag", "--kind", "ngram"], "--task tag is not for --kind ngram"),
+        (["--task", "lm", "--kind", "encoder"], "--task mask is what it is for"),
+        (["--task", "classify", "--kind", "lstm", "train.order=streams"], "examples have their own beginnings"),
+        (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
+        (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it is a share"),
+        (["--task", "classify", "--kind", "unigram", "head.calm=-1"], "head.calm=-1: it is from 0 to 1"),
+        (["--task", "classify", "--kind", "lstm", "head.auxiliary=-1"], "head.auxiliary=-1: it is 0 or more"),
+        (["--kind", "ngram", "head.pool=last"], "unknown setting head.pool"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(chainrule, reviews, words, said):
+    answer = chainrule("train", reviews, *words)
+    assert answer.code == 2
+    assert said in answer.err.splitlines()[-1]
+
+
+def test_examples_of_one_class_are_refused(chainrule, tmp_path):
+    (tmp_path / "one.tsv").write_text("text\tlabel\n" + "a film\tgood\n" * 9)
+    answer = chainrule("train", "one.tsv", "--task", "classify", "--kind", "unigram")
+    assert answer.code == 2
+    assert "two classes or more are wanted to learn from; here is good" in answer.err
+
+
+def test_a_language_model_has_nothing_to_predict(chainrule, asked, book):
+    chainrule("train", book, "--kind", "unigram", "--out", "runs/u")
+    assert "chainrule sample runs/u" in asked("x\n", "runs/u").err
+
+
+def test_predict_says_what_is_wrong_with_its_lines(chainrule, asked, complaint, reviews, tmp_path):
+    chainrule("train", reviews, "--task", "classify", "--kind", "unigram", "text.tokenizer=words", "--out", "runs/c")
+    assert "there is no file gone.txt" in complaint("predict", "runs/c", "gone.txt")
+    (tmp_path / "bad.txt").write_bytes(b"a \xff film\n")
+    assert "bad.txt is not UTF-8" in complaint("predict", "runs/c", "bad.txt")
+    assert "no line came" in asked("", "runs/c").err
+    assert "text.errors=strict cannot be set here" in complaint("eval", "runs/c", reviews, "text.errors=strict")
+
+
+def test_settings_of_a_task_are_listed(chainrule):
+    out = chainrule("settings", "lstm", "--task", "classify").out
+    assert "head.pool" in out
+    assert "text.label" in out
+    assert "train.order" in out
