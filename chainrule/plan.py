@@ -18,7 +18,7 @@ from chainrule.models import build
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.output import LOGITS
 from chainrule.models.published import PUBLISHED
-from chainrule.recipe import Gradient, Recipe
+from chainrule.recipe import Gradient, Pairs, Recipe
 
 GIB = 1 << 30
 
@@ -104,7 +104,8 @@ class Plan:
 
 def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200") -> Plan:
     if not isinstance(recipe.train, Gradient):
-        raise UserError(f"{recipe.kind} learns by counting, in one reading or a few; there is nothing to plan.")
+        how = "from pairs of words" if isinstance(recipe.train, Pairs) else "by counting"
+        raise UserError(f"{recipe.kind} learns {how}, in one reading or a few; there is nothing to plan.")
     published, train = PUBLISHED.get(recipe.kind), recipe.train
     vocab = recipe.text.vocab or (published.vocab if published else USUAL_VOCAB)
     length: int = train.length if train.length else getattr(recipe.model, "context", USUAL_LENGTH)
