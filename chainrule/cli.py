@@ -101,6 +101,16 @@ def _beam(parser: ArgumentParser) -> None:
     parser.add_argument("--alpha", type=float, default=1.0, help="how much longer texts are favoured (default: 1)")
 
 
+def _compare(parser: ArgumentParser) -> None:
+    parser.add_argument("text", nargs="+", help="files, folders, globs, or names of `chainrule data`")
+    parser.add_argument("--kinds", metavar="A,B,…", help="kinds to compare (default: the whole ladder)")
+    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to measure on")
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="for each kind (default: %(default)s)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the runs and the report (default: runs/compare-TEXT)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the comparison that is there already")
+    _device(parser)
+
+
 def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("kind", help="kind of model, or a published size such as gpt3-175b")
     parser.add_argument("--gpus", type=int, default=1, help="how many (default: %(default)s)")
@@ -135,12 +145,13 @@ def _device(parser: ArgumentParser) -> None:
 
 
 VERBS = {
-    "demo": Verb("demo:demo", "the ladder of models on an embedded text, in one table", _demo),
+    "demo": Verb("demo:demo", "the ladder of models on an embedded text, in one table and one page", _demo),
     "train": Verb("train:train", "a text in, a model out", _train, settings=True),
     "sample": Verb("use:sample", "let a model write", _sample),
     "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
     "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
     "predict": Verb("predict:predict", "classes, tags or translations, one line for each line", _predict),
+    "compare": Verb("compare:compare", "every kind on one text, each with the same time", _compare, settings=True),
     "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
     "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
     "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),

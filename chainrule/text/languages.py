@@ -7,7 +7,7 @@ lies between two bounds less than a millionth of a bit apart (Cover & Thomas, th
 """
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from random import Random
 from typing import ClassVar, TypeAlias
@@ -50,13 +50,17 @@ class Language:
 
     def bits(self, text: str) -> float:
         """What the text costs by the true probabilities; infinite if the language cannot say it."""
-        total, state = 0.0, self.start
+        return sum(self.surprises(text))
+
+    def surprises(self, text: str) -> Iterator[float]:
+        """The bits of each character by its true probability; where it could not have come, infinite, and the last."""
+        state = self.start
         for character in text:
             probability, state = self.after(state).get(character, (0.0, None))
             if probability == 0:
-                return math.inf
-            total -= math.log2(probability)
-        return total
+                yield math.inf
+                return
+            yield -math.log2(probability)
 
     @cached_property
     def bits_per_character(self) -> float:

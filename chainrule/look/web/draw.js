@@ -1,0 +1,54 @@
+// @ts-check
+/** Elements, numbers and colours: the little that all views need. */
+
+/** @typedef {Record<string, string | number | boolean | null | undefined | EventListener>} Attributes */
+/** @typedef {Node | string | number | null | undefined} Child */
+
+/** @param {Element} made @param {Attributes} attributes @param {Child[]} children */
+function fill(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") made.addEventListener(name, value);
+    else if (value != null && value !== false) made.setAttribute(name, String(value));
+  }
+  made.append(...children.filter((child) => child != null).map((child) => (child instanceof Node ? child : String(child))));
+}
+
+/** An HTML element. A function among the attributes hears the event of its name.
+ * @param {string} name @param {Attributes} [attributes] @param {...Child} children @returns {HTMLElement} */
+export function html(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  fill(made, attributes, children);
+  return made;
+}
+
+/** An SVG element.
+ * @param {string} name @param {Attributes} [attributes] @param {...Child} children @returns {SVGElement} */
+export function svg(name, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  fill(made, attributes, children);
+  return made;
+}
+
+/** @param {number | null | undefined} value @param {number} [digits] */
+export const fixed = (value, digits = 3) => (value == null ? "–" : value.toFixed(digits));
+
+/** 1234567 -> 1.23M; small whole numbers as they are. @param {number | null | undefined} value */
+export function short(value) {
+  if (value == null) return "–";
+  for (const [scale, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]))
+    if (Math.abs(value) >= scale) return (value / scale).toPrecision(3) + letter;
+  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+}
+
+/** The colour of a kind; grey where it has none. @param {number | null | undefined} color */
+export const hue = (color) => (color == null ? "var(--soft)" : `var(--hue${color})`);
+
+/** A group of choices of which one holds.
+ * @param {string} title @param {Record<string, string>} options value -> label @param {string} chosen
+ * @param {(value: string) => void} onchange */
+export function choices(title, options, chosen, onchange) {
+  const name = `choice-${title.replaceAll(" ", "-")}`;
+  return html("fieldset", { class: "choices" }, html("legend", {}, title),
+    ...Object.entries(options).map(([value, label]) => html("label", { class: "choice" },
+      html("input", { type: "radio", name, value, checked: value === chosen, change: () => onchange(value) }), label)));
+}

@@ -1,0 +1,18 @@
+// @ts-check
+/** A plain table: names on the left, numbers on the right, words where there are words. */
+import { html, short } from "chainrule/draw";
+
+/** @param {Element} element @param {{ columns: string[], rows: (string | number | null)[][] }} data */
+export function render(element, { columns, rows }) {
+  const head = html("tr", {}, ...columns.map((name) => html("th", { scope: "col" }, name)));
+  const body = rows.map(([name, ...rest]) =>
+    html("tr", {}, html("th", { scope: "row" }, name), ...rest.map((value) => cell(value))));
+  element.append(html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table" },
+    html("table", {}, html("thead", {}, head), html("tbody", {}, ...body))));
+}
+
+/** @param {string | number | null} value */
+function cell(value) {
+  if (typeof value === "string") return html("td", { class: "words" }, value);
+  return html("td", { title: value ?? "" }, short(value));
+}
