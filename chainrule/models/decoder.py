@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from chainrule import kernels
 from chainrule.errors import UserError
 from chainrule.model import Batch, LanguageModel
-from chainrule.models import cache
+from chainrule.models import cache, one_token
 from chainrule.models.attention import Source
 from chainrule.models.cache import Cache, Pair
 from chainrule.models.choices import TransformerSettings
@@ -89,6 +90,8 @@ class Decoder(LanguageModel):
         return cache.empty(rows, settings.layers, settings.keys, settings.head_size, self.matrix)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+        if kernels.fit(tokens) and one_token.suits(self, tokens, state):
+            return one_token.step(self, tokens, state)
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 

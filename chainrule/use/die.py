@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from chainrule import kernels
 from chainrule.errors import UserError
 
 FACES = 256         # tokens that are summed together when a number is looked up
@@ -45,12 +46,15 @@ class Sampling:
             if not met:
                 raise UserError(f"{name}={getattr(self, name)} will not do: it must be {want}.")
 
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens may be left out."""
+        return self.top_k is not None or self.top_p < 1 or self.min_p > 0
+
 
 def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
     """(B, V) -> (B, V): the probabilities of the die. `seen` is True for tokens that the text already has."""
-    logits = logits.float()
-    if seen is not None:
-        logits = logits - math.log(sampling.repetition_penalty) * seen
+    logits = _penalised(logits, sampling, seen)
     if sampling.temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
     kept = _kept(logits, sampling)
@@ -62,9 +66,14 @@ def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None)
     return (logits if kept is None else logits.masked_fill(~kept, -math.inf)).softmax(-1)
 
 
+def _penalised(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
+    logits = logits.float()
+    return logits if seen is None else logits - math.log(sampling.repetition_penalty) * seen
+
+
 def _kept(logits: Tensor, sampling: Sampling) -> Tensor | None:
     """(B, V): True for tokens that pass every cut; None: all do."""
-    if sampling.top_k is None and sampling.top_p == 1 and sampling.min_p == 0:
+    if not sampling.cuts:
         return None
     probs = logits.softmax(-1)
     kept = probs >= sampling.min_p * probs.amax(-1, keepdim=True)
@@ -116,6 +125,13 @@ def choose(
     logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
+    if sampling.temperature == 0:
+        token = _penalised(logits, sampling, seen).argmax(-1)
+        return token, torch.ones_like(token, dtype=torch.bool)
+    if kernels.fit(logits) and not sampling.cuts and sampling.temperature < math.inf:
+        from chainrule.kernels import die
+
+        return die.roll(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
     return roll(distribution(logits, sampling, seen), uniform)
 
 

@@ -6,7 +6,7 @@ Shapes: B rows, V vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 
 import numpy as np
 import torch
@@ -40,16 +40,25 @@ def sample(
         writing = Writing(model, prompts, sampling, ends)
         device = device_of(model)
         at_once = 1 if device.type == "cpu" else BLOCK      # a GPU is not asked every time whether all have ended
+        luck = _luck(sampling.seed, len(prompts), at_once, device)
+        uniform = next(luck)
         for first in range(0, limit, at_once):
             steps = range(first, min(first + at_once, limit))
-            uniform = torch.stack([numbers(sampling.seed, step, len(prompts)) for step in steps]).to(device)
-            columns = torch.stack([writing.turn(uniform[step - first], limit - step) for step in steps])
+            columns = torch.stack([writing.turn(number, limit - step) for number, step in zip(uniform, steps)])
+            uniform = next(luck)                            # while a GPU is still at work
             writing.refuse_nothing()
             goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
             for column, going in zip(columns, goes_on):
                 yield column
                 if not going:
                     return
+
+
+def _luck(seed: int, rows: int, steps: int, device: torch.device) -> Iterator[Tensor]:
+    """(steps, B): the numbers of so many steps, and then those of as many more."""
+    for first in count(0, steps):
+        drawn = torch.stack([numbers(seed, step, rows) for step in range(first, first + steps)])
+        yield drawn.to(device, non_blocking=True)
 
 
 def generate(

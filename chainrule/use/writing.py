@@ -2,7 +2,7 @@
 
 Prompts are read alone and go on together. When a model with a context limit is full, the rows that are begin again from
 the last half of what they held. On a GPU, turns that leave the shape of the state alone are one CUDA graph, so that a
-small model is not held up by the launching of its kernels.
+small model is not held up by the launching of its kernels; where many turns come, these are kernels of our own.
 
 Shapes: B rows, V vocabulary.
 """
@@ -16,16 +16,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chainrule import kernels
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, tensors
+from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 from chainrule.use.die import Sampling, choose
 from chainrule.use.reading import on_device, read
 
 Tokens: TypeAlias = NDArray[np.integer]
 Values: TypeAlias = dict[str, Any]    # what a turn changes: a state, as everything here that has rows
 
-ROOM = 512      # turns for which a state is given room at a time
-WORTH = 8       # turns that repay the recording of a graph
+WORTH = 8             # turns that repay the recording of a graph
+ROOM = 128, 512       # turns for which a state is given room at a time, least and most: torch reads the room of a cache
+CELLS = 1 << 15       # rows times turns of it, between these
+FREE = 0.25           # share of free memory that room may take where kernels read what is there and no more
 
 
 class Writing:
@@ -40,6 +43,7 @@ class Writing:
         self.tail = [on_device(model, _flush_right([text[-self.keep :] for text in texts], self.keep))]
         self.graph: Graph | None = None
         self.recordable = logits.is_cuda
+        self.quick = False                                 # are turns made by kernels of our own?
 
     def turn(self, uniform: Tensor, left: int) -> Tensor:
         """(B,) numbers from [0, 1) -> (B,): the next token of each row. With this one at most `left` turns come."""
@@ -51,16 +55,17 @@ class Writing:
             if turns >= WORTH:
                 self.graph = None                          # and with it the memory in which it worked
                 self.values["state"] = self.model.roomy(self.values["state"], turns)
-            column = self._as_written(uniform)             # which also warms up what is recorded
-            if turns >= WORTH:
-                self._record(uniform, turns - 1)
+            with kernels.wanted(self.quick):
+                column = self._as_written(uniform)         # which also warms up what is recorded
+                if turns >= WORTH:
+                    self._record(uniform, turns - 1)
         if self.model.context is not None:
             self.tail.append(column[:, None])
         return column
 
     def refuse_nothing(self) -> None:
         """Waits for the device."""
-        if self.values["stuck"].any():
+        if not self.values["possible"].all():
             raise UserError(
                 "the model gives no token a probability here, so none can be drawn. Train it with smoothing."
             )
@@ -68,7 +73,7 @@ class Writing:
     def _before(self, prompts: Sequence[Tokens], logits: Tensor) -> Values:
         """What there is before the first turn."""
         no = torch.zeros(len(prompts), dtype=torch.bool, device=logits.device)
-        values: Values = {"ended": no, "stuck": no, "column": no.long()}
+        values: Values = {"ended": no, "possible": ~no, "column": no.long()}
         if self.sampling.repetition_penalty != 1:
             values["seen"] = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
             for row, prompt in zip(values["seen"], prompts):
@@ -100,7 +105,7 @@ class Writing:
         if self.ends:
             column = column.masked_fill(ended, BOUNDARY)
             ended = ended | (column == BOUNDARY)
-        after = {"state": state, "ended": ended, "stuck": values["stuck"] | ~possible, "column": column}
+        after = {"state": state, "ended": ended, "possible": values["possible"] & possible, "column": column}
         if "seen" in values:
             after["seen"] = values["seen"].scatter(1, column[:, None], (column != BOUNDARY)[:, None])
         return after
@@ -114,11 +119,21 @@ class Writing:
         return together(answers, torch.cat([again, others]).argsort())
 
     def _turns_without_another_shape(self, left: int) -> int:
+        self.quick = False
         if not self.recordable or self.first is not None:
             return 0
-        if self.model.context is None:
-            return min(ROOM, left)
-        return min(ROOM, left, self.model.context - int(self.held.max()))
+        turns = left if self.model.context is None else min(left, self.model.context - int(self.held.max()))
+        self.quick = kernels.repay(turns)
+        return min(turns, self._room())
+
+    def _room(self) -> int:
+        """Turns for which there is room at a time."""
+        least, most = ROOM
+        if not self.quick:
+            return min(most, max(least, CELLS // len(self.held)))
+        free, _ = torch.cuda.mem_get_info(self.values["column"].device)
+        added = state_bytes(self.values["state"]) / max(1, int(self.held.max()))    # by a turn, at most
+        return max(least, int(FREE * free / added))
 
     def _record(self, uniform: Tensor, turns: int) -> None:
         """The turns that come as a graph; none where the model asks its device in the midst of a step."""

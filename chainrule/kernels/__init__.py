@@ -1,0 +1,58 @@
+"""Kernels of our own, in Triton, for a GPU that rolls a die and reads a token, again and again.
+
+Torch's kernels are made for large tensors. A step of one token has small ones and hundreds of launches, so here several
+steps of the way are one kernel each. Triton comes with torch for CUDA; it is loaded only once kernels are wanted, and
+whoever wants them says so, for they take seconds to compile the first time and moments in each process. Everything that
+they do is also done without them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+FIRST = 256         # turns that repay loading the kernels, which takes half a second
+AGAIN = 32          # turns that repay using them once they are loaded
+OLDEST = (8, 0)     # the compute capability for which they are written
+
+_wanted = ContextVar("kernels are wanted", default=False)
+_loaded = False
+
+
+@contextmanager
+def wanted(yes: bool) -> Iterator[None]:
+    """Within, kernels are used wherever they fit."""
+    before = _wanted.set(yes)
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
+def fit(tensor: Tensor) -> bool:
+    """Whether what is made of this tensor now should be made by kernels, if there is one for it."""
+    if torch.compiler.is_compiling() or not _wanted.get():
+        return False
+    plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled(tensor.device.type)
+    return plain and tensor.is_cuda and tensor.get_device() == torch.cuda.current_device()    # where Triton launches
+
+
+def repay(turns: int) -> bool:
+    """Whether so many turns repay them here."""
+    return turns >= (AGAIN if _loaded else FIRST) and torch.cuda.is_available() and work()
+
+
+@cache
+def work() -> bool:
+    """Whether they run on this machine: there may be no Triton, an old GPU, or no compiler for what launches them."""
+    global _loaded
+    if find_spec("triton") is None or torch.version.cuda is None or torch.cuda.get_device_capability() < OLDEST:
+        return False
+    from chainrule.kernels import trial
+
+    _loaded = trial.succeeds()
+    return _loaded
