@@ -22,6 +22,7 @@ from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
 NO_MEMORY = "can't allocate memory"    # how torch says it on a CPU
+EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "merged")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
 
@@ -52,6 +53,7 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names of `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
     parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask or span")
+    parser.add_argument("--from", dest="base", metavar="RUN", help="begin with what another run learned, and its kind")
     parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on")
     parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
@@ -129,8 +131,8 @@ def _data(parser: ArgumentParser) -> None:
 
 def _export(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("out", help="file to write")
-    parser.add_argument("--to", required=True, choices=["arpa", "word2vec", "word2vec-binary", "glove"], help="format")
+    parser.add_argument("out", help="file to write; of merged: run directory")
+    parser.add_argument("--to", required=True, choices=EXPORTS, help="format; merged: a run whole by itself")
     parser.add_argument("--overwrite", action="store_true", help="replace the file that is there already")
 
 

@@ -116,6 +116,11 @@ class Gradient:
     warmup: float = 0.02                # share of training in which lr rises
     decay: float = 0.3                  # share of training in which lr falls (wsd)
     final_lr: float = 0.1               # lr at the end, as a share of the highest
+    body_lr: float | None = None        # that of the body under a head, as a share of lr; None: lr for both
+    layer_decay: float = 1.0            # that of each layer, as a share of that of the one above it
+    freeze: tuple[str, ...] = ()        # beginnings of names of weights that stay; N: embeddings and N layers; or all
+    lora: int | None = None             # rank of adapters that learn while the body stays as --from brought it
+    lora_alpha: float | None = None     # the adapters count alpha / lora times; None: twice
     clip: float = 1.0                   # longest gradient, all weights together; longer ones are cut; 0: never
     evaluate: float | None = None       # steps between looks at the validation text; <1: share of all; None: by epoch
     patience: int | None = None         # stop after this many looks in a row without a better one; None: never
@@ -129,6 +134,11 @@ class Gradient:
     tensorboard: bool = False           # write for TensorBoard too, where it is installed
 
     @property
+    def lora_scale(self) -> float:
+        """What the adapters' product is multiplied by."""
+        return 2.0 if self.lora is None or self.lora_alpha is None else self.lora_alpha / self.lora
+
+    @property
     def budget(self) -> tuple[str, float]:
         """Which of BUDGETS ends it, and at what."""
         given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
@@ -139,10 +149,10 @@ class Gradient:
         if len(given) > 1:
             names = " and ".join(f"train.{name}" for name in given)
             raise UserError(f"{names}: training has one end; give one of them.")
-        for name in ("steps", "total_tokens", "tokens", "length", "rows", "patience"):
+        for name in ("steps", "total_tokens", "tokens", "length", "rows", "patience", "lora"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"train.{name}={value}: it is 1 or more.")
-        for name in ("epochs", "minutes", "lr", "rest_lr"):
+        for name in ("epochs", "minutes", "lr", "rest_lr", "body_lr", "layer_decay", "lora_alpha"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise UserError(f"train.{name}={value:g}: it is more than 0.")
         for name in ("seed", "weight_decay", "clip", "evaluate", "checkpoint"):
@@ -163,6 +173,10 @@ class Gradient:
             raise UserError("train.momentum is for muon and sgd; adamw has train.betas.")
         if self.rest_lr is not None and self.optimizer != "muon":
             raise UserError(f"train.rest_lr is for muon; {self.optimizer} has train.lr alone.")
+        if self.lora_alpha is not None and self.lora is None:
+            raise UserError("train.lora_alpha is of adapters; train.lora=8 has them put on.")
+        if self.lora is not None and self.shard:
+            raise UserError("train.lora is for ranks that hold the whole model; train.shard=true goes without.")
         if self.shard and self.graph == "true":
             raise UserError("train.graph=true is for ranks that hold the whole model; train.shard=true goes without.")
         if self.patience is not None and self.evaluate == 0:
@@ -255,6 +269,14 @@ def _refuse_no_share(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The run that a recipe begins from."""
+
+    path: str                       # its folder, in full
+    sha256: str                     # of the file that has its weights
+
+
+@dataclass(frozen=True)
 class Recipe:
     kind: str
     task: str
@@ -262,6 +284,7 @@ class Recipe:
     model: Any                      # an instance of the kind's Settings
     train: Any                      # an instance of TRAIN[learns_by]
     head: Any = None                # an instance of HEADS[task, learns_by], where there is one
+    base: Base | None = None        # where its first weights come from; None: chance
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

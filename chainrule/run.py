@@ -2,6 +2,7 @@
 
     recipe.json  tokenizer.json  model.safetensors  log.jsonl
 
+With adapters it has adapter.safetensors in the place of model.safetensors: what to add to the run it began from.
 All files are written and synced aside before the first takes its place, and recipe.json, which knows the sha256 of the
 others, takes its place last. So a run is whole, or it is no run, or `load` says which of its files is damaged.
 
@@ -14,7 +15,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
-from chainrule.recipe import Recipe, make_recipe
+from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten
 from chainrule.tasks import build_for, class_for
 from chainrule.text.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ CURE = "Restore it, or train again with --overwrite."
 INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
+ADAPTER = "adapter.safetensors"
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
 CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside")    # what is ours in checkpoints/
 
@@ -71,24 +73,27 @@ def save(
     log: Iterable[Mapping[str, Any]] = (),
     weights: Mapping[str, torch.Tensor] | None = None,
     labels: Sequence[str] = (),
+    adapter: bool = False,
 ) -> None:
     """Write a run. What was at `path` before stays whole unless all of the new run could be written.
 
-    `weights`: the model's state, where the model itself has only a share of it; `labels`: the names of its answers,
-    where they are classes or tags.
+    `weights`: the model's state, where it is not what the model's `state_dict` says; `labels`: the names of its
+    answers, where they are classes or tags; `adapter`: the weights are to be added to those of the recipe's base.
     """
     path, done = Path(path), done or Done(finished=True)
+    mine, other = (ADAPTER, MODEL) if adapter else (MODEL, ADAPTER)
     with ExitStack() as stack:
-        aside = {name: stack.enter_context(write_aside(path / name)) for name in reversed(FILES)}
-        write_tensors(model.state_dict() if weights is None else weights, aside[MODEL])
+        aside = {name: stack.enter_context(write_aside(path / name)) for name in (RECIPE, LOG, TOKENIZER, mine)}
+        write_tensors(model.state_dict() if weights is None else weights, aside[mine])
         tokenizer.save(aside[TOKENIZER])
         aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
         about |= {"labels": list(labels)} if labels else {}
-        about["files"] = {name: _facts(aside[name]) for name in (MODEL, TOKENIZER)}
+        about["files"] = {name: _facts(aside[name]) for name in (mine, TOKENIZER)}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
             sync(file)  # the last moment at which a full disk can speak up, and nothing has been replaced yet
+    (path / other).unlink(missing_ok=True)
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
@@ -99,13 +104,59 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
     recipe = recipe_of(path, about)
     tokenizer = Tokenizer.load(path / TOKENIZER)
     labels = tuple(about.get("labels", ()))
-    model = build_for(recipe, len(tokenizer), labels)
+    model, file = build_for(recipe, len(tokenizer), labels), path / weights_file(about)
     try:
-        model.load_state_dict(load_file(path / MODEL), strict=True)
-    except (RuntimeError, SafetensorError) as error:
+        if file.name == ADAPTER:
+            _merge(model, file, recipe)
+        else:
+            model.load_state_dict(load_file(file), strict=True)
+    except (KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(f"{path / MODEL} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
+        raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
     return Run(path, recipe, tokenizer, model.to(device).eval(), about, labels)
+
+
+def _merge(model: Any, file: Path, recipe: Recipe) -> None:
+    """The weights of the base, and what the adapter adds to them: those that were used while it learned."""
+    from chainrule.models.low_rank import merge
+    from chainrule.models.transfer import take
+
+    assert recipe.base is not None, "adapters were learned upon a run"
+    base = load(find_base(recipe.base, file.parent))
+    take(model, base.model, len(base.tokenizer))
+    merge(model, load_file(file), recipe.train.lora_scale)
+
+
+def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
+    """Writes to `out` the run at `path` that has adapters, as one that is whole by itself."""
+    path, out = Path(path), Path(out)
+    if weights_file(read_about(path)) != ADAPTER:
+        raise UserError(f"{path} has no adapters to merge: it is whole by itself.")
+    made = load(path)
+    if look_before_writing(out, made.recipe, overwrite) is not None:
+        raise UserError(f"{out} holds a run already. {INSTEAD}")
+    about, done = made.about, Done(**made.about["done"])
+    save(out, made.model, made.tokenizer, made.recipe, splits=about["splits"], done=done, log=read_log(path),
+         labels=made.labels)
+    return made
+
+
+def weights_file(about: Mapping[str, Any]) -> str:
+    """The name of the file that has a run's weights."""
+    return ADAPTER if ADAPTER in about.get("files", {}) else MODEL
+
+
+def find_base(base: Base, near: Path) -> Path:
+    """The run that another, at `near`, began from: where it was then, or beside that other."""
+    there, seen = Path(base.path), ""
+    for path in dict.fromkeys((there, near.parent / there.name)):
+        if (path / RECIPE).is_file():
+            about = read_about(path)
+            if about.get("files", {}).get(weights_file(about), {}).get("sha256") == base.sha256:
+                return path
+            seen = f" ({path} has been trained again since)"
+    raise UserError(f"{near} stands on the run {there}, whose weights have the sha256 {base.sha256[:12]}…, and it is "
+                    f"not there{seen}. Put it back, or beside {near}.")
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -128,7 +179,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:
     """Are the files those that were written?"""
-    for name in (MODEL, TOKENIZER):
+    for name in (weights_file(about), TOKENIZER):
         file, wanted = path / name, about.get("files", {}).get(name, {})
         if not file.is_file():
             raise UserError(f"{path} is incomplete: {name} is missing. {CURE}")
@@ -141,8 +192,10 @@ def verify(path: Path, about: Mapping[str, Any]) -> None:
 
 def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
     given = flatten({part: about[part] for part in ("text", "model", "train", "head") if part in about})
+    base = Base(**about["base"]) if "base" in about else None
     try:
-        return make_recipe(about["kind"], class_for(about["kind"], about["task"]), given, task=about["task"])
+        recipe = make_recipe(about["kind"], class_for(about["kind"], about["task"]), given, task=about["task"])
+        return replace(recipe, base=base)
     except UserError as error:
         raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
 
@@ -231,9 +284,9 @@ def same_text(
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """'model.order is 3 there and 5 here', one for each setting that differs; of another kind, only that."""
-    old = flatten({part: there.get(part) for part in here})
+    old = flatten({part: there.get(part) for part in here} | {"base": there.get("base", {})})
     new = flatten(json.loads(json.dumps(here)))  # as recipe.json has it: tuples are lists there
-    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name) and name != "base.path"]
     if "kind" in differing:
         differing = ["kind"]
     return [f"{name} is {old.get(name)} there and {new.get(name)} here" for name in differing]
@@ -249,7 +302,7 @@ def _left_over(file: Path) -> bool:
         return True
     if file.name == CHECKPOINTS and file.is_dir():
         return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())
-    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in FILES)
+    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in (*FILES, ADAPTER))
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:

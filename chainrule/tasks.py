@@ -8,6 +8,7 @@ mask       hidden words, by an encoder (BERT); span: spans cut out of a text, by
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from chainrule.errors import UserError, did_you_mean
 from chainrule.model import Batch
 from chainrule.models import build
 from chainrule.models.spelling import spelled
-from chainrule.recipe import Recipe, make_recipe
+from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.text.example_corpus import Encode, Encoding
 from chainrule.text.examples import Tagged
 from chainrule.text.labels import Names, numbers_of
@@ -50,10 +51,17 @@ def first_task(kind: str) -> str:
     return NOT_LM.get(kind, "lm")
 
 
-def recipe_for(kind: str, settings: Mapping[str, Any] = {}, task: str = "lm") -> Recipe:
-    """A kind's recipe for a task, where dotted settings differ from its defaults."""
+def recipe_for(
+    kind: str, settings: Mapping[str, Any] = {}, task: str = "lm", base: Base | None = None
+) -> Recipe:
+    """A kind's recipe for a task, where dotted settings differ from its defaults; `base`: the run it begins from."""
     refuse_unfit(kind, task)
-    return make_recipe(kind, class_for(kind, task), settings, models.kind(kind).preset, task)
+    recipe = make_recipe(kind, class_for(kind, task), settings, models.kind(kind).preset, task)
+    if base is None and getattr(recipe.train, "lora", None) is not None:
+        raise UserError(f"train.lora={recipe.train.lora} adapts what a run has learned: --from RUN says which.")
+    if recipe.head is None and getattr(recipe.train, "body_lr", None) is not None:
+        raise UserError(f"train.body_lr sets a body apart from its head, and --task {task} has none; it has train.lr.")
+    return replace(recipe, base=base)
 
 
 def refuse_unfit(kind: str, task: str) -> None:

@@ -12,7 +12,7 @@ from chainrule.formats.vectors import looks_like_vectors, read_vectors, write_ve
 from chainrule.models.word2vec import Word2Vec
 from chainrule.progress import say
 from chainrule.recipe import Recipe, make_recipe
-from chainrule.run import load, look_before_writing, save
+from chainrule.run import MODEL, load, look_before_writing, merged, save
 from chainrule.text.tokenizer import Tokenizer
 from chainrule.text.units.words import UNKNOWN, Words
 from chainrule.train.log import Log
@@ -24,6 +24,9 @@ OWN = ("</s>", UNKNOWN)
 
 def export(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
+    if args.to == "merged":
+        merged(args.run, out, args.overwrite)
+        return {"run": args.run, "out": str(out), "bytes": _told(out / MODEL)}
     if out.is_dir():
         raise UserError(f"{out} is a folder; such a model is one file. Name the file.")
     if out.exists() and not args.overwrite:
@@ -33,8 +36,13 @@ def export(args: Namespace) -> dict[str, Any]:
         write_arpa(run.model, run.tokenizer, out)
     else:
         write_vectors(vectors_of(run.model, run.tokenizer), out, args.to)
-    say(f"{out}: {out.stat().st_size:,} bytes")
-    return {"run": args.run, "out": str(out), "bytes": out.stat().st_size}
+    return {"run": args.run, "out": str(out), "bytes": _told(out)}
+
+
+def _told(file: Path) -> int:
+    size = file.stat().st_size
+    say(f"{file}: {size:,} bytes")
+    return size
 
 
 def import_(args: Namespace) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
 from chainrule.tasks import EXAMPLES, class_for, recipe_for
+from chainrule.train.base import recipe_on
 from chainrule.train.pipeline import Made, make_run
 
 NEXT = """Try next:
@@ -46,12 +47,12 @@ def next_for(recipe: Recipe) -> str:
 def recipe_from(args: Namespace) -> Recipe:
     """The file's settings, and over them those of the command line."""
     given = flatten(read_toml(Path(args.recipe))) if args.recipe else {}
-    from_file = {name: str(given.pop(name)) for name in ("kind", "task") if name in given}
-    kind = args.kind or from_file.get("kind", "ngram")
+    from_file = {name: str(given.pop(name)) for name in ("kind", "task", "from") if name in given}
+    kind, base = args.kind or from_file.get("kind"), args.base or from_file.get("from")
     task = args.task or from_file.get("task", "lm")
     minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
     given = over(given, minutes | args.settings)
-    return recipe_for(kind, given, task)
+    return recipe_for(kind or "ngram", given, task) if base is None else recipe_on(base, given, task, kind)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -6,11 +6,13 @@ from torch import Tensor, nn
 
 from chainrule.recipe import Gradient
 from chainrule.train.muon import Muon, maps_of
+from chainrule.train.parts import rates
 from chainrule.train.rules import SGD, AdamW, Rule
 
 MATRIX_MODULES = (nn.Linear, nn.RNNBase, nn.RNNCellBase)
 
 Named = list[tuple[str, nn.Parameter]]
+Weights = list[nn.Parameter]
 
 
 def sort_parameters(model: nn.Module, vocab: int) -> tuple[Named, Named, Named]:
@@ -34,14 +36,12 @@ class Optimizers:
 
     def __init__(self, model: nn.Module, vocab: int, settings: Gradient):
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        hidden, output, rest = ([parameter for _, parameter in some] for some in sort_parameters(model, vocab))
-        decay = _or(settings.weight_decay, 0.0 if settings.optimizer == "sgd" else 0.1)
+        shares, sorts, maps = rates(model, settings), sort_parameters(model, vocab), maps_of(model)
         self.rules: list[Rule] = []
-        if settings.optimizer == "muon" and hidden:
-            self.rules.append(Muon(hidden, settings.lr, _or(settings.momentum, 0.95), decay, maps_of(model)))
-            hidden = []
-        for weights, share in ((hidden + output, decay), (rest, 0.0)):
-            self.rules += [_plain(weights, settings, share)] if weights else []
+        for share in sorted({1.0, *shares.values()}, reverse=True):
+            alike = ([weight for name, weight in some if shares.get(name, 1.0) == share] for some in sorts)
+            hidden, output, rest = alike
+            self.rules += make_rules(hidden, output, rest, settings, share, maps)
 
     def set_rate(self, factor: float) -> None:
         """Each learning rate at `factor` times its highest."""
@@ -79,8 +79,22 @@ class Optimizers:
             }
 
 
-def _plain(weights: list[nn.Parameter], settings: Gradient, decay: float) -> Rule:
-    lr = _or(settings.rest_lr, settings.lr)
+def make_rules(
+    hidden: Weights, output: Weights, rest: Weights, settings: Gradient, share: float, maps: dict[Tensor, list[int]]
+) -> list[Rule]:
+    """Those of weights that learn at `share` of the learning rate."""
+    decay = _or(settings.weight_decay, 0.0 if settings.optimizer == "sgd" else 0.1)
+    rules: list[Rule] = []
+    if settings.optimizer == "muon" and hidden:
+        rules.append(Muon(hidden, share * settings.lr, _or(settings.momentum, 0.95), decay, maps))
+        hidden = []
+    lr = share * _or(settings.rest_lr, settings.lr)
+    for weights, lost in ((hidden + output, decay), (rest, 0.0)):
+        rules += [_plain(weights, lr, settings, lost)] if weights else []
+    return rules
+
+
+def _plain(weights: Weights, lr: float, settings: Gradient, decay: float) -> Rule:
     if settings.optimizer == "sgd":
         return SGD(weights, lr, _or(settings.momentum, 0.0), decay)
     return AdamW(weights, lr, settings.betas, decay)

@@ -12,6 +12,8 @@ import torch
 
 from chainrule import run
 from chainrule.errors import UserError
+from chainrule.models.low_rank import learned, plain_weights
+from chainrule.models.transfer import body_of
 from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
@@ -20,6 +22,8 @@ from chainrule.text.corpus import Corpus, prepare
 from chainrule.text.corrupted_corpus import prepare_corrupted
 from chainrule.text.example_corpus import ExampleCorpus, prepare_examples
 from chainrule.text.tasks import gather_examples
+from chainrule.text.tokenizer import Tokenizer
+from chainrule.train.base import begin_with, refuse_itself, tokenizer_of
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
@@ -63,13 +67,14 @@ def make_run(
     """
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
     recipe = fitted(recipe, texts)
+    refuse_itself(recipe, out)
     with join(device) as ranks:
         if sharded and not ranks.together:
             raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
                             "torchrun --nproc-per-node N -m chainrule train … starts N.")
         with ranks.first_goes_first():
             about = run.look_before_writing(out, recipe, overwrite)
-            corpus = prepare_for(recipe, texts, valid, test)
+            corpus = prepare_for(recipe, texts, valid, test, tokenizer_of(recipe, out))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
             if about is not None and not run.same_text(out, about, splits, overwrite):
                 about = None
@@ -80,7 +85,8 @@ def make_run(
         if done.finished and (result := log.last("result")):
             return Made(out, result, before=True)
         if not done.finished:
-            put_vectors(model, corpus.tokenizer, recipe.model, log)
+            put_vectors(body_of(model), corpus.tokenizer, recipe.model, log)
+            begin_with(model, recipe, len(corpus.tokenizer), out, log)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
@@ -93,22 +99,26 @@ def fitted(recipe: Recipe, texts: Sequence[str]) -> Recipe:
     return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
 
 
-def prepare_for(recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str]) -> Any:
-    """The corpus from which the recipe's task is learned."""
+def prepare_for(
+    recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str], tokenizer: Tokenizer | None = None
+) -> Any:
+    """The corpus from which the recipe's task is learned; `tokenizer`: one that comes from elsewhere."""
     task, text = recipe.task, recipe.text
+    held_out: dict[str, Any] = {"valid": valid, "test": test}
     if task in EXAMPLES:
-        encode = partial(encoding, recipe)
-        return prepare_examples(task, texts, text, valid=valid, test=test, seed=recipe.train.seed, encoding=encode)
+        encode, seed = partial(encoding, recipe), recipe.train.seed
+        return prepare_examples(task, texts, text, **held_out, seed=seed, tokenizer=tokenizer, encoding=encode)
     if task in ("mask", "span"):
         length = recipe.train.length or recipe.model.context
-        return prepare_corrupted(task, texts, text, length, valid=valid, test=test)
-    return prepare(texts, text, valid=valid, test=test)
+        return prepare_corrupted(task, texts, text, length, **held_out, tokenizer=tokenizer)
+    return prepare(texts, text, **held_out, tokenizer=tokenizer)
 
 
 def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
     """Where it learns: on one device, on each of several, or a share of it on each."""
     ranks.begin_alike(model.state_dict().values())
-    return shard(model, ranks.device) if sharded else model.to(ranks.device)
+    with torch.no_grad():    # torch's recurrent networks look at their weights as they move, adapted or not
+        return shard(model, ranks.device) if sharded else model.to(ranks.device)
 
 
 def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
@@ -131,11 +141,15 @@ def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, chec
 
 
 def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Done) -> None:
-    weights = whole_weights(model, checkpoints.ranks.first) if isinstance(checkpoints, ShardCheckpoints) else None
+    out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
+    adapter = getattr(recipe.train, "lora", None) is not None
+    if isinstance(checkpoints, ShardCheckpoints):
+        weights = whole_weights(model, checkpoints.ranks.first)
+    else:
+        weights = learned(model) if adapter else plain_weights(model)
     if checkpoints.ranks.first:
-        out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
-                 labels=getattr(corpus, "labels", ()))
+                 labels=getattr(corpus, "labels", ()), adapter=adapter)
 
 
 def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:

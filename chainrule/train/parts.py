@@ -1,0 +1,68 @@
+"""The parts of a network, bottom to top: embeddings, layers, what is above them, a head. Each has a rate of its own.
+
+    rate of a weight = lr · body_lr · layer_decay ^ (how far it is below the top of the body);  of the head: lr
+
+Parts that are frozen stay as they are. Where there are several stacks of layers, each is counted from its own bottom.
+"""
+
+import re
+from collections.abc import Sequence
+
+from torch import nn
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.models.low_rank import plain_name
+from chainrule.models.transfer import body_of
+from chainrule.recipe import Gradient
+
+LAYER = re.compile(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.")
+READ = re.compile(r"(?:source_)?embedding\.|segments\.|words\.embedding\b|source_words\.")
+"""Names of weights in a numbered layer, and of those before all layers."""
+
+ALL = "all"
+
+
+def rates(model: nn.Module, settings: Gradient) -> dict[str, float]:
+    """By name, the share of the learning rate that a weight has; nothing, where all have the same."""
+    if settings.body_lr is None and settings.layer_decay == 1:
+        return {}
+    begin, share = "" if body_of(model) is model else "body.", settings.body_lr or 1.0
+    names = [name for name, _ in model.named_parameters() if name.startswith(begin)]
+    top = 1 + layers_of(names)
+    return {name: share * settings.layer_decay ** (top - _height(name.removeprefix(begin), top)) for name in names}
+
+
+def layers_of(names: Sequence[str]) -> int:
+    return max((int(found[1]) + 1 for name in names if (found := LAYER.search(name))), default=0)
+
+
+def _height(name: str, top: int) -> int:
+    """0 for embeddings, then the number of the layer from 1, then the top."""
+    if found := LAYER.search(name):
+        return int(found[1]) + 1
+    return 0 if READ.match(plain_name(name)) else top
+
+
+def freeze(body: nn.Module, wanted: Sequence[str]) -> None:
+    """What `train.freeze` names learns no more."""
+    names = [name for name, _ in body.named_parameters()]
+    for word in wanted:
+        for name in _named(word, names):
+            body.get_parameter(name).requires_grad_(False)
+
+
+def _named(word: str, names: Sequence[str]) -> list[str]:
+    if word == ALL:
+        return list(names)
+    if word.isdecimal():
+        layers = layers_of(names)
+        if int(word) > layers:
+            raise UserError(f"train.freeze={word}: the body has {layers} layers.")
+        return [name for name in names if _height(name, layers + 1) <= int(word)]
+    found = [name for name in names if f"{name}.".startswith(f"{word}.")]
+    if not found:
+        parts = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
+        tops = sorted({name.partition(".")[0] for name in names})
+        near = did_you_mean(word, sorted(parts)) or f" It has {', '.join(tops)}."
+        raise UserError(f"train.freeze={word} is not the beginning of the name of any weight of the body.{near}")
+    return found
