@@ -80,6 +80,14 @@ def test_chunks_change_no_token(kind, text, data):
     assert np.concatenate(parts).tolist() == judge(kind).encode(text).ids
 
 
+def test_spaces_that_are_cut_from_what_follows_part_as_they_would_have(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(bpe, "SLICE", 4)
+    monkeypatch.setattr(bpe, "REACH", 4)
+    text = "aaa \u2028<0x41>"
+    assert np.concatenate(list(made("bpe").encode_chunks([text]))).tolist() == judge("bpe").encode(text).ids
+
+
 def split(text):
     """What the split of byte-level BPE gives, before any piece is looked up."""
     return [piece for piece, _ in judge("bpe").pre_tokenizer.pre_tokenize_str(text)]

@@ -116,9 +116,10 @@ class BPE(ByteUnit):
         return last_match(EASY_CUT, text) or self._hard_cut(text)
 
     def _hard_cut(self, text: str) -> int:
-        """Where the last match ends of which all is known."""
+        """Where the last match ends of which all is known. Not behind a space: how spaces part depends on what follows."""
         matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        return max((int(start) for _, (start, _) in matches if start <= len(text) - REACH), default=0)
+        starts = (int(start) for _, (start, _) in matches if start <= len(text) - REACH)
+        return max((start for start in starts if not text[start - 1 : start].isspace()), default=0)
 
 
 class Matches(dict[str, Sequence[int]]):
