@@ -116,7 +116,7 @@ class BPE(ByteUnit):
         return last_match(EASY_CUT, text) or self._hard_cut(text)
 
     def _hard_cut(self, text: str) -> int:
-        """Where the last match ends of which all is known; not behind a space, for what follows says how spaces part."""
+        """Where the last match ends of which all is known; not behind a space: what follows says how spaces part."""
         matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
         starts = (int(start) for _, (start, _) in matches if start <= len(text) - REACH)
         return max((start for start in starts if not text[start - 1 : start].isspace()), default=0)
