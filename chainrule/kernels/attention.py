@@ -92,14 +92,14 @@ def _attend(
         some_keys, some_values = tl.load(keys + where), tl.load(values + where)
         score = tl.where(seen, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
         higher = tl.maximum(best, score)
-        fade, take = tl.exp2(best - higher), tl.where(seen, tl.exp2(score - higher), 0.0)
+        fade, take = tl.exp2(best - higher), tl.exp2(score - higher)    # what is not seen is LOW, and fades in the end
         weight = weight * fade + take
         mixed = mixed * fade[:, None] + take[:, None] * some_values.to(tl.float32)
         best = higher
 
     own = tl.where(split == 0, tl.sum(tl.sum(query * key.to(tl.float32), 1), 0), LOW)    # the new key, once
     highest = tl.maximum(tl.max(best, 0), own)
-    fade, take = tl.exp2(best - highest), tl.where(split == 0, tl.exp2(own - highest), 0.0)
+    fade, take = tl.exp2(best - highest), tl.exp2(own - highest)
     whole = tl.sum(weight * fade, 0) + take
     result = tl.sum(mixed * fade[:, None], 0)[None, :] + take * value.to(tl.float32)
     to = (row * SPLITS + split) * HEADS + head

@@ -1,0 +1,169 @@
+"""Steps of one token by kernels on a GPU: each kernel beside its judge, and samples that are what they were."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from contract import kernels_in_torch as judge
+from torch.testing import assert_close
+
+from chainrule import kernels
+from chainrule.model import join, pick
+from chainrule.models import build, one_token
+from chainrule.models.gpt import GPT, GPTSettings
+from chainrule.models.positions import turns
+from chainrule.train.pipeline import recipe_for
+from chainrule.use import writing
+from chainrule.use.die import Sampling, choose
+from chainrule.use.sample import sample
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(not (torch.cuda.is_available() and kernels.work()), reason="no kernel can be compiled here"),
+]
+VOCAB = 1000
+SMALL = {"layers": 2, "width": 192, "heads": 3, "head_size": 64, "context": 640, "zero": False}
+LAYER = {"norm": "layer", "gains": True, "biases": True}
+CHOICES = [
+    {"positions": "rotary"},
+    {"positions": "rotary", "head_size": 128, "gains": True},
+    {"positions": "learned", "qk_norm": False, "activation": "gelu-tanh", **LAYER},
+    {"positions": "sinusoidal", "keys": 1, "activation": "swiglu", "window": 9, "cap": 3, **LAYER},
+    {"positions": "none", "head_size": 32, "gains": True, "biases": True, "activation": "gelu", "tied": True},
+]
+PRECISIONS = [(torch.float32, 1e-4), (torch.float16, 0.01), (torch.bfloat16, 0.06)]    # and how far they may err
+EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.manual_seed(1)
+
+
+def made(dtype=torch.float32, **choice):
+    torch.manual_seed(1)
+    model = GPT(GPTSettings(**{**SMALL, **choice}), VOCAB).cuda().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    return model.to(dtype)
+
+
+def begun(model, rows):
+    """Texts of many lengths, from 1 to 600 tokens."""
+    lengths = [1 + 599 * row // max(1, rows - 1) for row in range(rows)]
+    texts = [torch.randint(VOCAB, (1, length), device="cuda") for length in lengths]
+    return model.roomy(join([model.step(text, model.start(1))[1] for text in texts]), 8)
+
+
+@EITHER
+@pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+@torch.inference_mode()
+def test_a_step_by_kernels_is_a_step(choice, rows, dtype, error):
+    model = made(dtype, **choice)
+    state = begun(model, rows)
+    beside = pick(state, torch.arange(rows))
+    for _ in range(3):
+        column = torch.randint(VOCAB, (rows, 1), device="cuda")
+        assert one_token.suits(model, column, beside)
+        logits, state = model.step(column, state)
+        quick, beside = one_token.step(model, column, beside)
+        scale = float(logits.float().std())
+        assert float((quick - logits).float().abs().max()) <= 5 * error * max(1.0, scale)
+        assert_close(beside, state, atol=5 * error, rtol=5 * error)
+
+
+@EITHER
+@pytest.mark.parametrize("splits", [1, 4, 8])
+@pytest.mark.parametrize("size", [32, 64, 128])
+@torch.inference_mode()
+def test_attention_looks_at_what_is_there(size, splits, dtype, error):
+    from chainrule.kernels import attention, linear
+
+    heads, groups, room = 4, 2, 700
+    length = torch.tensor([0, 1, 63, 64, 65, 300, 699], device="cuda")
+    caches = torch.randn(2, 7, 3, groups, room, size, device="cuda").to(dtype)
+    for row, place in enumerate(length.tolist()):
+        caches[:, row, :, :, place:] = math.nan                 # what is behind a row must not be read
+    projected = torch.randn(7, (heads + 2 * groups) * size, device="cuda").to(dtype)
+    spin = [part[0, :, 0].contiguous() for part in turns(torch.arange(room, device="cuda")[None], size, 1e4)]
+    beside = caches.clone()
+    found = attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, turns=spin, splits=splits)
+    wanted = judge.attend(projected, beside[0, :, 1], beside[1, :, 1], length, turns=spin).mixed
+    if splits > 1:
+        found = attention.Parts(linear.linear(found, torch.eye(heads * size, dtype=dtype, device="cuda")))
+    assert_close(found.mixed, wanted, atol=error, rtol=error)
+    assert_close(caches, beside, atol=error, rtol=error, equal_nan=True)
+
+
+@EITHER
+@pytest.mark.parametrize(("inputs", "outputs"), [(768, 2304), (3072, 768), (100, 50_257), (16_384, 33)])
+@torch.inference_mode()
+def test_a_map_is_all_that_goes_before_it_and_comes_after(inputs, outputs, dtype, error):
+    from chainrule.kernels import linear, norm
+
+    x, added = torch.randn(5, inputs, device="cuda").to(dtype), torch.randn(5, outputs, device="cuda").to(dtype)
+    weight = (torch.randn(outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
+    how = norm.Norm("layer", 1e-5, *torch.randn(2, inputs, device="cuda").to(dtype))
+    answer = linear.linear(x, weight, weight[:, 0], norm=how, activation="gelu-tanh", added=added)
+    wanted = judge.linear(x, weight, weight[:, 0], norm=how, activation="gelu-tanh", added=added)
+    assert_close(answer, wanted, atol=2 * error, rtol=2 * error)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(3.0, repetition_penalty=1.7)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@torch.inference_mode()
+def test_the_die_falls_where_it_fell(sampling, dtype):
+    logits = (3 * torch.randn(512, 50_257, device="cuda")).to(dtype)
+    uniform = torch.rand(512, dtype=torch.float64, device="cuda")
+    seen = None if sampling.repetition_penalty == 1 else torch.rand(512, 50_257, device="cuda") < 0.3
+    wanted, _ = choose(logits, sampling, uniform, seen)
+    with kernels.wanted(True):
+        token, possible = choose(logits, sampling, uniform, seen)
+    assert (token == wanted).float().mean() > 0.99              # a number may lie on an edge
+    assert possible.all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0), Sampling(0.8, top_k=9)], ids=str)
+@pytest.mark.parametrize("name", ["gpt", "gpt2", "gpt1", "lstm"])
+def test_samples_by_kernels_are_what_they_were(name, sampling, rows, monkeypatch):
+    torch.manual_seed(1)
+    given = {"model.layers": 2, "model.width": 192, "model.heads": 3, "model.context": 128} if "gpt" in name else {}
+    model = build(name, recipe_for(name, given).model, 50).cuda()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    prompts, written, recorded = [np.arange(size % 40) % 50 for size in range(3, 3 + rows)], [], []
+    begin = writing.Graph.__init__
+    monkeypatch.setattr(writing.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])
+    for worth in (10**9, 16):
+        monkeypatch.setattr(kernels, "FIRST", worth)
+        monkeypatch.setattr(kernels, "AGAIN", worth)
+        recorded.clear()
+        written.append(torch.stack(list(sample(model, prompts, 300, sampling, ends=False))))
+        assert recorded                                         # nothing was compiled in the midst of a recording
+    assert torch.equal(written[0][:20], written[1][:20])
+    assert (written[0] == written[1]).float().mean() > 0.8      # a rounding may turn a row off its course
+
+
+def test_a_recorded_turn_of_gpt2_is_few_kernels(monkeypatch):
+    model = build("gpt2", recipe_for("gpt2").model, 50_257).cuda().bfloat16()
+    launched = []
+    turn = writing.Graph.turn
+
+    def watched(graph, uniform):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            column = turn(graph, uniform)
+            torch.cuda.synchronize()
+        launched.append(sum(event.count for event in profile.key_averages()))
+        monkeypatch.setattr(writing.Graph, "turn", turn)
+        return column
+
+    monkeypatch.setattr(writing.Graph, "turn", watched)
+    list(sample(model, [np.arange(8)], 300, ends=False))
+    assert launched[0] < 100                                    # there were 214

@@ -1,0 +1,126 @@
+"""Each kernel beside its judge. Run by test_one_token.py in a process of its own, with Triton's interpreter on a CPU."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from contract import kernels_in_torch as judge
+from test_one_token import CHOICES, both_ways, made
+from torch import Tensor
+from torch.testing import assert_close
+
+from chainrule.kernels import attention, die, norm
+from chainrule.kernels import linear as linears
+from chainrule.models.positions import turns
+from chainrule.use.die import Sampling, choose
+
+PRECISIONS = [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.08)]    # and how far they may err
+EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs one after another."""
+    monkeypatch.setattr(linears, "PROGRAMS", 3)
+    torch.manual_seed(1)
+
+
+def a_norm(kind: str, size: int, dtype: torch.dtype) -> norm.Norm:
+    gains, shift = torch.randn(2, size).to(dtype)
+    return norm.Norm(kind, 1e-5, gains, shift if kind == "layer" else None)
+
+
+@EITHER
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_a_sum_is_normed(kind: str, dtype: torch.dtype, error: float) -> None:
+    x, found = torch.randn(2, 3, 40).to(dtype)
+    how = a_norm(kind, 40, dtype)
+    for given in (found, None):
+        assert_close(norm.add_norm(x, given, how), judge.add_norm(x, given, how), atol=2 * error, rtol=error)
+
+
+@EITHER
+@pytest.mark.parametrize("activation", [None, "relu", "relu2", "gelu", "gelu-tanh", "swiglu"])
+def test_a_map_is_all_that_goes_before_it_and_comes_after(
+    activation: str | None, dtype: torch.dtype, error: float
+) -> None:
+    x, weight, bias = torch.randn(3, 40).to(dtype), torch.randn(26, 40).to(dtype) / 6, torch.randn(26).to(dtype)
+    outputs = 13 if activation == "swiglu" else 26
+    more: dict[str, Any] = {"activation": activation, "added": torch.randn(3, outputs).to(dtype)}
+    for extra in (more, {"activation": activation}, {**more, "norm": a_norm("layer", 40, dtype)}):
+        for shift in (bias, None):
+            answer = linears.linear(x, weight, shift, **extra)
+            assert_close(answer, judge.linear(x, weight, shift, **extra), atol=4 * error, rtol=4 * error)
+
+
+CASES: list[tuple[int, int, int, int | None, int, str | None, bool]] = [
+    (2, 2, 32, None, 1, None, False),
+    (4, 2, 32, 7, 1, "rms", True),
+    (3, 1, 64, None, 4, "layer", True),
+    (2, 2, 32, 5, 2, "rms", False),
+    (1, 1, 128, None, 8, None, True),
+]
+
+
+@EITHER
+@pytest.mark.parametrize(("heads", "groups", "size", "window", "splits", "kind", "rotary"), CASES, ids=str)
+def test_attention_looks_at_what_is_there(
+    heads: int, groups: int, size: int, window: int | None, splits: int, kind: str | None, rotary: bool,
+    dtype: torch.dtype, error: float,
+) -> None:  # fmt: skip
+    room, length = 150, torch.tensor([0, 3, 70, 149])
+    caches = torch.randn(2, 4, 3, groups, room, size).to(dtype)
+    caches[:, :, :, :, 149:] = math.nan                                        # what is behind a row must not be read
+    caches[:, 1, :, :, 3:] = math.nan
+    projected = torch.randn(4, (heads + 2 * groups) * size).to(dtype)
+    how: dict[str, Any] = {"window": window}
+    if kind is not None:
+        how["norms"] = a_norm(kind, size, dtype), a_norm(kind, size, dtype)
+    if rotary:
+        how["turns"] = [part[0, :, 0].contiguous() for part in turns(torch.arange(room)[None], size, 100.0)]
+    beside = caches.clone()
+    found = attention.attend(projected, *_layer(caches), length, splits=splits, **how)
+    wanted = judge.attend(projected, *_layer(beside), length, **how).mixed
+    if splits > 1:
+        found = attention.Parts(linears.linear(found, torch.eye(heads * size, dtype=dtype)))
+    assert_close(found.mixed, wanted, atol=4 * error, rtol=error)
+    assert_close(caches, beside, atol=4 * error, rtol=error, equal_nan=True)
+
+
+def _layer(caches: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of one of several layers, as they lie in a cache."""
+    return caches[0].unbind(1)[1], caches[1].unbind(1)[1]
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("choice", CHOICES[:3], ids=str)
+def test_a_step_by_kernels_is_a_step(choice: dict[str, Any], rows: int) -> None:
+    both_ways(made(**choice), rows, turns=1)
+
+
+@pytest.mark.parametrize(("temperature", "penalty"), [(1.0, 1.0), (0.7, 1.7), (5.0, 1.0), (1e-40, 1.0)])
+def test_the_die_falls_where_it_fell(temperature: float, penalty: float) -> None:
+    logits, uniform = 3 * torch.randn(20, 2500), torch.rand(20, dtype=torch.float64)
+    logits[0, :2400] = -math.inf
+    logits[1], logits[1, 2499] = -math.inf, 0.0
+    logits[2, ::2] = -math.inf
+    uniform[:6] = torch.tensor([0.0, 1 - 2**-53, 1 - 2**-53, 0.0, 1 - 2**-53, 1.0])
+    seen = None if penalty == 1 else torch.rand(20, 2500) < 0.3
+    sampling = Sampling(temperature, repetition_penalty=penalty)
+    token, possible = die.roll(logits, uniform, temperature, seen, penalty)
+    assert token.tolist() == choose(logits, sampling, uniform, seen)[0].tolist()
+    assert possible.all()
+
+
+def test_where_nothing_is_possible_the_die_says_so() -> None:
+    logits = torch.randn(4, 1100)
+    logits[0], logits[1, 3], logits[2, 1050] = -math.inf, math.nan, math.inf
+    token, possible = die.roll(logits, torch.full((4,), 0.5, dtype=torch.float64))
+    assert possible.tolist() == [False, False, False, True]
+    assert ((token >= 0) & (token < 1100)).all()
+
+
+def test_a_number_between_two_shares_belongs_to_the_second() -> None:
+    token, _ = die.roll(torch.zeros(4, 4), torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64))
+    assert token.tolist() == [0, 1, 2, 3]
