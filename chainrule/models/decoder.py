@@ -78,7 +78,8 @@ class Decoder(LanguageModel):
 
     def nats_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`loss` of what (B, T, D) hidden vectors foretell; with `weights` (B, T) targets count for more or less."""
-        return nats_of(hidden, self.matrix, None, batch, self.settings.cap, weights)
+        smoothing = getattr(self.settings, "smoothing", 0.0) if self.training else 0.0
+        return nats_of(hidden, self.matrix, None, batch, self.settings.cap, weights, smoothing)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return capped(linear(hidden, self.matrix), self.settings.cap)

@@ -34,16 +34,19 @@ def nats_of(
     batch: Batch,
     cap: float | None = None,
     weights: Tensor | None = None,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count.
 
-    `weights`: what each target weighs in the sum, in the shape of the targets; None: 1.
+    `weights`: what each target weighs in the sum, in the shape of the targets; None: 1. `smoothing`: gradients are of
+    targets of which this share is spread over all words (Szegedy et al. 2016); the nats are still the targets' own.
     """
     counted = batch.counted
     targets = batch.targets.where(counted, 0).flatten()
     weights = (counted.float() if weights is None else weights * counted).flatten()    # (N,) 0 where none counts
     if torch.is_grad_enabled():
-        nats = Nats.apply(hidden.flatten(0, -2), weight, bias, targets, weights, cap)  # type: ignore[no-untyped-call]
+        inputs = (hidden.flatten(0, -2), weight, bias, targets, weights, cap, smoothing)
+        nats = Nats.apply(*inputs)  # type: ignore[no-untyped-call]
     else:
         nats, _ = _in_chunks(NOTHING, hidden.flatten(0, -2), weight, bias, targets, weights, cap)
     return nats, counted.sum()
@@ -67,7 +70,7 @@ class Nats(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> Any:
         scaled = (None if gradient is None else gradient * upstream.to(gradient) for gradient in ctx.saved_tensors)
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
 def _in_chunks(
@@ -78,6 +81,7 @@ def _in_chunks(
     targets: Tensor,
     weights: Tensor,
     cap: float | None,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum over all chunks, and those of its gradients that are wanted."""
     device = hidden.device.type
@@ -94,7 +98,8 @@ def _in_chunks(
         with autocast(device, enabled=False):
             logits = capped(linear(some, matrix, shift), cap)                              # (C, V)
             logits[:, len(weight) :] = NEVER
-            surprise, error = _errors(logits, targets[here], cap, any(wanted))             # (C,), (C, V)
+            share = smoothing / len(weight)
+            surprise, error = _errors(logits, targets[here], cap, any(wanted), smoothing, share)    # (C,), (C, V)
             nats += weights[here] @ surprise
             if to_hidden is not None:
                 to_hidden[here] = (error @ matrix) * weigh
@@ -106,14 +111,21 @@ def _in_chunks(
 
 
 @by_itself
-def _errors(logits: Tensor, targets: Tensor, cap: float | None, wanted: bool) -> tuple[Tensor, Tensor]:
-    """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth."""
+def _errors(
+    logits: Tensor, targets: Tensor, cap: float | None, wanted: bool, smoothing: float, share: float
+) -> tuple[Tensor, Tensor]:
+    """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth.
+
+    Of the truth `smoothing` is taken from the target, and each word is given a `share` of it.
+    """
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
     nats = -log_probs.gather(-1, targets[:, None])                                         # (C, 1)
     if not wanted:
         return nats[:, 0], logits
     error = log_probs.exp_().to(logits.dtype)
-    error.scatter_(-1, targets[:, None], torch.expm1(-nats).to(logits.dtype))
+    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + smoothing).to(logits.dtype))
+    if smoothing:
+        error -= share
     if cap is not None:
         error *= 1 - (logits.float() / cap).square()        # tanh' = 1 - tanh²
     return nats[:, 0], error

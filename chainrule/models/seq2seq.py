@@ -52,6 +52,7 @@ class Seq2Seq(WordModel):
         above = settings.layers - below
         self.drop_input, self.between, self.drop_output = make_dropouts(settings)
         self.words = Words(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.words.smoothing = settings.smoothing
         self.source_words = self._source_words(size)
         self.encoder = make_reader(settings, settings.cell, size, self.between)
         self.below = self._stack(size, below)

@@ -29,6 +29,7 @@ class Words(nn.Module):
         """`hidden`: numbers in what the network answers with; None: these words are only read."""
         super().__init__()
         self.dropout = dropout            # share of words that read as 0 while learning
+        self.smoothing = 0.0              # share of a target that learning spreads over all words
         self.embedding = nn.Parameter(torch.empty(vocab, size).uniform_(-0.1, 0.1))
         self.project = self.output = self.bias = None
         if hidden is not None:
@@ -49,7 +50,8 @@ class Words(nn.Module):
         return linear(self._projected(hidden), self._matrix, self.bias)
 
     def nats(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return nats_of(self._projected(hidden), self._matrix, self.bias, batch, weights=weights)
+        smoothing = self.smoothing if self.training else 0.0
+        return nats_of(self._projected(hidden), self._matrix, self.bias, batch, weights=weights, smoothing=smoothing)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         """Take word vectors made elsewhere; frozen: learning leaves them as they are."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import cross_entropy, linear
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -59,6 +59,19 @@ def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
     batch = some_batch(padded)
     chunked, plain = (answers(nats, leaves(), biased, batch, cap) for nats in (nats_of, plainly))
     assert_close(chunked, plain)
+
+
+@pytest.mark.parametrize("aligned", [1, 8])
+def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
+    monkeypatch.setitem(output.ALIGNED, "cpu", aligned)
+    batch, inputs = some_batch(True), leaves()
+    total, _ = nats_of(*inputs, batch, smoothing=0.2)
+    plain, _ = plainly(*inputs, batch, None)
+    assert_close(total, plain)
+    targets = batch.targets.where(batch.counted, UNCOUNTED).flatten()
+    logits = linear(inputs[0], inputs[1], inputs[2]).flatten(0, 1)
+    wanted = cross_entropy(logits, targets, ignore_index=UNCOUNTED, reduction="sum", label_smoothing=0.2)
+    assert_close(torch.autograd.grad(total, inputs), torch.autograd.grad(wanted, inputs))
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
