@@ -27,7 +27,8 @@ OFTEN = 4               # readings of the text beyond which a network must be ke
 ROUNDS = 60             # of EM that should fit into the budget; it decides the number of hidden states
 MOST_ROUNDS = 500
 ORDERS = {"bytes": 7, "characters": 7, "bpe": 4, "ready": 4}    # of n-grams; more was no better on 1 MB of prose
-WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
+WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560,
+          3072, 4096, 5120, 6144, 8192)
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def _training(ground: Ground, share: Share) -> Settings:
     often = EIGHT * share.weights > OFTEN * ground.tokens
     return {
         "train.optimizer": "muon", "train.lr": 2e-2 if small else 6e-3, "train.momentum": 0.9 if small else 0.95,
-        "train.tokens": max(1, min(1024 if small else 8192, ground.tokens // 16)),
+        "train.tokens": min(1024, max(64, ground.tokens // 16)) if small else min(8192, max(256, ground.tokens // 16)),
         "train.schedule": "linear", "train.final_lr": 0.0, "train.checkpoint": 30.0,
         "train.evaluate": 0.05 if often else 0.0, "model.dropout": 0.2 if often else 0.0,
     }

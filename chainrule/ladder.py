@@ -82,6 +82,8 @@ def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
     """All kinds, the bottom first. Raises Stopped when asked to; the same call goes on from there."""
     corpora = {kind: corpus_for(kind, asked) for kind in asked.given}
     recipes = choose_all(asked, corpora, out, overwrite)
+    say(f"{', '.join(recipes)} on {' '.join(asked.texts)}: each learns from the same bytes ({asked.device}, "
+        f"{asked.share.spoken} at most), and is measured on the same held-out bytes.")
     for kind, recipe in recipes.items():
         say(f"\n{kind}: {models.kind(kind).idea}")
         say(f"chosen: {' '.join(said(recipe)) or 'nothing; there is nothing to choose'}")

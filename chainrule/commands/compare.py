@@ -15,7 +15,7 @@ from chainrule.errors import UserError, did_you_mean
 from chainrule.fair import LADDER, Compare, Share
 from chainrule.files import write_text
 from chainrule.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
-from chainrule.look.report import report
+from chainrule.look.report import ranking, report
 from chainrule.models import KINDS
 from chainrule.progress import say, short
 from chainrule.recipe import BUDGETS
@@ -85,8 +85,6 @@ def _refuse_budget(kind: str, name: str) -> None:
 
 def run_ladder(asked: Asked, out: Path, overwrite: bool) -> dict[str, Any]:
     """Climb, compare, and write it all down; where it is stopped by hand, the answer says only that."""
-    say(f"{', '.join(asked.given)} on {' '.join(asked.texts)}: each learns from the same bytes ({asked.device}, "
-        f"{asked.share.spoken} at most), and is measured on the same held-out bytes.")
     try:
         rungs = climb(asked, out, overwrite)
     except Stopped:
@@ -169,10 +167,9 @@ def one_line(text: str) -> str:
 
 def verdicts(answer: Mapping[str, Any]) -> list[str]:
     """Whether each kind is really better than the next best."""
-    ranked = list(dict.fromkeys(name for pair in answer["differences"] for name in (pair["better"], pair["worse"])))
     pairs = {(pair["better"], pair["worse"]): pair for pair in answer["differences"]}
     lines = []
-    for better, worse in pairwise(ranked):
+    for better, worse in pairwise(ranking(answer)):
         pair = pairs[better, worse]
         gap = f"{pair['bits_per_byte']:.3f} bits per byte ({_interval(pair['bits_per_byte_interval'])})"
         lines.append(f"{better} is better than {worse} by {gap}" if pair["real"] else

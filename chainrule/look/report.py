@@ -3,6 +3,7 @@
 What the page shows is what `chainrule compare --json` says; here it is only put in the order in which views want it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, St
         View("curves", "curves", "Bits per byte as they learn", _curves(answer, learned, colors),
              "Thin: the text being learned, before it is learned; in later readings it is known already. "
              "Dots: held-out text."),
-        View("surprise", "surprise", "Where they are surprised", _surprise(strips),
+        View("surprise", "surprise", "Where they are surprised", _surprise(answer, strips),
              "Held-out text, each token coloured by the bits it cost a model that had read all before it."),
         View("samples", "samples", "How they write", _samples(answer),
              "Each goes on from the same words of the held-out text, with the same seed."),
@@ -34,21 +35,26 @@ def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, St
 
 
 def _lead(answer: Answer) -> str:
-    numbers = {row["kind"]: row["bits_per_byte"] for row in answer["rows"] if row["bits_per_byte"] is not None}
     each = f"{answer['seconds']:g} seconds" if answer["by"] == "minutes" else f"{answer['flops']:.3g} FLOPs"
     held = f"{answer['held_out']['bytes']:,} held-out bytes"
-    found = f" The best: {min(numbers, key=lambda kind: numbers[kind])}." if numbers else ""
+    found = f" The best: {', '.join(ranking(answer)[:1]) or 'none'}."
     return (f"{len(answer['rows'])} kinds learned from the same {answer['train_bytes']:,} bytes, for {each} at most. "
             f"They were measured on the same {held}.{found}")
 
 
 def _how_to_read(answer: Answer) -> str:
-    words = "Bits per byte: the fewer, the better a kind foretells text that it has not seen. The interval is 95 %, by "
-    words += f"drawing {answer['blocks']} blocks of the held-out text again and again."
+    words = ("Bits per byte: the fewer, the better a kind foretells text that it has not seen. The interval is "
+             f"95\u00a0%, by drawing {answer['blocks']} blocks of the held-out text again and again.")
     if answer["entropy"] is not None:
         words += (f" Nothing can be better than the language itself: {answer['entropy']:.4f} bits per byte, and "
                   f"{answer['text_entropy']:.4f} for this very text; the gap is what a kind needs more than that.")
     return words
+
+
+def ranking(answer: Answer) -> list[str]:
+    """Kinds that have a number, the best first."""
+    numbers = {row["kind"]: row["bits_per_byte"] for row in answer["rows"] if row["bits_per_byte"] is not None}
+    return sorted(numbers, key=lambda kind: numbers[kind])
 
 
 def _ladder(answer: Answer, colors: Mapping[str, int]) -> dict[str, Any]:
@@ -58,8 +64,7 @@ def _ladder(answer: Answer, colors: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _differences(answer: Answer) -> dict[str, Any]:
-    ranked = dict.fromkeys(name for pair in answer["differences"] for name in (pair["better"], pair["worse"]))
-    return {"kinds": list(ranked), "pairs": answer["differences"]}
+    return {"kinds": ranking(answer), "pairs": answer["differences"]}
 
 
 def _curves(answer: Answer, learned: Mapping[str, Points], colors: Mapping[str, int]) -> dict[str, Any]:
@@ -82,13 +87,15 @@ def _end(row: Mapping[str, Any]) -> dict[str, Any]:
             "held_out": True}
 
 
-def _surprise(strips: Mapping[str, Strip]) -> list[dict[str, Any]]:
-    """A model may hold a token for impossible; JSON has no infinity, so that is null."""
-    return [
+def _surprise(answer: Answer, strips: Mapping[str, Strip]) -> dict[str, Any]:
+    """The best two are shown at first. What a model holds for impossible is null: JSON has no infinity."""
+    drawn = [
         {"kind": kind, "begin": strip.begin,
-         "pieces": [[text, round(bits, 4) if bits < float("inf") else None] for text, bits in strip.pieces]}
+         "pieces": [[text, round(bits, 4) if math.isfinite(bits) else None] for text, bits in strip.pieces]}
         for kind, strip in strips.items()
     ]
+    first = ranking(answer)[:2]
+    return {"strips": drawn, "first": (first + first or list(strips))[:2]}
 
 
 def _samples(answer: Answer) -> list[dict[str, str]]:

@@ -111,44 +111,6 @@ def test_any_kind_trains_samples_scores_and_evaluates(chainrule, book, kind, set
     assert scored["bits_per_byte"] == pytest.approx(evaluated["bits_per_byte"], rel=1e-5)
 
 
-# demo
-
-
-def test_the_demo_is_the_ladder_in_one_table(chainrule, book, monkeypatch):
-    from chainrule.commands import demo
-
-    monkeypatch.setattr(demo, "TEXT", str(book))
-    monkeypatch.setitem(demo.LADDER, "hmm", {"model.states": 4, "train.steps": 2})
-    answer = chainrule("demo")
-    assert answer.code == 0
-    table = [line.split()[0] for line in answer.out.splitlines() if line.split()[:1] and line.split()[0] in demo.LADDER]
-    assert table == list(demo.LADDER)
-    assert "chainrule sample runs/demo/ngram" in answer.out
-    rows = chainrule("demo", "--json").json["rows"]
-    bits = {row["kind"]: row["bits_per_byte"] for row in rows}
-    assert bits["uniform"] > bits["unigram"] > bits["bigram"] > bits["ngram"]
-    assert len({row["signature"] for row in rows}) == 1
-    assert f"{bits['ngram']:.3f}" in answer.out
-
-
-def test_a_demo_that_is_stopped_is_no_success(chainrule, book, monkeypatch):
-    from chainrule.commands import demo
-    from chainrule.models.hmm import HMM
-
-    monkeypatch.setattr(demo, "TEXT", str(book))
-    monkeypatch.setitem(demo.LADDER, "hmm", {"model.states": 4, "train.steps": 3})
-    update, rounds = HMM.update, []
-
-    def stop_in_the_second_round(self, statistics):
-        rounds.append(1)
-        if len(rounds) == 2:
-            raise KeyboardInterrupt
-        update(self, statistics)
-
-    monkeypatch.setattr(HMM, "update", stop_in_the_second_round)
-    assert chainrule("demo").code == 130
-
-
 # sample
 
 

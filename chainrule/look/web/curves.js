@@ -11,6 +11,7 @@ import { choices, fixed, html, hue, short, svg } from "chainrule/draw";
 const AXES = { tokens: "tokens", seconds: "seconds", flops: "FLOPs" };
 const DASHES = ["", "9 3", "3 3", "9 3 3 3", "14 4", "5 2"];
 const NARROW = 600;
+const SHOWN = 60;
 
 /** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
 export function render(element, data, state) {
@@ -32,7 +33,7 @@ const along = (curve, point, axis) => (axis === "flops" ? point.tokens * curve.f
 
 /** @param {Data} data @param {Axis} axis @param {HTMLElement} readout @param {number} width @param {number} height */
 function chart(data, axis, readout, width, height) {
-  const margin = { left: 54, right: width < 800 ? 120 : 150, top: 14, bottom: 48 };
+  const margin = width < 800 ? { left: 78, right: 190, top: 18, bottom: 66 } : { left: 58, right: 160, top: 14, bottom: 48 };
   const scale = scales(data, axis, width, height, margin);
   const made = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, tabindex: 0, role: "img",
     "aria-label": `bits per byte against ${AXES[axis]}` });
@@ -50,13 +51,14 @@ function chart(data, axis, readout, width, height) {
  * @param {Data} data @param {Axis} axis @param {number} width @param {number} height
  * @param {{ left: number, right: number, top: number, bottom: number }} margin @returns {Scale} */
 function scales(data, axis, width, height, margin) {
-  const xs = data.curves.flatMap((curve) => [...curve.points, curve.end].map((point) => along(curve, point, axis))).filter((x) => x > 0);
-  const [low, high] = [Math.max(Math.min(...xs), Math.max(...xs) / 1e4), Math.max(...xs)];
   const bits = data.curves.flatMap((curve) => [...curve.points, curve.end].map((point) => point.bits_per_byte ?? NaN)).filter(Number.isFinite);
   const levels = data.levels.map((level) => level.bits_per_byte);
   const ends = data.curves.map((curve) => curve.end.bits_per_byte ?? 0);
   const bottom = Math.min(...bits, ...levels) * 0.96;
   const top = Math.max(...ends, ...levels, bottom * 1.2) * 1.06;
+  const xs = data.curves.flatMap((curve) => [...thinned(curve.points), curve.end]
+    .filter((point) => (point.bits_per_byte ?? Infinity) <= top).map((point) => along(curve, point, axis))).filter((x) => x > 0);
+  const [low, high] = [Math.min(...xs) * 0.9, Math.max(...xs)];
   const [right, floor] = [width - margin.right, height - margin.bottom];
   const span = Math.log(high / low) || 1;
   return {
@@ -75,10 +77,10 @@ function* grid(scale, axis, width, height, margin) {
   }
   for (const value of ticks(scale.low, scale.high)) {
     yield svg("line", { class: "grid", x1: scale.x(value), x2: scale.x(value), y1: margin.top, y2: height - margin.bottom });
-    yield svg("text", { class: "tick", x: scale.x(value), y: height - margin.bottom + 20, "text-anchor": "middle" }, axis === "flops" ? value.toExponential(0) : short(value));
+    yield svg("text", { class: "tick", x: scale.x(value), y: height - margin.bottom + 22, "text-anchor": "middle" }, short(value));
   }
-  yield svg("text", { x: (margin.left + width - margin.right) / 2, y: height - 6, "text-anchor": "middle" }, `${AXES[axis]} of learning (by powers)`);
-  yield svg("text", { transform: `translate(14 ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, "bits per byte");
+  yield svg("text", { x: (margin.left + width - margin.right) / 2, y: height - 8, "text-anchor": "middle" }, `${AXES[axis]} of learning (log scale)`);
+  yield svg("text", { transform: `translate(${margin.left - 42} ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, "bits per byte");
 }
 
 /** 1, 2 or 5 times a power of ten. @param {number} rough */
@@ -89,11 +91,11 @@ function niceStep(rough) {
 
 /** @param {number} low @param {number} high */
 function ticks(low, high) {
-  const steps = high / low < 30 ? [1, 2, 5] : [1];
+  const steps = high / low < 500 ? [1, 2, 5] : [1];
   const found = [];
   for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10)
     for (const step of steps) if (power * step >= low && power * step <= high) found.push(power * step);
-  const every = Math.ceil(found.length / 9);
+  const every = Math.ceil(found.length / 10);
   return found.filter((_, place) => place % every === 0);
 }
 
@@ -109,12 +111,22 @@ function curveLines(curve, place, axis, scale) {
   const looks = curve.points.filter((point) => point.held_out);
   const judged = curve.end.bits_per_byte == null ? looks : [...looks, curve.end];
   return [
-    svg("path", { class: "curve", d: path(curve.points.filter((point) => !point.held_out)), stroke: color,
+    svg("path", { class: "curve", d: path(thinned(curve.points)), stroke: color,
       "stroke-dasharray": DASHES[place % DASHES.length], "clip-path": "url(#inside)" }),
     svg("path", { class: "looks", d: path(judged), stroke: color, "clip-path": "url(#inside)" }),
     ...judged.map((point) => svg("circle", { cx: scale.x(along(curve, point, axis)), cy: scale.y(point.bits_per_byte ?? 0), r: 5, fill: color,
       stroke: "var(--paper)", "stroke-width": 1.5 }, svg("title", {}, `${curve.kind}: ${fixed(point.bits_per_byte)} on held-out text`))),
   ];
+}
+
+/** What was told of the text being learned, in at most SHOWN means of neighbours: batches differ. @param {Point[]} points */
+function thinned(points) {
+  const told = points.filter((point) => !point.held_out);
+  const each = Math.ceil(told.length / SHOWN);
+  const mean = (/** @type {Point[]} */ some, /** @type {"tokens" | "seconds" | "bits_per_byte"} */ name) =>
+    some.reduce((sum, point) => sum + (point[name] ?? 0), 0) / some.length;
+  return Array.from({ length: Math.ceil(told.length / each) }, (_, place) => told.slice(place * each, (place + 1) * each))
+    .map((some) => ({ tokens: mean(some, "tokens"), seconds: mean(some, "seconds"), bits_per_byte: mean(some, "bits_per_byte"), held_out: false }));
 }
 
 /** Names at the right, each beside its line, pushed apart where they would meet.
@@ -124,7 +136,7 @@ function labels(data, scale, width, margin) {
     ...data.curves.filter((curve) => curve.end.bits_per_byte != null).map((curve) => ({ name: curve.kind, bits: curve.end.bits_per_byte ?? 0, color: hue(curve.color) })),
     ...data.levels.map((level) => ({ name: level.name, bits: level.bits_per_byte, color: "var(--ink)" })),
   ].sort((one, other) => other.bits - one.bits);
-  const apart = width < 800 ? 22 : 17;
+  const apart = width < 800 ? 23 : 17;
   let last = margin.top - apart;
   return named.map(({ name, bits, color }) => {
     last = Math.max(last + apart, scale.y(bits) + 4);
@@ -134,7 +146,9 @@ function labels(data, scale, width, margin) {
 
 /** @param {SVGElement} made @param {Data} data @param {Axis} axis @param {Scale} scale @param {HTMLElement} readout @param {number} height @param {{ top: number, bottom: number }} margin */
 function listen(made, data, axis, scale, readout, height, margin) {
-  const stops = [...new Set(data.curves.flatMap((curve) => curve.points.map((point) => along(curve, point, axis))))].filter((x) => x >= scale.low).sort((a, b) => a - b);
+  const drawn = data.curves.map((curve) => ({ ...curve, points: thinned(curve.points) }));
+  const places = drawn.flatMap((curve) => curve.points.map((point) => along(curve, point, axis)));
+  const stops = [...new Set(places)].filter((x) => x >= scale.low).sort((a, b) => a - b);
   const cursor = svg("line", { class: "cursor", y1: margin.top, y2: height - margin.bottom, visibility: "hidden" });
   made.append(cursor);
   let at = stops.length - 1;
@@ -142,8 +156,8 @@ function listen(made, data, axis, scale, readout, height, margin) {
     const value = stops[at];
     for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(scale.x(value)));
     cursor.setAttribute("visibility", "visible");
-    readout.replaceChildren(html("b", {}, `${short(value)} ${AXES[axis]}`), ...data.curves.flatMap((curve) => {
-      const bits = curve.points.filter((point) => !point.held_out && along(curve, point, axis) <= value * 1.0001).at(-1)?.bits_per_byte;
+    readout.replaceChildren(html("b", {}, `${short(value)} ${AXES[axis]}`), ...drawn.flatMap((curve) => {
+      const bits = curve.points.filter((point) => along(curve, point, axis) <= value * 1.0001).at(-1)?.bits_per_byte;
       return bits == null ? [] : [html("span", { style: `color:${hue(curve.color)}` }, `${curve.kind} ${fixed(bits)}  `)];
     }));
   };

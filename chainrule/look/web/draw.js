@@ -32,12 +32,12 @@ export function svg(name, attributes = {}, ...children) {
 /** @param {number | null | undefined} value @param {number} [digits] */
 export const fixed = (value, digits = 3) => (value == null ? "–" : value.toFixed(digits));
 
-/** 1234567 -> 1.23M; small whole numbers as they are. @param {number | null | undefined} value */
+/** 1234567 -> 1.23M. @param {number | null | undefined} value */
 export function short(value) {
   if (value == null) return "–";
-  for (const [scale, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]))
-    if (Math.abs(value) >= scale) return (value / scale).toPrecision(3) + letter;
-  return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+  for (const [scale, letter] of /** @type {[number, string][]} */ ([[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]))
+    if (Math.abs(value) >= scale) return Number((value / scale).toPrecision(3)) + letter;
+  return String(Number(value.toPrecision(3)));
 }
 
 /** The colour of a kind; grey where it has none. @param {number | null | undefined} color */

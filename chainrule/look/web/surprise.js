@@ -9,13 +9,11 @@ const MODES = { side: "side by side", difference: "difference" };
 const HOT = 12;     // bits at which the colour is full
 const APART = 6;    // likewise of a difference
 
-/** @param {Element} element @param {Strip[]} strips @param {import("./state.js").State} state */
-export function render(element, strips, state) {
-  const last = strips.length - 1;
-  const chosen = () => ["one", "other"].map((name, place) => {
-    const kind = state.get(name, strips[Math.max(0, last - place)].kind);
-    return strips.find((strip) => strip.kind === kind) ?? strips[last];
-  });
+/** `first`: the kinds that are shown at first. @param {Element} element
+ * @param {{ strips: Strip[], first: string[] }} data @param {import("./state.js").State} state */
+export function render(element, { strips, first }, state) {
+  const chosen = () => ["one", "other"].map((name, place) =>
+    strips.find((strip) => strip.kind === state.get(name, first[place])) ?? strips[0]);
   const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at a token, or focus the text and use the arrow keys.");
   const place = html("div", { class: "strips" });
   const scale = html("span", { class: "scale" });
