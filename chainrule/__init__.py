@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from chainrule.run import save as save
     from chainrule.text.corpus import prepare as prepare
     from chainrule.text.tokenizer import Tokenizer as Tokenizer
+    from chainrule.train.base import recipe_on as recipe_on
     from chainrule.train.fit import fit as fit
     from chainrule.train.pipeline import make_run as make_run
     from chainrule.train.pipeline import recipe_for as recipe_for
@@ -45,6 +46,7 @@ _WHERE = {
     "run": ("Run", "load", "save"),
     "text.corpus": ("prepare",),
     "text.tokenizer": ("Tokenizer",),
+    "train.base": ("recipe_on",),
     "train.fit": ("fit",),
     "train.pipeline": ("make_run", "recipe_for"),
     "use.evaluate": ("evaluate",),

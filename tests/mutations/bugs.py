@@ -8,6 +8,7 @@ SCORE, DIE, SAMPLE, EVALUATE = (f"tests/test_{name}.py" for name in ("score", "d
 
 DESCENT = "tests/train/test_gradient.py"
 ONE_RANK = "tests/train/test_one_rank.py"
+TUNED, ADAPTED = "tests/train/test_finetune.py", "tests/train/test_finetune_adapters.py"
 KILLED = "tests/train/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 
@@ -495,5 +496,47 @@ BUGS = [
         "        scores.scatter_(1, torch.stack([a, b, c], 1), -torch.inf)\n",
         "",
         ("tests/test_vectors.py::test_with_the_inputs_among_the_answers_fewer_are_right",),
+    ),
+    Bug(
+        "adapters are merged by a product of matrices, which rounds as it likes",
+        "chainrule/models/low_rank.py",
+        "        merged += column[:, None] * row\n    return merged\n",
+        "        pass\n    return merged + scale * up @ down\n",
+        (f"{ADAPTED}::test_the_sum_is_the_same_to_the_last_bit_however_it_is_cut",),
+    ),
+    Bug(
+        "merging forgets how much adapters count",
+        "chainrule/models/low_rank.py",
+        'weight.copy_(low_rank(weight, value, adapter[f"{name}/down"], scale))',
+        'weight.copy_(low_rank(weight, value, adapter[f"{name}/down"], 1.0))',
+        (f"{ADAPTED}::test_a_loaded_run_has_the_very_weights_that_were_used[gpt-lm-book.txt-None]",),
+    ),
+    Bug(
+        "frozen layers are counted from one",
+        "chainrule/train/parts.py",
+        "return [name for name in names if _height(name, layers + 1) <= int(word)]",
+        "return [name for name in names if _height(name, layers + 1) < int(word)]",
+        (f"{TUNED}::test_what_is_frozen_does_not_move_and_the_rest_does[gpt-0]",),
+    ),
+    Bug(
+        "the head learns as slowly as the body",
+        "chainrule/train/optimizers.py",
+        "shares.get(name, 1.0) == share",
+        "min(shares.values(), default=1.0) == share",
+        (f"{TUNED}::test_the_body_learns_at_its_share_of_the_rate_and_the_head_at_all_of_it",),
+    ),
+    Bug(
+        "new tokens come before the others",
+        "chainrule/models/transfer.py",
+        "torch.cat([old, new_rows(old, len(weight) - before)])",
+        "torch.cat([new_rows(old, len(weight) - before), old])",
+        (f"{TUNED}::test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike",),
+    ),
+    Bug(
+        "a run that began elsewhere is taken for the same",
+        "chainrule/run.py",
+        'and name != "base.path"',
+        'and not name.startswith("base.")',
+        (f"{TUNED}::test_a_run_is_taken_for_the_same_only_if_it_began_from_the_same",),
     ),
 ]

@@ -239,7 +239,7 @@ FROZEN = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "wanted", "names"), FROZEN)
+@pytest.mark.parametrize(("kind", "wanted", "names"), FROZEN, ids=[f"{kind}-{wanted}" for kind, wanted, _ in FROZEN])
 def test_what_is_frozen_does_not_move_and_the_rest_does(desk, kind, wanted, names):
     base = run.load(desk / kind).model.state_dict()
     tuned = body(fine_tune(desk, desk / kind, train_freeze=wanted, train_lr=0.05, head_auxiliary=1.0).path)
