@@ -1,11 +1,11 @@
 """Sampling from GPT-2 (124M, random weights, bfloat16) on one GPU, beside transformers' in the same run.
 
-    python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--kernels ours torch] [--compile] [--json]
+    python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--kernels ours overlap torch] [--json]
 
 Both draw from the whole distribution at temperature 1, from a prompt of 8 tokens, and never stop early. Ours is
-`chainrule.use.sample` as `chainrule sample` calls it, with the kernels of chainrule/kernels or with torch's alone; theirs
-`generate`, and at one row also with its static cache, which it compiles. Times include reading the prompt and recording
-graphs; the first call of each warms up and is left out.
+`chainrule.use.sample` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs `generate`,
+and at one row also with its static cache, which it compiles. Times include reading the prompt and recording graphs; the
+first call of each warms up and is left out.
 """
 
 import argparse
@@ -24,17 +24,19 @@ from chainrule.use.sample import sample
 
 VOCAB = 50_257
 PROMPT = 8
+WAYS = {"ours": "chainrule", "overlap": "chainrule, kernels overlap", "torch": "chainrule, torch's kernels"}
 
 
 def ours(compiled: bool, which: str) -> Callable[[int, int], int]:
-    """`which`: kernels of our own, or torch's."""
+    """`which`: kernels of our own, the same while each still awaits the one before it, or torch's."""
     model = build("gpt2", recipe_for("gpt2").model, VOCAB).to("cuda", torch.bfloat16)
     if compiled:
         model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
     prompt = np.arange(1, PROMPT)                          # and the boundary
 
     def write(rows: int, tokens: int) -> int:
-        kernels.FIRST = kernels.AGAIN = 0 if which == "ours" else tokens + 1
+        kernels.FIRST = kernels.AGAIN = tokens + 1 if which == "torch" else 0
+        kernels.OVERLAP = which == "overlap"
         return len(list(sample(model, [prompt] * rows, tokens, ends=False)))
 
     return write
@@ -72,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--kernels", nargs="+", choices=["ours", "torch"], default=["ours"], help="one or both of ours")
+    parser.add_argument("--kernels", nargs="+", choices=WAYS, default=["ours"], help="which of our ways, or several")
     parser.add_argument("--compile", action="store_true", help="our step through torch.compile, which takes a minute")
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--json", action="store_true")
@@ -80,7 +82,7 @@ def main() -> None:
     torch.manual_seed(1)
     sides: dict[str, Callable[[int, int], int]] = {}
     for which in args.kernels:
-        sides["chainrule" if which == "ours" else "chainrule, torch's kernels"] = ours(args.compile, which)
+        sides[WAYS[which]] = ours(args.compile, which)
     if not args.alone:
         sides |= {"transformers": theirs(), "transformers, static cache": theirs("static")}
     figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": args.tokens}

@@ -18,6 +18,8 @@ from torch import Tensor
 FIRST = 256         # turns that repay loading the kernels, which takes half a second
 AGAIN = 32          # turns that repay using them once they are loaded
 OLDEST = (8, 0)     # the compute capability for which they are written
+OVERLAP = False     # does a kernel read its weights while the one before it still works? From HOPPER on
+HOPPER = (9, 0)
 
 _wanted = ContextVar("kernels are wanted", default=False)
 _loaded = False
@@ -56,3 +58,9 @@ def work() -> bool:
 
     _loaded = trial.succeeds()
     return _loaded
+
+
+def overlapping() -> dict[str, bool]:
+    """How to launch kernels that read what never changes, and only then wait for those before them."""
+    yes = OVERLAP and torch.cuda.get_device_capability() >= HOPPER
+    return {"OVERLAP": True, "launch_pdl": True} if yes else {"OVERLAP": False}

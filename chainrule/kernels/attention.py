@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chainrule.kernels import overlapping
 from chainrule.kernels.norm import NONE, Norm, normed
 
 SHAPES = {32: (128, 4), 64: (64, 4), 128: (64, 8)}    # by d: keys of a block, and warps; so a key stays in one warp
@@ -58,8 +59,11 @@ def _attend(
     projected, keys, values, length, cos, sin, q_gains, q_shift, k_gains, k_shift, out, most, total,
     row_stride, head_stride, scale, epsilon, window,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-    NORM: tl.constexpr,
+    NORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group = head // (HEADS // GROUPS)
     place = tl.load(length + row).to(tl.int32)
@@ -136,6 +140,7 @@ def attend(
         projected, keys, values, length, cos, sin, of_query.gains, of_query.shift, of_key.gains, of_key.shift, *parts,
         keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), of_query.epsilon, window or room + 1,
         HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=of_query.kind, num_warps=warps,
+        **overlapping(),
     )  # fmt: skip
     return parts
 

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from chainrule.kernels import overlapping
 from chainrule.kernels.attention import Parts
 from chainrule.kernels.norm import NONE, Norm, normed
 
@@ -57,37 +58,47 @@ def weighed(
     return tl.reshape(sum_of_parts / weight, (1, WIDTH))
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _linear(
     x, most, total, weight, bias, gains, shift, added, out, rows, outputs, epsilon,
     INPUTS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    NORM: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, SIZE: tl.constexpr,
+    NORM: tl.constexpr, ACTIVATION: tl.constexpr, SPLITS: tl.constexpr, SIZE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     output = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.arange(0, WIDTH)[None, :]
     there, here = output < outputs, column < INPUTS
     matrix = tl.load(weight + output[:, None] * INPUTS + column, mask=there[:, None] & here, other=0.0)
+    if bias is not None:
+        add = tl.load(bias + output, mask=there, other=0.0)
     if ACTIVATION == "swiglu":      # gates lie above values
         values = tl.load(weight + (outputs + output[:, None]) * INPUTS + column, mask=there[:, None] & here, other=0.0)
+        if bias is not None:
+            add_to_value = tl.load(bias + outputs + output, mask=there, other=0.0)
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
     for row in range(rows):
         if SPLITS > 1:
             given = weighed(x, most, total, row, SPLITS, INPUTS // SIZE, SIZE, WIDTH)
         else:
             given = tl.load(x + row * INPUTS + column, mask=here, other=0.0).to(tl.float32)
+        if added is not None:
+            before = tl.load(added + row * outputs + output, mask=there, other=0.0)
         if NORM is not None:
             given = normed(given, gains, shift, column, here, INPUTS, epsilon, NORM)
         made = tl.sum(matrix.to(tl.float32) * given, 1)
         if bias is not None:
-            made += tl.load(bias + output, mask=there, other=0.0).to(tl.float32)
+            made += add.to(tl.float32)
         if ACTIVATION == "swiglu":
             value = tl.sum(values.to(tl.float32) * given, 1)
             if bias is not None:
-                value += tl.load(bias + outputs + output, mask=there, other=0.0).to(tl.float32)
+                value += add_to_value.to(tl.float32)
             made = activated(made, "silu") * value
         else:
             made = activated(made, ACTIVATION)
         if added is not None:
-            made += tl.load(added + row * outputs + output, mask=there, other=0.0).to(tl.float32)
+            made += before.to(tl.float32)
         tl.store(out + row * outputs + output, made, mask=there)
 
 
@@ -110,6 +121,7 @@ def linear(
         *parts, weight, bias, norm.gains, norm.shift, added, out, rows, outputs, norm.epsilon,
         INPUTS=inputs, WIDTH=width, BLOCK=block, NORM=norm.kind, ACTIVATION=activation,
         SPLITS=parts.splits, SIZE=parts.mixed.shape[-1], num_warps=4 if width <= TILE else 8,
+        **overlapping(),
     )  # fmt: skip
     return out
 

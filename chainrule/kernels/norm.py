@@ -27,13 +27,17 @@ NONE = Norm(None, 0.0, None, None)
 @triton.jit
 def normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
     """(…, N) float32, of which `size` are `here` and the rest 0; gains and shift, of which each has its column."""
+    if gains is not None:
+        gain = tl.load(gains + column, mask=here, other=0.0)    # they come while threads agree on the rest
+    if shift is not None:
+        move = tl.load(shift + column, mask=here, other=0.0)
     if KIND == "layer":
         x = tl.where(here, x - (tl.sum(x, 1) / size)[:, None], 0.0)
     x = x * tl.rsqrt(tl.sum(x * x, 1) / size + epsilon)[:, None]
     if gains is not None:
-        x *= tl.load(gains + column, mask=here, other=0.0).to(tl.float32)
+        x *= gain.to(tl.float32)
     if shift is not None:
-        x += tl.load(shift + column, mask=here, other=0.0).to(tl.float32)
+        x += move.to(tl.float32)
     return x
 
 

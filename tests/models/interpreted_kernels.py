@@ -1,4 +1,4 @@
-"""Each kernel beside its judge. Run by test_one_token.py in a process of its own, with Triton's interpreter on a CPU."""
+"""Each kernel beside its judge. Run by test_one_token.py in a process of its own, with Triton's interpreter."""
 
 import math
 from typing import Any
