@@ -1,0 +1,49 @@
+"""Room for turns: as much as pays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contract.toy import Attentive, ToySettings
+
+from chainrule import kernels
+from chainrule.use.die import Sampling
+from chainrule.use.writing import ROOM, Writing
+
+
+def writing(rows: int) -> Writing:
+    model = Attentive(ToySettings(width=16, context=12), 50)
+    with torch.no_grad():
+        return Writing(model, [np.array([1, 2, 3])] * rows, Sampling(), ends=False)
+
+
+@pytest.mark.parametrize(("rows", "room"), [(1, 512), (64, 512), (128, 256), (256, 128), (5000, 128)])
+def test_many_rows_have_little_room_where_all_of_it_is_read(rows: int, room: int) -> None:
+    assert writing(rows)._room() == room
+
+
+def test_where_only_what_is_there_is_read_memory_says_how_much_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, many = writing(1), writing(8)
+    one.quick = many.quick = True
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 31))
+    assert one._room() > 10_000
+    assert many._room() == pytest.approx(one._room() / 8, rel=0.01)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 1 << 31))
+    assert one._room() == ROOM[0]
+
+
+def test_kernels_are_asked_about_turns_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def repay(turns: int) -> bool:
+        asked.append(turns)
+        return False
+
+    monkeypatch.setattr(kernels, "repay", repay)
+    here: Any = writing(2)
+    assert here._turns_without_another_shape(100) == 0         # not on a CPU
+    here.recordable, here.first = True, None
+    assert here._turns_without_another_shape(100) == 12 - 4    # the context, less what is held
+    assert here._turns_without_another_shape(3) == 3
+    assert asked == [8, 3]
