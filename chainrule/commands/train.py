@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from chainrule.dial import turned
 from chainrule.errors import UserError, did_you_mean
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
@@ -29,6 +30,8 @@ NEXT_OF_VECTORS = """Try next:
 def train(args: Namespace) -> dict[str, Any]:
     recipe = recipe_from(args)
     refuse_settings(args.text, recipe)
+    if args.minutes is not None and recipe.base is None:
+        recipe = turned(recipe, given_by(args)[0], args.text, args.valid, args.minutes, args.device)
     out = Path(args.out or f"runs/{recipe.kind}-{text_name(args.text[0])}")
     made = make_run(
         args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
@@ -46,13 +49,18 @@ def next_for(recipe: Recipe) -> str:
 
 def recipe_from(args: Namespace) -> Recipe:
     """The file's settings, and over them those of the command line."""
-    given = flatten(read_toml(Path(args.recipe))) if args.recipe else {}
-    from_file = {name: str(given.pop(name)) for name in ("kind", "task", "from") if name in given}
+    given, from_file = given_by(args)
     kind, base = args.kind or from_file.get("kind"), args.base or from_file.get("from")
     task = args.task or from_file.get("task", "lm")
-    minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
-    given = over(given, minutes | args.settings)
     return recipe_for(kind or "ngram", given, task) if base is None else recipe_on(base, given, task, kind)
+
+
+def given_by(args: Namespace) -> tuple[dict[str, Any], dict[str, str]]:
+    """Dotted settings, and what the file says beside them."""
+    given = flatten(read_toml(Path(args.recipe))) if args.recipe else {}
+    from_file: dict[str, str] = {name: str(given.pop(name)) for name in ("kind", "task", "from") if name in given}
+    minutes = {} if args.minutes is None else {"train.minutes": args.minutes}
+    return over(given, minutes | args.settings), from_file
 
 
 def read_toml(path: Path) -> dict[str, Any]:

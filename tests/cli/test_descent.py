@@ -1,5 +1,11 @@
 """Networks from the command line: a text in, a model out."""
 
+import pytest
+
+from chainrule.dial import turned
+from chainrule.run import load
+from chainrule.tasks import recipe_for
+
 
 def test_a_network_is_trained_from_the_command_line(chainrule, book):
     words = ["train", book, "--kind", "lstm", "text.tokenizer=characters", "model.hidden=16", "train.lr=0.03"]
@@ -15,6 +21,29 @@ def test_minutes_are_a_budget(chainrule, book, complaint):
     assert chainrule(*words, "--kind", "lstm", "model.hidden=8", "--out", "runs/lstm").code == 0
     assert "unknown setting train.minutes" in complaint(*words, "--kind", "ngram")
     assert "training has one end" in complaint(*words, "--kind", "gru", "train.steps=5")
+
+
+@pytest.mark.parametrize("kind", ["gpt", "gru", "feedforward"])
+def test_minutes_choose_what_was_left_open(chainrule, book, kind):
+    words = ["train", book, "text.tokenizer=characters", "--kind", kind]
+    answer = chainrule(*words, "--minutes", "0.004", "train.lr=0.001", "--out", "runs/short")
+    assert answer.code == 0, answer.err
+    assert "for 0.004 minutes: " in answer.err
+    chosen = load("runs/short").recipe
+    assert chosen.train.lr == 0.001
+    assert chosen.train.minutes == 0.004
+    sizes = ("width", "hidden")
+    short = max(getattr(chosen.model, size, 0) or 0 for size in sizes)
+    long = turned(recipe_for(kind, {"text.tokenizer": "characters"}), {}, [str(book)], (), 600, "cpu").model
+    assert short < max(getattr(long, size, 0) or 0 for size in sizes)
+
+
+def test_a_size_that_was_asked_for_stays(chainrule, book):
+    words = ["train", book, "text.tokenizer=characters", "--kind", "gpt", "model.layers=1", "model.width=8",
+             "model.heads=1", "model.context=16"]
+    answer = chainrule(*words, "--minutes", "0.004", "--out", "runs/own")
+    assert "minutes: " not in answer.err
+    assert load("runs/own").recipe.model.width == 8
 
 
 def test_minutes_take_the_place_of_the_budget_of_a_recipe(chainrule, book, tmp_path):
