@@ -5,11 +5,12 @@
 
 Attention reads what each row has and not the room behind it, and writes the new keys and values into their places.
 
-Shapes: B rows, D width, V vocabulary, C room, d numbers in a head.
+Shapes: B rows, D width, V vocabulary, d numbers in a head.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,8 @@ FEW = 8              # rows up to which a product costs the reading of its matri
 PROGRAMS = 132       # of attention, which a large GPU runs side by side
 MOST_SPLITS = 8      # programs that share a head
 ALIGNED = 64         # words; products of other numbers of them are slow
-SIZES = (32, 64, 128)                                  # numbers in a head
+SIZES = (32, 64, 128)    # numbers in a head
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 16_384      # inputs of a linear map, of which a program holds a row
 LARGEST = 1 << 31    # numbers in a matrix, which kernels count in 32 bits
 KNOWN = {
@@ -49,13 +51,14 @@ def suits(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     narrow &= decoder.matrix.numel() < LARGEST
     plain = all(type(module) in KNOWN for part in decoder.children() for module in part.modules())
     quiet = not any(isinstance(module, Tap) and module.watched for module in decoder.modules())
-    alike = {keys.dtype} == {parameter.dtype for parameter in decoder.parameters()}
+    alike = keys.dtype in DTYPES and {keys.dtype} == {parameter.dtype for parameter in decoder.parameters()}
     ready = tokens.shape[1] == 1 and cache.room(state) > 0 and keys.is_contiguous() and not decoder.training
     return told and narrow and plain and quiet and alike and ready
 
 
 def step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-    """(B, 1) -> (B, 1, V). There is room for the tokens."""
+    """(B, 1) -> (B, 1, V)"""
+    state = cache.with_room(state, 1, decoder.context)
     x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
     logits = (_few if len(x) <= FEW else _many)(decoder, x, state)
     state["length"].add_(1)                                     # the state is spent, so it is written over
@@ -108,7 +111,7 @@ def _blocks(decoder: "Decoder", state: Cache, splits: int = 1) -> Iterator[tuple
     blocks: Iterable[Any] = decoder.stack.blocks
     how: dict[str, Any] = {"window": settings.window, "splits": splits}
     if settings.positions == "rotary":
-        how["turns"] = _turns(cache.room(state), settings.head_size, settings.wavelength, state["keys"].device)
+        how["turns"] = _turns(settings.context, settings.head_size, settings.wavelength, state["keys"].device)
     for block, layer in zip(blocks, cache.layers(state, state["length"])):
         if settings.qk_norm:
             how["norms"] = [_norm(module) for module in block.attention.norms]
@@ -123,10 +126,10 @@ def _splits(rows: int, heads: int) -> int:
     return splits
 
 
-@lru_cache(maxsize=8)
-def _turns(room: int, size: int, longest: float, device: torch.device) -> positions.Turns:
-    """(C, d) each: made once, so that no step need make them."""
-    cos, sin = positions.turns(torch.arange(room, device=device)[None], size, longest)
+@functools.cache    # a graph may hold them as long as it likes
+def _turns(context: int, size: int, longest: float, device: torch.device) -> positions.Turns:
+    """(context, d) each: made once, so that no step need make them."""
+    cos, sin = positions.turns(torch.arange(context, device=device)[None], size, longest)
     return cos[0, :, 0].contiguous(), sin[0, :, 0].contiguous()
 
 

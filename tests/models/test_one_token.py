@@ -1,12 +1,13 @@
 """A step of one token by kernels: the same answer as any other step, and taken only where there are kernels for it."""
 
+import math
 import os
 import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from torch.nn.functional import linear
 from torch.testing import assert_close
 
 from chainrule import kernels
+from chainrule.errors import UserError
 from chainrule.model import join, pick, watch
 from chainrule.models import one_token
 from chainrule.models.cache import Cache
 from chainrule.models.gpt import GPT, GPTSettings
+from chainrule.use.die import Sampling, choose
 
 VOCAB = 70
 SMALL: dict[str, Any] = {"layers": 2, "width": 48, "heads": 2, "head_size": 32, "context": 80, "zero": False}
@@ -74,6 +77,18 @@ def triton_version() -> tuple[int, ...]:
     return tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else ()
 
 
+def test_a_full_cache_is_given_room_and_a_full_context_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    model = made(context=66)
+    with torch.no_grad():
+        _, state = model.step(torch.zeros(1, 64, dtype=torch.long), model.start(1))
+        for room in (66, 66):
+            _, state = one_token.step(model, torch.zeros(1, 1, dtype=torch.long), state)
+            assert state["keys"].shape[3] == room
+        with pytest.raises(UserError, match=r"67 tokens is longer than model\.context=66"):
+            one_token.step(model, torch.zeros(1, 1, dtype=torch.long), state)
+
+
 @pytest.mark.skipif(not triton_version(), reason="Triton is not installed; it comes with torch for CUDA")
 @pytest.mark.skipif(() < triton_version() < (3, 7), reason="its interpreter cannot read NumPy 2.4's numbers")
 def test_kernels_say_in_tritons_interpreter_what_torch_says() -> None:
@@ -97,6 +112,7 @@ def test_kernels_are_for_the_models_they_were_written_for() -> None:
     assert not suits(made(positions="relative"))
     assert not suits(made(norm_first=False))
     assert not suits(made(head_size=24))
+    assert not suits(made().double())                                         # kernels reckon in float32
     model = made()
     with watch(model, "stack.blocks.1.feed_forward.neurons"):
         assert not suits(model)
@@ -199,3 +215,25 @@ def test_without_what_they_need_there_are_no_kernels(lack: str, on_a_gpu: pytest
     else:
         on_a_gpu.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert not kernels.repay(10_000)
+
+
+def test_kernels_overlap_where_the_gpu_can(on_a_gpu: pytest.MonkeyPatch) -> None:
+    assert kernels.overlapping() == {"OVERLAP": False}
+    on_a_gpu.setattr(kernels, "OVERLAP", True)
+    assert kernels.overlapping() == {"OVERLAP": True, "launch_pdl": True}
+    on_a_gpu.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    assert kernels.overlapping() == {"OVERLAP": False}
+
+
+def test_a_die_without_cuts_is_rolled_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, rolled = ModuleType("chainrule.kernels.die"), []
+    module.roll = lambda *given: rolled.append(given) or given    # type: ignore[attr-defined, func-returns-value]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(kernels, "die", module, raising=False)
+    monkeypatch.setattr(kernels, "fit", lambda tensor: True)
+    logits, uniform, seen = torch.zeros(2, 5), torch.full((2,), 0.5), torch.zeros(2, 5, dtype=torch.bool)
+    for other in (Sampling(0), Sampling(math.inf), Sampling(top_k=2), Sampling(top_p=0.5), Sampling(min_p=0.1)):
+        choose(logits, other, uniform)
+    assert not rolled
+    choose(logits, Sampling(0.7, repetition_penalty=1.5), uniform, seen)
+    assert rolled == [(logits, uniform, 0.7, seen, 1.5)]
