@@ -15,7 +15,8 @@ from chainrule.models.low_rank import LowRank, NewRows, put_on
 from chainrule.models.transfer import body_of, take
 from chainrule.recipe import Gradient
 from chainrule.tasks import build_for
-from chainrule.train.base import recipe_on
+from chainrule.train.base import begin_with, recipe_on
+from chainrule.train.log import Log
 from chainrule.train.parts import rates
 from chainrule.train.pipeline import make_run, recipe_for
 from chainrule.train.step import Step
@@ -253,6 +254,13 @@ def test_new_tokens_learn_where_the_others_stay(desk, gpt):
             ["embedding.words.weight"] for steps in (1, 8)]
     assert torch.equal(rows[0][:-2], rows[1][:-2])
     assert not torch.equal(rows[0][-1], rows[1][-1])       # <|extract|> ends every text
+
+
+def test_new_rows_of_shards_cannot_learn_alone(desk, gpt):
+    recipe = recipe_on(gpt, {"train.freeze": "embedding", "train.shard": True}, "classify")
+    vocab = len(run.load(gpt).tokenizer) + 2
+    with pytest.raises(UserError, match=r"shares embedding\.words\.weight out whole, so its 2 new rows cannot learn"):
+        begin_with(build_for(recipe, vocab, ("sea", "wood")), recipe, vocab, desk / "shards", Log())
 
 
 def test_how_much_learns_is_said(desk, gpt, capsys):
