@@ -19,11 +19,11 @@ from chainrule.tasks import recipe_for
 LADDER = ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "rnn", "gru", "lstm", "gpt")
 """Kinds that foretell a text from nothing but what came before it."""
 
-SPEED = {"cpu": 2e10, "cuda": 2e13}
+SPEED = {"cpu": 5e10, "cuda": 2e13}
 """FLOPs a second that small networks come to while they learn: to choose sizes by, never to measure by."""
 
 EIGHT = 8               # tokens that a weight should see; more is a waste in so short a time
-OFTEN = 4               # readings of the text beyond which a network must be kept from learning it by heart
+OFTEN = 4               # readings of the text beyond which a network is learning it by heart
 ROUNDS = 60             # of EM that should fit into the budget; it decides the number of hidden states
 MOST_ROUNDS = 500
 ORDERS = {"bytes": 7, "characters": 7, "bpe": 4, "ready": 4}    # of n-grams; more was no better on 1 MB of prose
@@ -132,14 +132,15 @@ def _network(kind: str, ground: Ground, share: Share, given: Settings) -> Settin
 
 
 def _training(ground: Ground, share: Share) -> Settings:
-    """How networks learn: alike. Where the text is read often, looks at held-out text find the best weights."""
+    """How networks learn: alike. What is read again is dropped from; read often, looks find the best weights."""
     small = share.weights < 1e6
-    often = EIGHT * share.weights > OFTEN * ground.tokens
+    readings = EIGHT * share.weights / ground.tokens
     return {
         "train.optimizer": "muon", "train.lr": 2e-2 if small else 6e-3, "train.momentum": 0.9 if small else 0.95,
         "train.tokens": min(1024, max(64, ground.tokens // 16)) if small else min(8192, max(256, ground.tokens // 16)),
         "train.schedule": "linear", "train.final_lr": 0.0, "train.checkpoint": 30.0,
-        "train.evaluate": 0.05 if often else 0.0, "model.dropout": 0.2 if often else 0.0,
+        "train.evaluate": 0.05 if readings > OFTEN else 0.0,
+        "model.dropout": 0.2 if readings > OFTEN else 0.1 if readings > 1 else 0.0,
     }
 
 

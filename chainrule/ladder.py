@@ -36,7 +36,7 @@ from chainrule.use.sample import generate
 
 COMPARISON = "comparison.json"
 UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and with like units perplexities compare too
-PROBE = 1 << 16          # tokens by which a round of EM is timed
+PROBE = 1 << 20          # tokens by which a round of EM is timed
 SAMPLE = 200             # tokens
 
 
@@ -165,7 +165,7 @@ def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
     model = build_for(recipe, len(corpus.tokenizer), ()).to(asked.device)
     model.forget(torch.Generator().manual_seed(recipe.train.seed))
     batch = next(iter(batches(model, tokens, train))).to(asked.device)
-    seconds = min(_seconds(model, batch) for _ in range(3))
+    seconds = min(_seconds(model, batch) for _ in range(2))
     each = seconds * (len(tokens) - 1) / int(batch.counted.sum())
     return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.share.seconds, each)))
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
+from chainrule.fair import Compare
 from chainrule.recipe import HEADS, TEXT, TRAIN, Text
 from chainrule.settings import default, meanings
 from chainrule.tasks import first_task, recipe_for
@@ -37,6 +38,7 @@ def parts_of_all() -> dict[str, list[Row]]:
     parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
     parts |= {f"text, of --task {task}": of_class(text, "text") for task, text in TEXT.items()}
     parts |= {f"head, of --task {task} by {how}": of_class(head, "head") for (task, how), head in HEADS.items()}
+    parts["compare, of chainrule compare"] = of_class(Compare, "compare")
     owners: dict[type, list[str]] = {}
     for name in models.KINDS:
         owners.setdefault(models.model_class(name).Settings, []).append(name)

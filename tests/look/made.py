@@ -42,13 +42,14 @@ ANSWER = {
 }
 
 
-def points(ends_at, tokens=5000, count=40):
+def points(end, tokens=5000, count=40):
     """A curve that falls, and one look at held-out text half-way."""
+    shares = [(place + 1) / count for place in range(count)]
     steps = [
-        {"tokens": round(tokens * share), "seconds": 2.5 * share, "bits_per_byte": ends_at + 0.2 / share, "held_out": False}
-        for share in ((place + 1) / count for place in range(count))
+        {"tokens": round(tokens * part), "seconds": 2.5 * part, "bits_per_byte": end + 0.2 / part, "held_out": False}
+        for part in shares
     ]
-    return [*steps[:20], {**steps[19], "bits_per_byte": ends_at + 0.5, "held_out": True}, *steps[20:]]
+    return [*steps[:20], {**steps[19], "bits_per_byte": end + 0.5, "held_out": True}, *steps[20:]]
 
 
 POINTS = {"unigram": [], "ngram": [], "lstm": points(2.2), "gpt": points(2.0)}
