@@ -25,7 +25,8 @@ def once(args: argparse.Namespace) -> dict[str, Any]:
     text = Path(os.environ["CHAINRULE_DATA"]) / "tinyshakespeare" / "input.txt"
     with tempfile.TemporaryDirectory() as folder:
         run, environment = Path(folder) / "run", os.environ | {"CHAINRULE_CACHE": str(Path(folder) / "cache")}
-        words = ["train", str(text), "--recipe", args.recipe, "--device", args.device, "--out", str(run), *args.settings]
+        words = ["train", str(text), "--recipe", args.recipe, "--device", args.device, "--out", str(run)]
+        words += args.settings
         began = time.time()
         subprocess.run([sys.executable, "-m", "chainrule", *words], check=True, capture_output=True, env=environment)
         whole = time.time() - began

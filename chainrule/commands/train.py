@@ -22,6 +22,8 @@ NEXT = """Try next:
 NEXT_OF_TASK = """Try next:
   chainrule predict {run} TEXT
   chainrule eval {run} EXAMPLES"""
+NEXT_OF_PRETRAINING = """Try next:
+  chainrule train EXAMPLES --task {task} --from {run}"""
 NEXT_OF_VECTORS = """Try next:
   chainrule eval {run} QUESTIONS
   chainrule export {run} vectors.txt --to word2vec"""
@@ -44,6 +46,8 @@ def train(args: Namespace) -> dict[str, Any]:
 def next_for(recipe: Recipe) -> str:
     if recipe.task in EXAMPLES:
         return NEXT_OF_TASK
+    if recipe.task != "lm":
+        return NEXT_OF_PRETRAINING.replace("{task}", "classify" if recipe.task == "mask" else "translate")
     return NEXT_OF_VECTORS if class_for(recipe.kind, recipe.task).learns_by == "pairs" else NEXT
 
 

@@ -17,6 +17,7 @@ class CorruptedCorpus(Corpus):
     task: str = "mask"
     sentinels: int = 0              # tokens that stand for spans
     ordinary: int = 0               # tokens of the text itself, the boundary included
+    length: int = 0                 # tokens in a row
 
     def corrupted(self, order: Windows | Streams, seed: int) -> Masked | Spans:
         """The rows of an order, each made incomplete."""
@@ -47,4 +48,5 @@ def prepare_corrupted(
     names = (MASK,) if task == "mask" else sentinel_names(sentinels)
     known = [name for name in names if corpus.tokenizer.id(name) is not None]
     grown = corpus.tokenizer.with_special([name for name in names if name not in known])
-    return CorruptedCorpus(corpus.splits, grown, corpus.notes, task, sentinels, len(corpus.tokenizer) - len(known))
+    ordinary = len(corpus.tokenizer) - len(known)
+    return CorruptedCorpus(corpus.splits, grown, corpus.notes, task, sentinels, ordinary, length)

@@ -6,6 +6,7 @@ those that `Windows` or `Streams` would give: a pure function of the seed and th
 Shapes: B rows, T tokens.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,9 @@ def feed_of(
     split: Any = corpus.splits["train"]
     if isinstance(corpus, ExampleCorpus):
         return _feed_of_examples(split, settings, device, ranks)
-    feed = make_feed(split, settings, context, device, ranks)
     if not isinstance(corpus, CorruptedCorpus):
-        return feed
+        return make_feed(split, settings, context, device, ranks)
+    feed = make_feed(split, replace(settings, length=corpus.length), context, device, ranks)
     order, length = feed.order, feed.order.length
     targets = order.rows * (max(1, round(0.15 * length)) if corpus.task == "mask" else sum(span_count(length)) + 1)
     return BatchFeed(corpus.corrupted(order, settings.seed), device, order.rows, length, targets, ranks)

@@ -109,7 +109,7 @@ def prepare_for(
         encode, seed = partial(encoding, recipe), recipe.train.seed
         return prepare_examples(task, texts, text, **held_out, seed=seed, tokenizer=tokenizer, encoding=encode)
     if task in ("mask", "span"):
-        length = recipe.train.length or recipe.model.context
+        length = recipe.train.length or recipe.model.context - (task == "span")    # a source also ends with a boundary
         return prepare_corrupted(task, texts, text, length, **held_out, tokenizer=tokenizer)
     return prepare(texts, text, **held_out, tokenizer=tokenizer)
 

@@ -32,7 +32,7 @@ from chainrule.use.reading import at_rest
 from chainrule.use.score import stream_pieces, stride_of
 
 EXPONENT = 700.0    # above this a perplexity is more than a float can hold
-LENGTH, ROWS = 512, 1 << 13    # tokens in a row of a text to be restored, for models without a context; and in a step
+ROWS = 1 << 13      # tokens of a text to be restored that are read at once
 
 
 @dataclass
@@ -77,7 +77,7 @@ def _of_answers(
 def nats_restored(model: Any, corpus: CorruptedCorpus, part: int = 0, parts: int = 1) -> tuple[float, int]:
     """-log p of what was taken from the validation text, always the same, and how much that is."""
     tokens = corpus.splits["valid"].tokens
-    length = min(model.context or LENGTH, len(tokens) - 1)
+    length = min(corpus.length, len(tokens) - 1)
     order = corpus.corrupted(Windows(tokens, max(1, ROWS // length), length, seed=0), seed=0)
     device, nats, count = next(model.parameters()).device, [], 0
     with at_rest(model):

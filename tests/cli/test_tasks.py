@@ -171,6 +171,17 @@ def test_a_language_model_has_nothing_to_predict(chainrule, asked, book):
     assert "chainrule sample runs/u" in asked("x\n", "runs/u").err
 
 
+def test_what_was_trained_for_a_task_is_not_taken_for_a_language_model(chainrule, complaint, numbers, book):
+    given = ["model.layers=1", "model.width=8", "model.heads=1", "model.context=16", "train.steps=1", "--json"]
+    words = ["--task", "translate", "--kind", "transformer", "--out", "runs/m"]
+    assert chainrule("train", *numbers, *words, *given).code == 0
+    assert "chainrule predict runs/m" in complaint("sample", "runs/m")
+    assert "chainrule predict runs/m" in complaint("score", "runs/m", book)
+    assert chainrule("train", book, "--task", "span", "--kind", "transformer", "--out", "runs/s", *given).code == 0
+    assert "--from runs/s" in complaint("sample", "runs/s")
+    assert "--from runs/s" in complaint("eval", "runs/s", book)
+
+
 def test_predict_says_what_is_wrong_with_its_lines(chainrule, asked, complaint, reviews, tmp_path):
     chainrule("train", reviews, "--task", "classify", "--kind", "unigram", "text.tokenizer=words", "--out", "runs/c")
     assert "there is no file gone.txt" in complaint("predict", "runs/c", "gone.txt")

@@ -1,4 +1,4 @@
-"""What a test on a GPU leaves behind is put back: functions that were marked for the compiler are as they were written."""
+"""What a test on a GPU leaves behind is put back: functions that are marked for the compiler are as written again."""
 
 import pytest
 
