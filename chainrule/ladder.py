@@ -9,6 +9,7 @@ Stopped at any time, the same call goes on where it was: recipes are chosen once
 import json
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,14 @@ from chainrule.text.languages import Language
 from chainrule.train.counting import batches
 from chainrule.train.history import Point, history, spent
 from chainrule.train.pipeline import make_run
+from chainrule.train.threads import quickest_threads
 from chainrule.use.compare import Scored, score, weigh_state
 from chainrule.use.excerpt import Excerpt, Strip, strip
 from chainrule.use.sample import generate
 
 COMPARISON = "comparison.json"
 UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and with like units perplexities compare too
+SMALL = 1e6              # weights of a network below which its steps are many small sums
 PROBE = 1 << 20          # tokens by which a round of EM is timed
 SAMPLE = 200             # tokens
 
@@ -81,6 +84,11 @@ class Rung:
 def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
     """All kinds, the bottom first. Raises Stopped when asked to; the same call goes on from there."""
     corpora = {kind: corpus_for(kind, asked) for kind in asked.given}
+    with quickest_threads() if asked.device == "cpu" and asked.share.weights < SMALL else nullcontext():
+        return _climb(asked, corpora, out, overwrite)
+
+
+def _climb(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> tuple[Rung, ...]:
     recipes = choose_all(asked, corpora, out, overwrite)
     say(f"{', '.join(recipes)} on {' '.join(asked.texts)}: each learns from the same bytes ({asked.device}, "
         f"{asked.share.spoken} at most), and is measured on the same held-out bytes.")
