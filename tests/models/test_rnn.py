@@ -12,13 +12,11 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, loss, taps, watch
-from chainrule.models import build, model_class
-from chainrule.models import kind as kind_of
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
-from chainrule.recipe import make_recipe
 from chainrule.settings import flatten, meanings
 from chainrule.settings import make as make_settings
+from chainrule.tasks import build_for, recipe_for
 
 ROOT = Path(__file__).parents[2]
 VOCAB = 11
@@ -218,7 +216,6 @@ def test_the_code_on_the_page_runs():
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_can_be_followed(path):
     given = flatten(tomllib.loads(path.read_text(encoding="utf-8")))
-    name = given.pop("kind")
-    made = make_recipe(name, model_class(name), given, kind_of(name).preset)
+    made = recipe_for(given.pop("kind"), given, given.pop("task", "lm"))
     with torch.device("meta"):
-        build(name, made.model, 100)
+        build_for(made, 100, ("one", "other"))
