@@ -4,7 +4,8 @@ import { html, short } from "chainrule/draw";
 
 /** @param {Element} element @param {{ columns: string[], rows: (string | number | null)[][] }} data */
 export function render(element, { columns, rows }) {
-  const head = html("tr", {}, ...columns.map((name) => html("th", { scope: "col" }, name)));
+  const words = (/** @type {number} */ place) => rows.some((row) => typeof row[place] === "string");
+  const head = html("tr", {}, ...columns.map((name, place) => html("th", { scope: "col", class: words(place) && "words" }, name)));
   const body = rows.map(([name, ...rest]) =>
     html("tr", {}, html("th", { scope: "row" }, name), ...rest.map((value) => cell(value))));
   element.append(html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table" },
