@@ -84,6 +84,16 @@ def test_curves_can_be_drawn_against_all_three_and_the_address_remembers(open_re
     assert ends == ["gpt 2.063"]
 
 
+def test_a_token_of_one_model_may_cost_more_flops_than_of_another(open_report):
+    ends = {}
+    for axis in ("tokens", "flops"):
+        circles = open_report(address=f"#curves.x={axis}").locator("#curves circle")
+        places = circles.evaluate_all("all => all.map(one => +one.getAttribute('cx'))")
+        ends[axis] = places[1::2]    # each behind a look
+    assert ends["tokens"][0] == ends["tokens"][1]
+    assert ends["flops"][0] < ends["flops"][1]
+
+
 def test_the_arrow_keys_move_along_the_curves(open_report):
     page = open_report()
     page.locator("#curves svg").focus()
@@ -112,6 +122,10 @@ def test_the_difference_of_unlike_units_is_taken_where_both_end(open_report):
     tokens = page.locator("#surprise .token")
     assert tokens.evaluate_all("all => all.map(one => +one.dataset.bits)") == pytest.approx([3.0 - 2.25, 7.0 - 9.5])
     assert [text.replace("↵", "") for text in tokens.all_text_contents()] == ["th", "é\n"]
+    colours = tokens.evaluate_all("all => all.map(one => getComputedStyle(one).backgroundColor)")
+    for colour, name in zip(colours, ("hot", "cold")):
+        tint = page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}')")
+        assert colour.startswith(f"rgba({', '.join(tint.split())}")
     tokens.nth(1).hover()
     assert "lstm 7.000 bits, gpt 9.500 bits" in page.locator("#surprise output").inner_text()
 
