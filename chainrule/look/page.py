@@ -21,7 +21,7 @@ MAIN = "page"
 
 
 @dataclass(frozen=True)
-class View:
+class Panel:
     name: str            # its place in the page, and in the address
     module: str          # in web/, without .js
     title: str
@@ -29,7 +29,7 @@ class View:
     note: str = ""       # what to see in it
 
 
-def make_page(title: str, lead: str, views: Sequence[View]) -> str:
+def make_page(title: str, lead: str, views: Sequence[Panel]) -> str:
     modules = closure([MAIN, *(view.module for view in views)])
     return Template(source("page.html")).substitute(
         title=escape(title),
@@ -66,6 +66,6 @@ def plain(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
 
 
-def _section(view: View) -> str:
+def _section(view: Panel) -> str:
     note = f"<p class=note>{escape(view.note)}</p>" if view.note else ""
     return f'<section id="{view.name}"><h2>{escape(view.title)}</h2>{note}<div class=view></div></section>'

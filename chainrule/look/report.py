@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chainrule.look.page import View, make_page
+from chainrule.look.page import Panel, make_page
 from chainrule.use.excerpt import Strip
 
 Answer = Mapping[str, Any]
@@ -19,18 +19,18 @@ def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, St
     learned = {kind: some for kind, some in points.items() if len(some) > 1}
     colors = {kind: place % HUES for place, kind in enumerate(learned)}
     return make_page(f"{' '.join(answer['texts'])}: which model foretells it best?", _lead(answer), [
-        View("ladder", "ladder", "The ladder", _ladder(answer, colors), _how_to_read(answer)),
-        View("differences", "differences", "Which gaps are real", _differences(answer),
+        Panel("ladder", "ladder", "The ladder", _ladder(answer, colors), _how_to_read(answer)),
+        Panel("differences", "differences", "Which gaps are real", _differences(answer),
              "How many bits per byte a row needs more than a column, on the same draws of the text."),
-        View("curves", "curves", "Bits per byte as they learn", _curves(answer, learned, colors),
+        Panel("curves", "curves", "Bits per byte as they learn", _curves(answer, learned, colors),
              "Thin: the text being learned, before it is learned; in later readings it is known already. "
              "Dots: held-out text."),
-        View("surprise", "surprise", "Where they are surprised", _surprise(answer, strips),
+        Panel("surprise", "surprise", "Where they are surprised", _surprise(answer, strips),
              "Held-out text, each token coloured by the bits it cost a model that had read all before it."),
-        View("samples", "samples", "How they write", _samples(answer),
+        Panel("samples", "samples", "How they write", _samples(answer),
              "Each goes on from the same words of the held-out text, with the same seed."),
-        View("costs", "table", "What each model cost", _costs(answer)),
-        View("method", "table", "How it was measured", _method(answer), "; ".join(answer["notes"])),
+        Panel("costs", "table", "What each model cost", _costs(answer)),
+        Panel("method", "table", "How it was measured", _method(answer), "; ".join(answer["notes"])),
     ])
 
 

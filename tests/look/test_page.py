@@ -7,7 +7,7 @@ import re
 import pytest
 from look.made import ANSWER, POINTS, STRIPS
 
-from chainrule.look.page import View, closure, make_page, plain, source
+from chainrule.look.page import Panel, closure, make_page, plain, source
 from chainrule.look.report import ranking, report
 
 
@@ -20,7 +20,7 @@ def data_of(page, view):
 
 
 def test_a_page_holds_the_modules_of_its_views_and_what_they_import_and_no_others():
-    page = make_page("t", "l", [View("costs", "table", "Costs", {"columns": [], "rows": []})])
+    page = make_page("t", "l", [Panel("costs", "table", "Costs", {"columns": [], "rows": []})])
     imports = script(page, "importmap")["imports"]
     assert imports.keys() == {"chainrule/page", "chainrule/state", "chainrule/table", "chainrule/draw"}
     for name, url in imports.items():
@@ -45,7 +45,7 @@ def test_nothing_on_a_page_is_fetched():
 
 def test_text_cannot_break_out_of_a_page():
     nasty = "</script><script>alert(1)</script><!--"
-    page = make_page(nasty, nasty, [View("v", "samples", nasty, [{"sample": nasty}], nasty)])
+    page = make_page(nasty, nasty, [Panel("v", "samples", nasty, [{"sample": nasty}], nasty)])
     assert page.count("<script") == 3
     assert "<script>alert" not in page
     assert data_of(page, "v") == [{"sample": nasty}]

@@ -1,47 +1,17 @@
 """The report as a person sees it: opened from disk in a real browser, by pointer and by keyboard."""
 
-import shutil
-
 import pytest
 from look.made import ANSWER, POINTS, STRIPS
 
 from chainrule.look.report import report
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
 
 @pytest.fixture
-def open_report(browser, tmp_path):
-    """A page of the report, which may not complain, and from which nothing may be asked for."""
-    complaints, pages = [], []
-
+def open_report(open_file):
     def open_it(answer=ANSWER, points=POINTS, strips=STRIPS, address="", **context):
-        path = tmp_path / "report.html"
-        path.write_text(report(answer, points, strips), encoding="utf-8")
-        page = browser.new_context(**context).new_page()
-        pages.append(page)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or complaints.append(asked.url))
-        page.goto(path.as_uri() + address)
-        page.wait_for_selector("html[data-drawn]")
-        return page
+        return open_file(report(answer, points, strips), address, **context)
 
-    yield open_it
-    for page in pages:
-        page.context.close()
-    assert complaints == []
+    return open_it
 
 
 def texts(page, selector):

@@ -1,0 +1,23 @@
+"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/."""
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.look.view import View
+
+NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
+         "vectors", "cost")
+
+
+@cache
+def every_view() -> dict[str, View]:
+    there = [name for name in NAMES if find_spec(f"{__name__}.{name}") is not None]
+    return {name: import_module(f"{__name__}.{name}").VIEW for name in there}
+
+
+def find_view(name: str) -> View:
+    if name not in NAMES:
+        raise UserError(f"there is no view {name}.{did_you_mean(name, NAMES) or f' The views: {chr(44).join(NAMES)}.'}")
+    return every_view()[name]
