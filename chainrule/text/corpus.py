@@ -25,7 +25,7 @@ from chainrule.text.sources import Source
 from chainrule.text.splits import Selection, gather, held_out_part, hold_out
 from chainrule.text.tokenizer import Tokenizer, train_tokenizer
 
-VERSION = 1                 # of the files; goes up when the same text would be stored another way
+VERSION = 2                 # of the files; goes up when the same text would be stored another way
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from chainrule.errors import UserError
 from chainrule.recipe import Classify
 from chainrule.text.examples import Labelled
+from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
 from chainrule.text.tables import Table, read_table, text_in
 
-TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "document", "body", "message", "utterance")
 LABELS = ("label", "class", "category", "sentiment", "gold_label", "intent", "polarity", "topic", "target", "labels")
 PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("text_a", "text_b"), ("text1", "text2"),

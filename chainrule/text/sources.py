@@ -1,7 +1,8 @@
 """Where text comes from: files, folders, globs, packed files, stdin; read as UTF-8 in bounded pieces, as documents.
 
-A file is one document, unless lines that hold only the separator cut it into several. Text is taken as it is: only a
-byte order mark is dropped. What cannot be text is refused with the offset of the byte that gives it away.
+A file is one document, unless lines that hold only the separator cut it into several; of JSON lines, each is one. Text
+is taken as it is: only a byte order mark is dropped. What cannot be text is refused with the offset of the byte that
+gives it away.
 """
 
 import codecs
@@ -25,6 +26,7 @@ import zstandard
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_aside
 from chainrule.recipe import Text
+from chainrule.text.json_lines import SUFFIXES, json_texts
 
 BLOCK = 1 << 20                      # bytes read at a time
 PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
@@ -222,7 +224,7 @@ def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, 
     number = 0
     for source in sources:
         before, wrote = number, False
-        for piece in _cut_at_separators(at_line_ends(read(source, settings.errors)), settings.separator):
+        for piece in _cut(source, settings):
             if piece is not None:
                 yield number, piece
             number += piece is None and wrote
@@ -230,6 +232,21 @@ def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, 
         number += wrote
         if number == before:
             raise UserError(f"{source.path} is empty: there is no text in it.")
+
+
+def _cut(source: Source, settings: Text) -> Iterator[str | None]:
+    """The pieces of a source; None where a document ends."""
+    pieces = read(source, settings.errors)
+    if not is_json_lines(source.path):
+        yield from _cut_at_separators(at_line_ends(pieces), settings.separator)
+        return
+    for text in json_texts(source.path, pieces):
+        yield text
+        yield None
+
+
+def is_json_lines(path: Path) -> bool:
+    return (path.with_suffix("") if path.suffix in OPENERS else path).suffix.lower() in SUFFIXES
 
 
 def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:

@@ -5,7 +5,6 @@ first line has most of. A JSON object is a row, and objects within it have dotte
 """
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import flatten
 from chainrule.text.examples import Place
+from chainrule.text.json_lines import read_object, whole_lines
 from chainrule.text.sources import OPENERS, Source, read
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -67,14 +67,7 @@ def unpacked_name(path: Path) -> Path:
 
 def numbered_lines(source: Source, errors: str) -> Iterator[Line]:
     """Lines with their ends, numbered from 1. Only \\n ends a line."""
-    number, begun = 1, ""
-    for piece in read(source, errors):
-        *whole, begun = (begun + piece).split("\n")
-        for line in whole:
-            yield number, line + "\n"
-            number += 1
-    if begun:
-        yield number, begun
+    yield from enumerate(whole_lines(read(source, errors)), 1)
 
 
 def read_table(source: Source, errors: str = "strict", header: bool = True) -> Table:
@@ -131,22 +124,11 @@ def _even(path: Path, columns: Sequence[str], rows: Iterator[tuple[int, list[str
 
 
 def _objects(path: Path, lines: Iterator[Line]) -> Table:
-    objects = ((number, _object(path, number, line)) for number, line in lines if line.strip())
+    objects = ((number, flatten(read_object(path, number, line))) for number, line in lines if line.strip())
     first = next(objects)
     columns = tuple(first[1])
     rows = ((line, [values.get(name) for name in columns]) for line, values in chain([first], objects))
     return Table(path, columns, rows)
-
-
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        reason = str(error).split(":")[0]
-        raise UserError(f"{path} line {number} is not JSON: {reason}. Each line is an object of its own.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} line {number} is JSON but no object; a row reads {{\"text\": …, \"label\": …}}.")
-    return flatten(value)
 
 
 def text_in(value: Any, place: Place, what: str) -> str:

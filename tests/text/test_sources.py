@@ -202,3 +202,22 @@ def test_a_fingerprint_changes_with_the_file(tmp_path):
     assert Source(path).fingerprint() == before
     path.write_text("two")
     assert Source(path).fingerprint() != before
+
+
+def test_a_line_of_json_is_a_document(tmp_path):
+    rows = '{"id": 1, "Text": "two\\nlines"}\n\n{"id": 2, "text": ""}\n{"text": "<|endoftext|>", "label": "é"}'
+    for suffix, pack in PACK.items():
+        path = tmp_path / f"rows.jsonl{suffix}"
+        path.write_bytes(pack(rows.encode()))
+        assert texts_of(path) == ["two\nlines", "<|endoftext|>"]
+    other = tmp_path / "rows.txt"
+    other.write_text(rows)
+    assert texts_of(other, path) == [rows, "two\nlines", "<|endoftext|>"]
+
+
+def test_json_lines_without_a_text_are_refused_with_what_they_have(tmp_path):
+    path = tmp_path / "rows.ndjson"
+    for row, words in (('{"id": 1, "label": "x"}', ["has id, label", "text"]), ('{"text": 5}', ["no text"]),
+                       ("{}", ["has nothing"]), ("[1]", ["no object"]), ('{"text"', ["not JSON"])):
+        path.write_text('{"text": "good"}\n' + row)
+        refused(lambda: texts_of(path), "line 2", *words)
