@@ -18,6 +18,7 @@ from torch import Tensor
 
 from chainrule.model import Batch
 from chainrule.models import build
+from chainrule.models.tracing import compiled
 from chainrule.recipe import Gradient
 from chainrule.train.optimizers import Optimizers
 from chainrule.train.pipeline import recipe_for
@@ -33,7 +34,7 @@ def ours(kind: str, rows: Tensor) -> Callable[[], Any]:
     model = build(kind, recipe.model, VOCAB).to(GPU).train()
     settings = Gradient(optimizer=recipe.train.optimizer)
     step = Step(model, Optimizers(model, VOCAB, settings), choose_precision("auto", GPU), 1.0, len(rows), False)
-    step.nats = torch.compile(model.nats)
+    step.nats = compiled(model.nats)
     batch = Batch(rows[:, :-1], rows[:, 1:])
     return lambda: step.take(batch, None)
 
