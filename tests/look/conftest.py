@@ -23,9 +23,15 @@ def browser():
 
 
 @pytest.fixture
-def open_url(browser):
+def complaints():
+    """What pages said on their console, and what they asked for outside; a test that expects some takes them out."""
+    return []
+
+
+@pytest.fixture
+def open_url(browser, complaints):
     """A page in the browser that is drawn."""
-    complaints, pages = [], []
+    pages = []
 
     def open_it(url, **context):
         page = browser.new_context(**context).new_page()

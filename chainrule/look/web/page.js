@@ -1,27 +1,17 @@
 // @ts-check
 /** Finds the views of this page and lets each draw itself. Their state is in the address, so a link shows the same. */
+import { complaint, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
+import { dress } from "chainrule/theme";
 
-/** @typedef {{ name: string, module: string, data: any }} View */
+/** @typedef {{ name: string, module: string, data?: any, error?: string }} Panel */
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const theme = remember("page");
-
-function dress() {
-  document.documentElement.dataset.theme = theme.get("theme", dark.matches ? "dark" : "light");
-}
-
-dark.addEventListener("change", dress);
-document.getElementById("theme")?.addEventListener("click", () => {
-  theme.set("theme", document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-  dress();
-});
 dress();
-
-/** @type {View[]} */
-const views = JSON.parse(document.getElementById("views")?.textContent ?? "[]");
-for (const { name, module, data } of views) {
-  const { render } = await import(`chainrule/${module}`);
-  render(document.querySelector(`#${name} .view`), data, remember(name));
+/** @type {Panel[]} */
+const panels = JSON.parse(document.getElementById("panels")?.textContent ?? "[]");
+for (const { name, module, data, error } of panels) {
+  const place = /** @type {Element} */ (document.querySelector(`#${name} .view`));
+  if (error) place.append(complaint(error));
+  else await show(place, module, data, remember(name), null);
 }
 document.documentElement.dataset.drawn = "true";

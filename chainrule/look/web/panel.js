@@ -1,0 +1,39 @@
+// @ts-check
+/** One view in its place: drawn by its module, or a line that says why it is not. */
+import { html } from "chainrule/draw";
+
+/** What a view may ask of the server that serves it.
+ * @typedef {{ ask(options: Record<string, string>): Promise<any>, write(text: string): void, text(): string }} Live */
+/** @typedef {((data: any) => void) | null} Update shows other data in what is drawn already */
+
+/** Draws a view, and gives what can update it, if it can be updated.
+ * @param {Element} place @param {string} module @param {any} data @param {import("./state.js").State} state
+ * @param {Live | null} live @returns {Promise<Update>} */
+export async function show(place, module, data, state, live) {
+  try {
+    const { render } = await import(`chainrule/${module}`);
+    const body = html("div");
+    place.replaceChildren(...omitted(data), body);
+    const update = await render(body, data, state, live);
+    return typeof update === "function" ? (data) => { tell(place, data); update(data); } : null;
+  } catch (error) {
+    console.error(error);
+    place.replaceChildren(complaint(`This view could not be drawn: ${error}`));
+    return null;
+  }
+}
+
+/** @param {string} line */
+export const complaint = (line) => html("p", { class: "error", role: "alert" }, line);
+
+/** Of a text too long to be shown whole, how much is not shown. @param {any} data */
+function omitted(data) {
+  const tokens = data?.left_out;
+  return tokens > 0 ? [html("p", { class: "note left-out" }, `The first ${tokens.toLocaleString("en")} tokens of the text are left out.`)] : [];
+}
+
+/** @param {Element} place @param {any} data */
+function tell(place, data) {
+  place.querySelector(":scope > .left-out")?.remove();
+  place.prepend(...omitted(data));
+}
