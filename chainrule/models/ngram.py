@@ -21,7 +21,8 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
 from chainrule.models.grams import Grams, count_grams, merge
 from chainrule.models.lookup import Lookup
 from chainrule.models.pruning import kept_by_count, prune_by_entropy, take
-from chainrule.models.smoothing import Table, estimate
+from chainrule.models.rungs import Counted, Rung, add_up, at
+from chainrule.models.smoothing import Table, discounts, estimate
 
 Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, rising, and the grams that end there
 
@@ -89,11 +90,13 @@ class NGram(LanguageModel):
         with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
             for order, table in enumerate(tables, 1):
                 self._set("log_prob", order, np.log(table.prob).astype(np.float32))
+                self._set("counts", order, _narrow(table.counts))             # only to be looked at
                 if order > 1:
                     self._set("backoff", order - 1, np.log(table.left).astype(np.float32))
                     self._set("words", order, table.words.astype(np.int32, copy=False))
                     self._set("starts", order, table.starts)
         self._lookups: dict[int, Lookup] = {}
+        self._discounts: dict[int, list[float]] = {}
 
     def _set(self, name: str, order: int, values: NDArray[Any]) -> None:
         device = self.log_prob_1.device if hasattr(self, "log_prob_1") else None
@@ -186,6 +189,51 @@ class NGram(LanguageModel):
         parent = torch.arange(len(context), device=context.device).repeat_interleave(sizes)
         return parent, torch.arange(len(parent), device=context.device) + (first - before)[parent]
 
+    # Looking
+
+    def rungs(self, text: Tensor) -> list[Rung]:
+        """What each order, from the first, says of every token of a text (T + 1,) but its first, the boundary."""
+        padded = torch.cat([self.start(1), text[None]], 1)
+        size = padded.shape[1]
+        places = {1: (torch.zeros_like(padded[0]), padded[0])}    # the context and the gram of each token, or -1
+        for order, asked, found in self._grams(padded, self.order):
+            places[order] = _spread(asked, size), _spread(found, size)
+        rungs: list[Rung] = []
+        for order in range(1, self.order + 1):
+            context, gram = places.get(order, (torch.full_like(padded[0], -1),) * 2)
+            rungs.append(self._rung(order, context[self.order :], gram[self.order :], rungs[-1] if rungs else None))
+        return rungs
+
+    def _rung(self, order: int, context: Tensor, gram: Tensor, below: Rung | None) -> Rung:
+        counted = self._count(order, context, gram)
+        none = torch.zeros(gram.shape, dtype=torch.float64, device=gram.device)
+        if below is None:
+            weight = none if counted is None else counted.held_back
+            return Rung(order, gram >= 0, weight, self.log_prob_1[gram].double().exp(), counted)
+        weight = at(context, self.table("backoff", order - 1), none).exp()
+        lower = weight.log() + below.probability.log()
+        return Rung(order, gram >= 0, weight, at(gram, self.table("log_prob", order), lower).exp(), counted)
+
+    def _count(self, order: int, context: Tensor, gram: Tensor) -> Counted | None:
+        counts, rows = self.table("counts", order), len(context)
+        if len(counts) != len(self.table("log_prob", order)):
+            return None
+        if order == 1:
+            total, kinds = add_up(counts.long(), torch.zeros_like(counts).long(), 1)
+            total, kinds = total.expand(rows), kinds.expand(rows, -1)
+        else:
+            known = (context >= 0).nonzero()[:, 0]
+            parent, child = self._children(order, context[known])
+            total, kinds = add_up(counts[child].long(), known[parent], rows)
+        return Counted(at(gram, counts, torch.zeros_like(gram)), total, kinds, self._held_back(order))
+
+    def _held_back(self, order: int) -> list[float]:
+        """D of 0, 1, 2, and 3 or more."""
+        if order not in self._discounts:
+            counts = self.table("counts", order).cpu().numpy()
+            self._discounts[order] = discounts(counts).tolist()
+        return self._discounts[order] if self.settings.estimator == "kneser-ney" else [0.0] * 4
+
     def table(self, name: str, order: int) -> Tensor:
         table: Tensor = getattr(self, f"{name}_{order}")
         return table
@@ -197,6 +245,20 @@ def _highest(children: list[Any], tokens: Tensor) -> Tensor:
     for order, parent, _, _ in reversed(children):
         answered[parent] = order
     return answered.view(tokens.shape)
+
+
+def _spread(found: Found, size: int) -> Tensor:
+    """(size,): what was found at each position, -1 where nothing was."""
+    positions, grams = found
+    return torch.full((size,), -1, device=positions.device).index_copy_(0, positions, grams)
+
+
+def _narrow(counts: NDArray[Any] | None) -> NDArray[Any]:
+    """In as few bytes as hold the largest; none of them where counts are unknown."""
+    if counts is None or not len(counts):
+        return np.zeros(0, np.uint8)
+    narrow = next(kind for kind in (np.uint8, np.int16, np.int32, np.int64) if counts.max() <= np.iinfo(kind).max)
+    return counts.astype(narrow)
 
 
 def _empty(vocab: int, order: int) -> list[Table]:
@@ -212,7 +274,9 @@ def _empty(vocab: int, order: int) -> list[Table]:
 def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Tables have whatever size the text gave them, so those of a file replace ours."""
     for name, buffer in list(module.named_buffers(recurse=False)):
+        if name.startswith("counts"):                            # runs of before have none
+            state.setdefault(prefix + name, torch.zeros(0, dtype=torch.uint8))
         if prefix + name in state:
             module.register_buffer(name, torch.empty_like(state[prefix + name], device=buffer.device))
     assert isinstance(module, NGram)
-    module._lookups = {}
+    module._lookups, module._discounts = {}, {}

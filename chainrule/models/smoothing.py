@@ -9,7 +9,7 @@ begin with the boundary have a whole context; those are counted as the highest o
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from chainrule.model import BOUNDARY
 from chainrule.models.grams import Ints, Level, sum_children
 
 Floats = NDArray[np.float64]
+Filled: TypeAlias = tuple[Floats, Floats, Ints]   # prob, left and counts of a table
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Table:
     prob: Floats       # (N,) p(last word | context)
     left: Floats       # (C,) back-off: what each context leaves to words never seen after it; 1 where none was
     suffixes: Ints     # (N,) place of the gram without its first word, one order down
+    counts: Ints | None = None    # (N,) what the estimator took for counts; None: unknown, or some were left out
 
     @property
     def sizes(self) -> Ints:
@@ -48,8 +50,9 @@ def estimate(levels: list[Level], estimator: str, k: float, cutoffs: Sequence[in
         level = levels.pop(0)
         above = levels[0] if levels else None
         whole = begins if above else np.ones(len(level), bool)
-        prob, left = fill(Evidence(level, above, whole, lower[suffixes], dropped(level, order, cutoffs), k, vocab))
-        yield Table(level.words, level.starts, prob, left, suffixes)
+        evidence = Evidence(level, above, whole, lower[suffixes], dropped(level, order, cutoffs), k, vocab)
+        prob, left, counts = fill(evidence)
+        yield Table(level.words, level.starts, prob, left, suffixes, counts)
         if above:
             suffixes, lower = above.suffixes, prob
             begins = np.repeat(begins if order else level.words == BOUNDARY, above.sizes)
@@ -87,7 +90,7 @@ class Evidence:
         return np.divide(missing, room, out=np.zeros_like(missing), where=(missing > 0) & (room > 0))
 
 
-def kneser_ney(evidence: Evidence) -> tuple[Floats, Floats]:
+def kneser_ney(evidence: Evidence) -> Filled:
     """Interpolated modified Kneser–Ney (Chen & Goodman 1998):
 
     p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h')
@@ -106,7 +109,7 @@ def kneser_ney(evidence: Evidence) -> tuple[Floats, Floats]:
     prob = counts - discount
     prob /= evidence.spread(some)
     prob += evidence.spread(left) * evidence.below
-    return prob, left
+    return prob, left, counts
 
 
 def discounts(counts: Ints) -> Floats:
@@ -120,7 +123,7 @@ def discounts(counts: Ints) -> Floats:
     return found if ((found >= 0) & (found <= np.arange(4))).all() else usual
 
 
-def maximum_likelihood(evidence: Evidence) -> tuple[Floats, Floats]:
+def maximum_likelihood(evidence: Evidence) -> Filled:
     """p(w | h) = c(hw) / c(h·): what was counted, and nothing for what was not."""
     counts = evidence.level.counts
     total = evidence.per_context(counts)
@@ -128,20 +131,20 @@ def maximum_likelihood(evidence: Evidence) -> tuple[Floats, Floats]:
     lost = np.zeros_like(some)
     if evidence.dropped is not None:
         lost = evidence.per_context(counts * evidence.dropped) / some
-    return counts / evidence.spread(some), np.where(total > 0, evidence.left_over(lost), 1)
+    return counts / evidence.spread(some), np.where(total > 0, evidence.left_over(lost), 1), counts
 
 
-def add_k(evidence: Evidence) -> tuple[Floats, Floats]:
+def add_k(evidence: Evidence) -> Filled:
     """p(w | h) = (c(hw) + k) / (c(h·) + kV). Shorter contexts, which only an unknown one asks for, are uniform."""
     counts = evidence.level.counts
     total = evidence.per_context(counts) + evidence.k * evidence.vocab
     prob = np.where(evidence.whole, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
     kept = prob if evidence.dropped is None else np.where(evidence.dropped, 0, prob)
     seen = evidence.per_context(evidence.whole) > 0
-    return prob, np.where(seen, evidence.left_over(1 - evidence.per_context(kept)), 1)
+    return prob, np.where(seen, evidence.left_over(1 - evidence.per_context(kept)), 1), counts
 
 
-_ESTIMATORS: dict[str, Callable[[Evidence], tuple[Floats, Floats]]] = {
+_ESTIMATORS: dict[str, Callable[[Evidence], Filled]] = {
     "kneser-ney": kneser_ney,
     "mle": maximum_likelihood,
     "add-k": add_k,
