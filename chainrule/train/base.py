@@ -69,8 +69,8 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
 
 
 def _may_differ(name: str, was: Mapping[str, Any]) -> bool:
-    """What changes no weight: dropout, and the context unless every place in it has a vector."""
-    return name.endswith("dropout") or (name == "context" and was["positions"] != "learned")
+    """What changes no weight: dropout, smoothing, and the context unless every place in it has a vector."""
+    return name.endswith(("dropout", "smoothing")) or (name == "context" and was["positions"] != "learned")
 
 
 def _own_text(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:

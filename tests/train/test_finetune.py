@@ -152,6 +152,10 @@ def test_settings_that_change_no_weight_may_differ(gpt):
     assert (recipe.model.dropout, recipe.model.context) == (0.25, 64)
 
 
+def test_a_text_may_be_learned_by_smoothed_targets_from_a_body_that_was_not(desk):
+    assert recipe_on(desk / "transformer", {"model.smoothing": 0.1}, "translate").model.smoothing == 0.1
+
+
 def test_a_context_whose_places_have_vectors_may_not_differ(desk):
     recipe = recipe_for("gpt", {"text.tokenizer": "words", "train.steps": 1, **QUICK, **SMALL["gpt"],
                                 "model.positions": "learned"})
