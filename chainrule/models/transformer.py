@@ -80,7 +80,7 @@ class Embedding(nn.Module):
         if self.places is not None:
             x = x + self.places(places)
         if self.settings.positions == "sinusoidal":
-            x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width)
+            x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width).to(x.dtype)
         out: Tensor = self.dropout(self.norm(x))
         return out
 

@@ -123,8 +123,9 @@ def test_a_map_is_all_that_goes_before_it_and_comes_after(inputs, outputs, dtype
     x, added = torch.randn(5, inputs, device="cuda").to(dtype), torch.randn(5, outputs, device="cuda").to(dtype)
     weight = (torch.randn(outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
     how = norm.Norm("layer", 1e-5, *torch.randn(2, inputs, device="cuda").to(dtype))
-    answer = linear.linear(x, weight, weight[:, 0], norm=how, activation="gelu-tanh", added=added)
-    wanted = judge.linear(x, weight, weight[:, 0], norm=how, activation="gelu-tanh", added=added)
+    bias = weight[:, 0].contiguous()
+    answer = linear.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
+    wanted = judge.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
     assert_close(answer, wanted, atol=2 * error, rtol=2 * error)
 
 
