@@ -216,8 +216,9 @@ class Tap(nn.Module):
         belief = self.belief(belief)   where it is made; returns what it was given
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Sequence[str] = ()) -> None:
         super().__init__()
+        self.parts = tuple(parts)                    # names of what lies along the axis before the last, such as gates
         self.seen: list[Tensor] | None = None
 
     @property

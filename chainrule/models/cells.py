@@ -38,6 +38,7 @@ Step: TypeAlias = Callable[[Tensor, Vectors, Weights], Vectors]
 class Cell:
     carried: tuple[str, ...]             # the vectors of its state
     seen: tuple[str, ...]                # what a tap can watch
+    gates: tuple[str, ...]               # their names, in the order in which they are seen
     step: Step
     module: Callable[..., nn.RNNBase]    # of torch, which holds the weights as cuDNN likes
     kernel: Callable[..., Any]           # of torch: all tokens at once
@@ -69,9 +70,12 @@ def lstm(Ux: Tensor, before: Vectors, weights: Weights) -> Vectors:
 
 
 CELLS: Mapping[str, Cell] = {    # an Elman cell goes by its σ; sigmoid makes do with tanh's kernel (fused.py)
-    "tanh": Cell(("hidden",), ("hidden",), elman(torch.tanh), nn.RNN, torch.rnn_tanh),
-    "relu": Cell(("hidden",), ("hidden",), elman(torch.relu), nn.RNN, torch.rnn_relu),
-    "sigmoid": Cell(("hidden",), ("hidden",), elman(torch.sigmoid), nn.RNN, torch.rnn_tanh),
-    "gru": Cell(("hidden",), ("hidden", "gates"), gru, nn.GRU, torch.gru),
-    "lstm": Cell(("hidden", "cell"), ("hidden", "cell", "gates"), lstm, nn.LSTM, torch.lstm),
+    "tanh": Cell(("hidden",), ("hidden",), (), elman(torch.tanh), nn.RNN, torch.rnn_tanh),
+    "relu": Cell(("hidden",), ("hidden",), (), elman(torch.relu), nn.RNN, torch.rnn_relu),
+    "sigmoid": Cell(("hidden",), ("hidden",), (), elman(torch.sigmoid), nn.RNN, torch.rnn_tanh),
+    "gru": Cell(("hidden",), ("hidden", "gates"), ("reset", "update"), gru, nn.GRU, torch.gru),
+    "lstm": Cell(
+        ("hidden", "cell"), ("hidden", "cell", "gates"), ("input", "forget", "candidate", "output"),
+        lstm, nn.LSTM, torch.lstm,
+    ),
 }

@@ -34,6 +34,7 @@ class Stack(nn.Module):
     ):
         super().__init__()
         self.carried, self.seen, self.width = CELLS[cell].carried, CELLS[cell].seen, directions * hidden
+        self.gates = CELLS[cell].gates      # names of those that can be seen
         sizes = [inputs, *[self.width] * (layers - 1)]
         self.layers = nn.ModuleList(Layer(cell, size, hidden, directions, weight_dropout) for size in sizes)
         self.between = between or nn.Identity()

@@ -70,7 +70,7 @@ class Recurrent(WordModel):
         answers = None if settings.bidirectional else settings.hidden
         self.words = Words(vocab, self.inputs, answers, tied=settings.tied, dropout=settings.embedding_dropout)
         self.stack = make_reader(settings, cell, self.inputs, between)
-        self.watched = {name: Tap() for name in self.stack.seen}
+        self.watched = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.seen}
         for name, tap in self.watched.items():
             self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
 
