@@ -13,7 +13,10 @@ from typing import Any, TypeAlias
 from chainrule.look.subject import Subject
 
 Options: TypeAlias = Mapping[str, str]
-"""What a reader has chosen, by name, as it stands in the address."""
+"""What a reader has chosen, by name, as it stands in the address. Some choices only concern what draws."""
+
+LIVE = "live"
+"""The option that a server adds: it can be asked for more, so that only what is seen first need be sent."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ MODULES = {
     "charts.js": """
         import { plot } from "chainrule/plot";
         export function render(element, data) {
-          return plot(element, [{ y: [1, 3, 2], line: { color: "rgb(var(--hot) / 0.5)" } }], { yaxis: { type: "log" } });
+          const line = { color: "rgb(var(--hot) / 0.5)" };
+          return plot(element, [{ y: [1, 3, 2], line }], { yaxis: { type: "log" } });
         }""",
 }
 

@@ -28,8 +28,8 @@ export const complaint = (line) => html("p", { class: "error", role: "alert" }, 
 
 /** Of a text too long to be shown whole, how much is not shown. @param {any} data */
 function omitted(data) {
-  const tokens = data?.left_out;
-  return tokens > 0 ? [html("p", { class: "note left-out" }, `The first ${tokens.toLocaleString("en")} tokens of the text are left out.`)] : [];
+  const { left_out: count = 0, left_out_of: units = "tokens" } = data ?? {};
+  return count > 0 ? [html("p", { class: "note left-out" }, `The first ${count.toLocaleString("en")} ${units} of the text are left out.`)] : [];
 }
 
 /** @param {Element} place @param {any} data */

@@ -1,22 +1,56 @@
 // @ts-check
 /** What a reader has chosen, kept in the address: `#surprise.one=gpt&curves.x=seconds`. */
 
-/** @typedef {{ get(name: string, otherwise: string): string, set(name: string, value: string): void }} State */
+/** @typedef {{ get(name: string, otherwise: string): string, set(name: string, value: string): void,
+ *   visit(choices: Record<string, string>): void, every(): Record<string, string> }} State */
 
-function address() {
+const BURST = 50;      // writes of the address that may follow at once: browsers hinder pages that write it too often
+const PAUSE = 100;     // milliseconds that pay for another
+const LONGEST = 30000; // letters of an address that can still be sent; a longer one stays as it was
+
+let chosen = new URLSearchParams(read() ?? "");
+let budget = BURST, paid = performance.now(), waiting = 0;
+
+/** Without `=` the address names a place in the page, and says nothing of choices. */
+function read() {
   const hash = location.hash.slice(1);
-  return new URLSearchParams(hash.includes("=") ? hash : "");
+  return hash.includes("=") || hash === "" ? hash : null;
 }
 
-/** The state of one view; without `=` the address names a place in the page, and nothing was chosen.
- * @param {string} view @returns {State} */
+addEventListener("popstate", () => { chosen = new URLSearchParams(read() ?? chosen); });
+
+/** Writes the address, or soon. */
+function write() {
+  const now = performance.now();
+  [budget, paid] = [Math.min(BURST, budget + (now - paid) / PAUSE), now];
+  if (budget < 1) {
+    waiting ||= setTimeout(() => { waiting = 0; write(); }, PAUSE);
+    return;
+  }
+  budget -= 1;
+  put("replaceState");
+}
+
+/** A page that stands within another has no address that it could change: there the choices are only kept.
+ * @param {"replaceState" | "pushState"} how */
+function put(how) {
+  const hash = `#${chosen}`;
+  if (location.protocol !== "about:" && hash.length <= LONGEST) history[how](null, "", hash);
+}
+
+/** The state of one view. @param {string} view @returns {State} */
 export function remember(view) {
   return {
-    get: (name, otherwise) => address().get(`${view}.${name}`) ?? otherwise,
+    get: (name, otherwise) => chosen.get(`${view}.${name}`) ?? otherwise,
     set(name, value) {
-      const all = address();
-      all.set(`${view}.${name}`, value);
-      history.replaceState(null, "", `#${all}`);
+      chosen.set(`${view}.${name}`, value);
+      write();
     },
+    /** Likewise, so that the browser's back button comes back to what was chosen before. */
+    visit(choices) {
+      for (const [name, value] of Object.entries(choices)) chosen.set(`${view}.${name}`, value);
+      put("pushState");
+    },
+    every: () => Object.fromEntries([...chosen].filter(([name]) => name.startsWith(`${view}.`)).map(([name, value]) => [name.slice(view.length + 1), value])),
   };
 }

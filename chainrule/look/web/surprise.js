@@ -2,7 +2,7 @@
 /** A text whose tokens are coloured by their bits: two models side by side, or the difference of the two. */
 import { choices, fixed, html } from "chainrule/draw";
 
-/** @typedef {{ kind: string, begin: number, pieces: [string, number | null][] }} Strip */
+/** @typedef {{ kind: string, begin: number, pieces: [string, number | null][], lossy?: boolean }} Strip `lossy`: the pieces do not spell the text */
 /** @typedef {{ text: string, bits: (number | null)[] }} Span text, and its bits by one model, or by two */
 
 const MODES = { side: "side by side", difference: "difference" };
@@ -41,9 +41,10 @@ function select(name, strips, chosen, onchange) {
 /** @param {Strip} strip @returns {Span[]} */
 const alone = (strip) => strip.pieces.map(([text, bits]) => ({ text, bits: [bits] }));
 
-/** Spans that end where tokens of both models end, so that unlike tokenizers can be compared.
- * @param {Strip} one @param {Strip} other @returns {Span[]} */
+/** Spans that end where tokens of both models end, so that unlike tokenizers can be compared; none where one of them
+ * does not spell the text. @param {Strip} one @param {Strip} other @returns {Span[]} */
 export function merged(one, other) {
+  if ((one.lossy || other.lossy) && spelled(one) !== spelled(other)) return [];
   const [ends, others] = [sums(one), sums(other)];
   const shared = [...ends.keys()].filter((end) => others.has(end));
   const text = new Map();
@@ -61,6 +62,9 @@ export function merged(one, other) {
     bits: [minus(ends.get(end), ends.get(shared[place])), minus(others.get(end), others.get(shared[place]))],
   }));
 }
+
+/** @param {Strip} strip */
+const spelled = (strip) => strip.pieces.map(([text]) => text).join("");
 
 /** All bits up to each end of a token, by its place in bytes. @param {Strip} strip @returns {Map<number, number | null>} */
 function sums(strip) {
@@ -80,6 +84,8 @@ function sums(strip) {
 
 /** @param {string} title @param {Span[]} spans @param {string[]} kinds @param {HTMLElement} readout */
 function panel(title, spans, kinds, readout) {
+  if (!spans.length) return html("section", { class: "strip" }, html("h3", {}, title), html("p", { class: "note" }, kinds.length > 1 && kinds[0] !== kinds[1]
+    ? "No place in the text where tokens of both end." : "There is no text to be surprised by."));
   const tokens = spans.map(token);
   const text = html("p", { class: "text", tabindex: 0, role: "group", "aria-label": `${title}, token by token` }, ...tokens);
   let at = -1;

@@ -1,0 +1,119 @@
+"""The weighted die: what may come next after a text, by each model, the likeliest face first.
+
+Every face's log-probability is sent, so that the page itself can weigh the die by temperature, top-k, top-p and min-p.
+On a page that has a server one die is enough, for a click asks for the next; in a file there are those for each of
+the last prefixes of the text and for what the likeliest faces would make of it, as many as have room.
+
+Shapes: V vocabulary.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+
+from chainrule.look.numbers import pack
+from chainrule.look.subject import Subject
+from chainrule.look.view import LIVE, Options, View
+from chainrule.text.tokenizer import Tokenizer
+from chainrule.use.reading import at_rest, read
+
+LIMIT = 4096           # tokens that are read
+NAMED = 512            # faces that have a name
+NAMED_IN_FILE = 48
+NEAR = 4               # tokens that say how the next is spelled
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+WORD = re.compile(r"\s*\S+|\s+")
+SHOWN = 200            # characters of the text before its last tokens
+PREFIXES = 40          # tokens back from the end of the text
+FACES = 6, 3           # that a file follows: from the end of the text, and one more step from there
+LETTERS = 8000         # of the text, that a file's dice have read
+ROOM = 1_200_000       # characters of JSON for all dice of a file
+
+
+def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    names = [subject.name for subject in subjects]
+    if options.get(LIVE):
+        return {"models": names, "text": "", "pieces": [], "dice": {"0:": dice(subjects, text, NAMED)}}
+    left_out, text = max(0, len(text) - LETTERS), text[-LETTERS:]
+    pieces = last_pieces(subjects[0].run.tokenizer, text)
+    begin = text[: len(text) - sum(map(len, pieces))]
+    return {"models": names, "text": begin[-SHOWN:], "pieces": pieces, "dice": within_room(subjects, begin, pieces),
+            "left_out": left_out, "left_out_of": "characters"}
+
+
+def last_pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+    """What the last tokens of the text spell."""
+    if not tokenizer.lossless:
+        return WORD.findall(text)[-PREFIXES:]
+    feed = tokenizer.pieces().feed
+    pieces = [piece for token in tokenizer.encode(text)[-PREFIXES:].tolist() if (piece := feed(token))]
+    return pieces if text.endswith("".join(pieces)) else pieces[1:]    # which began within a character
+
+
+def within_room(subjects: Sequence[Subject], text: str, pieces: Sequence[str]) -> dict[str, Any]:
+    """Dice by `pieces read:faces taken`, as many as have room; the one at the end of the text in any case."""
+    found, room = dict[str, Any](), ROOM
+    for count, taken in prefixes(found, pieces):
+        made = dice(subjects, text + "".join(pieces[:count]) + taken, NAMED_IN_FILE)
+        room -= sum(len(die["log_probs"]["data"]) + 24 * len(die["faces"]) for die in made)
+        if found and room < 0:
+            break
+        found[f"{count}:{taken}"] = made
+    return found
+
+
+def prefixes(found: dict[str, Any], pieces: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The whole text; that and one face; its beginnings; that and two faces. `found`: what was made of those before."""
+    end = len(pieces)
+    yield end, ""
+    first = list(likeliest(found.get(f"{end}:", []), FACES[0]))
+    yield from ((end, face) for face in first)
+    yield from ((count, "") for count in range(end - 1, -1, -1))
+    for face in first:
+        yield from ((end, face + other) for other in likeliest(found.get(f"{end}:{face}", []), FACES[1]))
+
+
+def likeliest(made: Sequence[Any], count: int) -> list[str]:
+    """What the first faces of each die spell."""
+    spelled = [islice((text for _, text in die["faces"] if text), count) for die in made]
+    return list(dict.fromkeys(text for texts in spelled for text in texts))
+
+
+def dice(subjects: Sequence[Subject], text: str, named: int) -> list[dict[str, Any]]:
+    return [die(subject, text, named) for subject in subjects]
+
+
+def die(subject: Subject, text: str, named: int) -> dict[str, Any]:
+    """(V,) log-probabilities from the greatest to the least, and of the first faces how they are shown and spelled."""
+    lines = subject.run.tokenizer.lines and text.endswith("\n")
+    reading = subject.read(f"{text}\n" if lines else text, LIMIT)    # a tokenizer of lines drops the last newline
+    with torch.inference_mode(), at_rest(subject.model):
+        logits, _ = read(subject.model, reading.tokens)
+    log_probs, order = logits[0].float().log_softmax(-1).sort(descending=True, stable=True)
+    tokens = order[:named].tolist()
+    spelled = spellings(subject, reading.tokens[0, -NEAR:].tolist(), text, tokens)
+    faces = [list(face) for face in zip(subject.show(tokens), spelled)]
+    return {"log_probs": pack(log_probs), "faces": faces, "left_out": reading.left_out}
+
+
+def spellings(subject: Subject, before: Sequence[int], text: str, tokens: Sequence[int]) -> list[str | None]:
+    """What each token adds to the text; nothing where it ends the text, or is only a part of a character."""
+    tokenizer, spelled = subject.run.tokenizer, list[str | None]()
+    space = " " if tokenizer.lines and text.endswith((" ", "\t")) else ""    # which the text has already
+    for token in tokens:
+        pieces = tokenizer.pieces()
+        for earlier in before:
+            pieces.feed(earlier)
+        piece = pieces.feed(token).removeprefix(space)
+        spelled.append(None if BROKEN in piece else piece or None)
+    return spelled
+
+
+VIEW = View(
+    "die", "The weighted die",
+    "What may come next, by each model's own probabilities. Click a face to write it, or roll.",
+    lambda subject: subject.speaks, make, several=True,
+)
