@@ -19,7 +19,7 @@ from chainrule.model import Batch
 from chainrule.models.attention import Sight, Source, real
 from chainrule.models.cache import Cache
 from chainrule.models.decoder import Decoder, DecoderSettings
-from chainrule.models.source import SourceSettings, told
+from chainrule.models.source import FromVectors, SourceSettings, told
 from chainrule.models.transformer import Embedding, Stack
 
 
@@ -43,7 +43,7 @@ class EncoderDecoder(Decoder):
 
     def _source_words(self) -> nn.Embedding | nn.Linear:
         if self.settings.source_features is not None:
-            return nn.Linear(self.settings.source_features, self.settings.width)
+            return FromVectors(self.settings.source_features, self.settings.width)
         if self.settings.source_vocab is not None:
             return nn.Embedding(self.settings.source_vocab, self.settings.width)
         return self.embedding.words

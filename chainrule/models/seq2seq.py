@@ -23,7 +23,7 @@ from chainrule.models.attention import real
 from chainrule.models.cells import Vectors
 from chainrule.models.recurrent import Stack
 from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_reader
-from chainrule.models.source import SourceSettings, told
+from chainrule.models.source import FromVectors, SourceSettings, told
 from chainrule.models.words import WordModel, Words
 
 
@@ -72,7 +72,7 @@ class Seq2Seq(WordModel):
         """What reads the source; None: the words of the text do."""
         settings = self.settings
         if settings.source_features is not None:
-            return nn.Linear(settings.source_features, size)
+            return FromVectors(settings.source_features, size)
         if settings.source_vocab is not None:
             return Words(settings.source_vocab, size, None, dropout=settings.embedding_dropout)
         return None

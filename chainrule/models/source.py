@@ -6,7 +6,7 @@ Shapes: B rows, S source tokens or vectors, F numbers in a vector.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.errors import UserError
 
@@ -25,6 +25,13 @@ class SourceSettings:
                 raise UserError(f"model.{name}={size}: it is 1 or more, or none.")
         if self.source_vocab is not None and self.source_features is not None:
             raise UserError("model.source_vocab is of tokens, model.source_features of vectors; a source is either.")
+
+
+class FromVectors(nn.Linear):
+    """(…, F) -> (…, D) in the precision of the model, whichever the vectors come in."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return super().forward(vectors.to(self.weight.dtype))
 
 
 def told(settings: SourceSettings, rows: int, source: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:

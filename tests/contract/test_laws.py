@@ -345,6 +345,20 @@ def test_a_saved_model_answers_the_same(case: Case, made: LanguageModel, tmp_pat
     assert torch.equal(scored, wanted)
 
 
+def test_half_the_bits_make_about_the_same_answers(case: Case, made: LanguageModel) -> None:
+    """A network that writes on a GPU does so in bfloat16."""
+    if made.learns_by == "counting":
+        pytest.skip("tables are not rounded")
+    brief, tokens = case.make(), some_tokens(3, 12)
+    brief.load_state_dict(made.state_dict())
+    logits, state = read(brief.bfloat16().eval(), tokens)
+    more, _ = brief.step(more_tokens(3, 1), state)
+    wanted, state = read(made, tokens)
+    assert more.dtype == logits.dtype == torch.bfloat16
+    assert_close(logits.float(), wanted, atol=0.2, rtol=0.1)
+    assert_close(more.float(), made.step(more_tokens(3, 1), state)[0], atol=0.2, rtol=0.1)
+
+
 def assert_same_tables(one: LanguageModel, other: LanguageModel) -> None:
     first, second = one.state_dict(), other.state_dict()
     assert first.keys() == second.keys()

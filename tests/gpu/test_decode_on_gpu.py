@@ -170,6 +170,7 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
     assert (written[0] == written[1]).float().mean() > 0.8      # a rounding may turn a row off its course
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_recorded_turn_of_gpt2_is_few_kernels(monkeypatch):
     model = build("gpt2", recipe_for("gpt2").model, 50_257).cuda().bfloat16()
     launched = []

@@ -32,6 +32,7 @@ def test_the_sum_has_the_same_bits_on_both_devices():
     assert torch.equal(there.cpu(), low_rank(weight, up, down, 0.3))
 
 
+@pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 @pytest.mark.parametrize("given", [{}, {"train.graph": "true"}, {"train.compile": "true"}], ids=str)
 @pytest.mark.parametrize("kind", ["gpt", "gru"])
 def test_a_loaded_run_has_the_very_weights_that_were_used(desk, monkeypatch, kind, given):
