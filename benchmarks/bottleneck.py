@@ -1,0 +1,148 @@
+"""What attention is for: BLEU by the length of the source, of one encoder-decoder with attention and without it.
+
+    python benchmarks/bottleneck.py SOURCE WANTED --attention TOLD --bottleneck TOLD [--svg FILE] [--json]
+
+A sentence a line in all four files: the sources, their translations, and what `chainrule predict` gave for the sources.
+Sources are parted into as many buckets of about the same number of sentences as asked for, by their words; sacreBLEU's
+score of each bucket has its 95 % interval by bootstrap.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chainrule.use.bootstrap import Score
+from chainrule.use.overlap import measure_overlap
+
+COLOURS = {"attention": "#1f6feb", "bottleneck": "#d1242f"}
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 56, 24, 120, 56    # of the picture and its margins
+
+
+@dataclass(frozen=True)
+class Bucket:
+    least: int                        # words of the shortest source in it
+    most: int                         # and of the longest
+    scores: Mapping[str, Score]       # BLEU of each model
+    sentences: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.least}–{self.most}" if self.least < self.most else f"{self.least}"
+
+    def as_dict(self) -> dict[str, Any]:
+        scores = {key: value for name, score in self.scores.items() for key, value in score.as_dict(name).items()}
+        return {"words": [self.least, self.most], "sentences": self.sentences, **scores}
+
+
+def parted(lengths: Sequence[int], buckets: int) -> list[list[int]]:
+    """Places by length, so that sentences of one length stay together and buckets are about as large as each other."""
+    order = np.argsort(lengths, kind="stable")
+    ends = np.sort(np.asarray(lengths))[[len(lengths) * part // buckets - 1 for part in range(1, buckets + 1)]]
+    which = np.searchsorted(np.unique(ends), np.asarray(lengths)[order])
+    return [order[which == part].tolist() for part in range(len(np.unique(ends)))]
+
+
+def measure(
+    sources: Sequence[str], wanted: Sequence[str], told: Mapping[str, Sequence[str]], buckets: int
+) -> list[Bucket]:
+    lengths = [len(source.split()) for source in sources]
+    made = []
+    for places in parted(lengths, buckets):
+        references = [[wanted[place]] for place in places]
+        scores = {name: measure_overlap([texts[place] for place in places], references).bleu
+                  for name, texts in told.items()}
+        here = [lengths[place] for place in places]
+        made.append(Bucket(min(here), max(here), scores, len(places)))
+    return made
+
+
+def table(buckets: Sequence[Bucket]) -> str:
+    names = list(buckets[0].scores)
+    lines = ["| words of the source | sentences | " + " | ".join(names) + " |", "|---" * (2 + len(names)) + "|"]
+    for bucket in buckets:
+        cells = (f"{score.value:.1f} ({score.low:.1f}–{score.high:.1f})" for score in bucket.scores.values())
+        lines.append(f"| {bucket.name} | {bucket.sentences} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def picture(buckets: Sequence[Bucket]) -> str:
+    """A line for each model over the buckets, and its interval around it, as SVG."""
+    best = max(score.high for bucket in buckets for score in bucket.scores.values())
+    frame = Frame(len(buckets), 10 * (1 + int(best // 10)))
+    parts = [*frame.axes([bucket.name for bucket in buckets])]
+    for name in buckets[0].scores:
+        parts += frame.curve(name, [bucket.scores[name] for bucket in buckets], COLOURS[name])
+    style = 'font-family="sans-serif" font-size="13" fill="#57606a"'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {style}>'
+    return "\n".join([opening, *parts, "</svg>\n"])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where things stand in the picture."""
+
+    buckets: int
+    highest: int                      # BLEU at the top
+
+    def x(self, bucket: int) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (bucket + 0.5) / self.buckets, 1)
+
+    def y(self, bleu: float) -> float:
+        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - bleu / self.highest), 1)
+
+    def axes(self, names: Sequence[str]) -> Iterator[str]:
+        for level in range(0, self.highest + 1, 10):
+            y = self.y(level)
+            yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#8884"/>'
+            yield f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{level}</text>'
+        for place, name in enumerate(names):
+            yield f'<text x="{self.x(place)}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{name}</text>'
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        yield f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">words of the source</text>'
+        yield f'<text x="{LEFT - 40}" y="{TOP - 8}">BLEU</text>'
+
+    def curve(self, name: str, scores: Sequence[Score], colour: str) -> Iterator[str]:
+        middle = [(place, score.value) for place, score in enumerate(scores)]
+        above = [(place, score.high) for place, score in enumerate(scores)]
+        below = [(place, score.low) for place, score in enumerate(scores)]
+        yield f'<polygon points="{self._points(above + below[::-1])}" fill="{colour}" opacity="0.15"/>'
+        yield f'<polyline points="{self._points(middle)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        end, last = self.x(len(scores) - 1) + 10, self.y(scores[-1].value) + 4
+        yield f'<text x="{end}" y="{last}" fill="{colour}">{name}</text>'
+
+    def _points(self, places: Sequence[tuple[int, float]]) -> str:
+        return " ".join(f"{self.x(place)},{self.y(bleu)}" for place, bleu in places)
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("wanted", type=Path)
+    for name in COLOURS:
+        parser.add_argument(f"--{name}", type=Path, required=True, help="what the model wrote")
+    parser.add_argument("--buckets", type=int, default=6)
+    parser.add_argument("--svg", type=Path, help="draw it into this file")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    told = {name: lines_of(getattr(args, name)) for name in COLOURS}
+    sources, wanted = lines_of(args.source), lines_of(args.wanted)
+    counts = {len(lines) for lines in (sources, wanted, *told.values())}
+    if len(counts) > 1:
+        parser.error(f"the files have {' and '.join(map(str, sorted(counts)))} lines; each has one for each sentence")
+    buckets = measure(sources, wanted, told, args.buckets)
+    if args.svg:
+        args.svg.write_text(picture(buckets), encoding="utf-8")
+    print(json.dumps([bucket.as_dict() for bucket in buckets]) if args.json else table(buckets))
+
+
+if __name__ == "__main__":
+    main()
