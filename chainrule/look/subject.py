@@ -35,6 +35,11 @@ class Subject:
         return self.run.model
 
     @property
+    def body(self) -> Any:
+        """What reads the text, where a head stands upon it; else the model."""
+        return getattr(self.model, "body", self.model)
+
+    @property
     def speaks(self) -> bool:
         """Whether it can go on from a text alone."""
         return isinstance(self.model, LanguageModel) and self.run.recipe.task == "lm"

@@ -280,7 +280,7 @@ def test_a_live_page_asks_for_units_it_does_not_have(open_view, monkeypatch):
     page.evaluate("""async () => {
         const { render } = await import("chainrule/neurons");
         const { remember } = await import("chainrule/state");
-        const [{ data }] = JSON.parse(document.querySelector("script[type='application/json']").textContent);
+        const [{ data }] = JSON.parse(document.getElementById("panels").textContent);
         const place = document.querySelector("#neurons .view");
         place.replaceChildren();
         render(place, data, remember("neurons"), { ask: (options) => window.askPython(options) });

@@ -30,7 +30,7 @@ Columns = NDArray[np.floating[Any]]
 
 TAPS = ("hidden", "cell", "gates", "neurons", "belief")
 LIMIT = 2000         # tokens
-NUMBERS = 200_000    # values of units that are sent: about 1 MB
+NUMBERS = 120_000    # values of units that are sent: about 0.6 MB
 BEST = 5             # units that are named for a feature
 
 
@@ -48,7 +48,7 @@ class Group:
 
 
 def fits(subject: Subject) -> bool:
-    return (subject.speaks or hasattr(_body(subject), "encode")) and any(subject.has(tap) for tap in TAPS)
+    return (subject.speaks or hasattr(subject.body, "encode")) and any(subject.has(tap) for tap in TAPS)
 
 
 def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def read_groups(subject: Subject, tokens: Tensor) -> list[Group]:
     if subject.speaks:
         _, seen = subject.trace(tokens, *where)
     else:
-        _, seen = subject.watched(lambda: _body(subject).encode(tokens), *where)
+        _, seen = subject.watched(lambda: subject.body.encode(tokens), *where)
     parts = {place: tap.parts for place, tap in taps(subject.model).items()}
     return [group for tap in TAPS for group in _groups(tap, [(seen[place], parts[place]) for place in where
                                                              if place.rpartition(".")[2] == tap and place in seen])]
@@ -99,11 +99,6 @@ def _groups(tap: str, seen: Sequence[tuple[Tensor, Sequence[str]]]) -> Iterator[
                 yield from (Group(name, layer, gate) for name, gate in zip(named, one.unbind(1), strict=True))
             else:
                 yield Group(tap, layer, one)
-
-
-def _body(subject: Subject) -> Any:
-    """What reads the text, where a head stands upon it."""
-    return getattr(subject.model, "body", subject.model)
 
 
 def spelled(subject: Subject, reading: Reading) -> list[str]:
