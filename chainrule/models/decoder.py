@@ -84,6 +84,10 @@ class Decoder(LanguageModel):
     def logits(self, hidden: Tensor) -> Tensor:
         return capped(linear(hidden, self.matrix), self.settings.cap)
 
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) as any block leaves it -> (B, T, V): what would follow, were there no blocks above."""
+        return self.logits(self.stack.norm(hidden))
+
     # Going on
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
