@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chainrule.errors import UserError as UserError
+    from chainrule.look.shown import look as look
     from chainrule.model import BOUNDARY as BOUNDARY
     from chainrule.model import Batch as Batch
     from chainrule.model import LanguageModel as LanguageModel
@@ -55,14 +56,16 @@ _WHERE = {
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = ["__version__", *_MODULES]
+__all__ = ["__version__", "look", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "look":    # a package that can be called
+        return import_module(f"{__name__}.look")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted({*globals(), *__all__})

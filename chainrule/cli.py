@@ -113,6 +113,18 @@ def _compare(parser: ArgumentParser) -> None:
     _device(parser)
 
 
+def _look(parser: ArgumentParser) -> None:
+    parser.add_argument("run", nargs="+", help="run directories; or a folder of runs, as `chainrule compare` makes one")
+    parser.add_argument("--text", metavar="T", help="what the models read at first")
+    parser.add_argument("--file", metavar="F", help="likewise, from a file; -: stdin")
+    parser.add_argument("--view", metavar="NAME", help="show this one first; in a file: only this one")
+    parser.add_argument("--out", metavar="PAGE.html", help="write one self-contained file instead of serving a page")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve at (default: %(default)s, this machine)")
+    parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 8000)")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    _device(parser)
+
+
 def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("kind", help="kind of model, or a published size such as gpt3-175b")
     parser.add_argument("--gpus", type=int, default=1, help="how many (default: %(default)s)")
@@ -154,6 +166,7 @@ VERBS = {
     "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
     "predict": Verb("predict:predict", "classes, tags or translations, one line for each line", _predict),
     "compare": Verb("compare:compare", "every kind on one text, each with the same time", _compare, settings=True),
+    "look": Verb("look:look", "look inside models: a live page, or one self-contained file", _look),
     "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
     "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
     "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),

@@ -258,7 +258,7 @@ function dial(name, state, draw) {
     draw();
   } }));
   slider.setAttribute("aria-valuetext", spoken());
-  return html("label", { class: "die-dial", title: idea }, name, slider, number);
+  return html("label", { class: "die-dial", title: idea }, name, number, slider);
 }
 
 /** @param {Element} controls */

@@ -2,7 +2,8 @@
 /** What a reader has chosen, kept in the address: `#surprise.one=gpt&curves.x=seconds`. */
 
 /** @typedef {{ get(name: string, otherwise: string): string, set(name: string, value: string): void,
- *   visit(choices: Record<string, string>): void, every(): Record<string, string> }} State */
+ *   visit(choices: Record<string, string>): void, link(choices: Record<string, string>): string,
+ *   every(): Record<string, string> }} State */
 
 const BURST = 50;      // writes of the address that may follow at once: browsers hinder pages that write it too often
 const PAUSE = 100;     // milliseconds that pay for another
@@ -38,19 +39,31 @@ function put(how) {
   if (location.protocol !== "about:" && hash.length <= LONGEST) history[how](null, "", hash);
 }
 
+/** @param {string} view @param {Record<string, string>} choices */
+function together(view, choices) {
+  const all = new URLSearchParams(chosen);
+  for (const [name, value] of Object.entries(choices)) all.set(`${view}.${name}`, value);
+  return all;
+}
+
 /** The state of one view. @param {string} view @returns {State} */
 export function remember(view) {
   return {
     get: (name, otherwise) => chosen.get(`${view}.${name}`) ?? otherwise,
     set(name, value) {
-      chosen.set(`${view}.${name}`, value);
+      chosen = together(view, { [name]: value });
       write();
     },
     /** Likewise, so that the browser's back button comes back to what was chosen before. */
     visit(choices) {
-      for (const [name, value] of Object.entries(choices)) chosen.set(`${view}.${name}`, value);
+      put("replaceState");
+      chosen = together(view, choices);
       put("pushState");
     },
-    every: () => Object.fromEntries([...chosen].filter(([name]) => name.startsWith(`${view}.`)).map(([name, value]) => [name.slice(view.length + 1), value])),
+    link: (choices) => `#${together(view, choices)}`,
+    every() {
+      const own = [...chosen].filter(([name]) => name.startsWith(`${view}.`));
+      return Object.fromEntries(own.map(([name, value]) => [name.slice(view.length + 1), value]));
+    },
   };
 }

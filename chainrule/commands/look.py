@@ -1,0 +1,90 @@
+"""`chainrule look`: a live page on this machine, or one file that shows the same from disk."""
+
+import os
+import sys
+import webbrowser
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from chainrule.device import choose_device
+from chainrule.errors import UserError
+from chainrule.files import write_text
+from chainrule.look.file import make_file
+from chainrule.look.runs import TEXT, find_runs
+from chainrule.look.subject import Subject
+from chainrule.look.views import find_view
+from chainrule.progress import say, set_quiet
+from chainrule.run import load
+from chainrule.text.sources import find, read
+
+LETTERS = 20_000    # of a file: more than any view shows at once
+MISSING = "the live page needs fastapi and uvicorn: pip install 'chainrule[look]'. --out PAGE.html writes a file."
+
+
+def look(args: Namespace) -> dict[str, Any]:
+    runs = find_runs(args.run)
+    if args.view is not None:
+        find_view(args.view)
+    text = text_of(args)
+    return write_file(runs, text, args) if args.out is not None else open_page(runs, text, args)
+
+
+def text_of(args: Namespace) -> str:
+    if args.text is not None and args.file is not None:
+        raise UserError("--text and --file are two texts; give one of them.")
+    if args.file is not None:
+        return beginning(args.file)
+    return TEXT if args.text is None else str(args.text)
+
+
+def beginning(file: str) -> str:
+    text = ""
+    with TemporaryDirectory() as spool:
+        for piece in (piece for source in find(file, Path(spool)) for piece in read(source)):
+            text += piece
+            if len(text) > LETTERS:
+                say(f"of {file} the first {LETTERS:,} characters are shown.")
+                return text[:LETTERS]
+    return text
+
+
+def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str, Any]:
+    out, device = Path(args.out), choose_device(args.device)
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name the file to write, as in {out / 'page.html'}.")
+    subjects = [Subject(name, load(path, device)) for name, path in runs.items()]
+    view = None if args.view is None else find_view(args.view)
+    page = make_file(subjects, text, view)
+    write_text(out, page)
+    if not args.json:
+        print(f"{out} shows {', '.join(runs)}: {len(page.encode()) / 1e6:.1f} MB, and it needs nothing else.")
+    return {"runs": list(runs), "out": str(out), "bytes": len(page.encode()), "view": args.view}
+
+
+def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str, Any]:
+    """Serves until Ctrl-C, which is the way to end it and no failure."""
+    try:
+        from chainrule.serve.app import make_app
+        from chainrule.serve.server import address, listen, serve
+        from chainrule.serve.shelf import Shelf
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn"):
+            raise
+        raise UserError(MISSING) from None
+    app = make_app(Shelf(runs, choose_device(args.device)), text, args.host, args.view)
+    with listen(args.host, args.port) as socket:
+        url = address(socket)
+        print(f"{', '.join(runs)}: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        if not args.no_browser and has_screen():
+            webbrowser.open(url)
+        set_quiet(True)
+        serve(app, socket)
+    return {"runs": list(runs), "url": url, "view": args.view}
+
+
+def has_screen() -> bool:
+    """Without one a browser would take the terminal over."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,0 +1,189 @@
+// @ts-check
+/** The live page: runs, a text and a view are chosen, the server is asked what the view shows, and the view draws it.
+ *
+ * All that is chosen is in the address. What is typed is asked about after a short pause; an answer that comes after the
+ * next question is dropped. */
+import { choices, html, short } from "chainrule/draw";
+import { complaint, show } from "chainrule/panel";
+import { remember } from "chainrule/state";
+import { dress } from "chainrule/theme";
+
+/** @typedef {{ name: string, title: string, note: string, several: boolean, reads: boolean }} View */
+/** @typedef {{ name: string, kind?: string, task?: string, parameters?: number, views?: string[], error?: string }} Run */
+
+const PAUSE = 250;    // milliseconds without typing after which the server is asked
+const SIGN = 200;     // milliseconds of waiting after which it is said
+const FEW = 3;        // runs that are chosen at first, all of them; of more only the last two
+
+/** @param {string} name */
+const part = (name) => /** @type {HTMLElement} */ (document.getElementById(name));
+/** @type {{ text: string, views: View[], first: string | null }} */
+const about = JSON.parse(part("about").textContent ?? "");
+const page = remember("page");
+const area = /** @type {HTMLTextAreaElement} */ (part("text"));
+const place = /** @type {HTMLElement} */ (document.querySelector("main .view"));
+
+/** @type {Run[]} */
+let runs = [];
+let asking = 0, latest = 0, typing = 0;
+/** What is drawn: which view of which runs, and how it can be changed. @type {{ key: string, update: import("./panel.js").Update } | null} */
+let drawn = null;
+/** @type {AbortController | null} */
+let question = null;
+
+/** The server's answer, or null where it complained, which is then shown.
+ * @param {string} path @param {object} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
+async function ask(path, body, signal) {
+  asking += 1;
+  setTimeout(() => { if (asking) part("busy").textContent = "computing"; }, SIGN);
+  try {
+    const headers = { "content-type": "application/json" };
+    const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body), signal } : { signal });
+    const value = await answer.json();
+    if (!value.error) return value;
+    trouble(value.error);
+  } catch (error) {
+    if (!signal?.aborted) trouble(`The server does not answer (${error}). Is chainrule look still running?`);
+  } finally {
+    asking -= 1;
+    if (!asking) part("busy").textContent = "";
+  }
+  return null;
+}
+
+/** @param {string} [line] */
+const trouble = (line) => part("trouble").replaceChildren(...(line ? [complaint(line)] : []));
+
+function chosenRuns() {
+  const able = runs.filter((run) => !run.error).map((run) => run.name);
+  const asked = page.get("runs", "").split(",").map(decodeURIComponent).filter((name) => able.includes(name));
+  return asked.length ? asked : able.length > FEW ? able.slice(-2) : able;
+}
+
+/** The chosen runs that a view fits. @param {View} view */
+const fitting = (view) => chosenRuns().filter((name) => runs.find((run) => run.name === name)?.views?.includes(view.name));
+
+function chosenView() {
+  const named = page.get("view", about.first ?? "");
+  return about.views.find((view) => view.name === named) ?? about.views.find((view) => fitting(view).length) ?? about.views[0];
+}
+
+/** Why a view cannot be shown. @param {View} view */
+function unfit(view) {
+  const others = runs.filter((run) => run.views?.includes(view.name)).map((run) => run.name);
+  return others.length ? `Choose ${others.join(" or ")}: the runs chosen have not what this view shows.` : "None of these runs has what this view shows.";
+}
+
+/** Shows what is chosen now. */
+async function refresh() {
+  clearTimeout(typing);
+  const turn = ++latest;
+  question?.abort();
+  question = new AbortController();
+  const view = chosenView(), fit = fitting(view), state = remember(view.name);
+  const names = view.several ? fit : fit.filter((name, number) => name === (fit.includes(state.get("run", "")) ? state.get("run", "") : fit[0]));
+  const key = JSON.stringify([view.name, names]);
+  dressPage(view, fit, names);
+  if (drawn?.key !== key) place.replaceChildren();
+  if (!names.length) return settle(unfit(view));
+  const options = (/** @type {Record<string, string>} */ more = {}) => ({ runs: names, text: area.value, options: { ...state.every(), ...more } });
+  const path = `/api/views/${view.name}`;
+  const answer = await ask(path, options(), question.signal);
+  if (turn !== latest) return;
+  if (!answer) return settle();
+  trouble();
+  const live = {
+    ask: async (/** @type {Record<string, string>} */ more) => {
+      const asked = latest, found = await ask(path, options(more));
+      if (found && asked === latest) trouble();
+      return asked === latest ? found?.data ?? null : null;
+    },
+    write, text: () => area.value,
+  };
+  if (drawn?.key === key && drawn.update) drawn.update(answer.data);
+  else drawn = { key, update: await show(place, view.name, answer.data, state, live) };
+  settle(null);
+}
+
+/** @param {string | null} [line] in the place of a view; null: the view is there */
+function settle(line) {
+  if (line !== null) {
+    drawn = null;
+    place.replaceChildren(...(line ? [complaint(line)] : []));
+  }
+  document.documentElement.dataset.drawn = "true";
+}
+
+/** @param {View} view @param {string[]} fit @param {string[]} names of those the ones shown */
+function dressPage(view, fit, names) {
+  document.title = `${view.title}: ${chosenRuns().join(", ")}`;
+  part("title").textContent = view.title;
+  part("note").textContent = view.note;
+  part("written").hidden = !view.reads;
+  place.parentElement?.setAttribute("id", view.name);
+  const options = Object.fromEntries(fit.map((name) => [name, name]));
+  part("which").replaceChildren(...(view.several || fit.length < 2 ? [] : [choices("model", options, names[0], (name) => {
+    remember(view.name).visit({ run: name });
+    refresh().then(() => part("which").querySelector("input:checked")).then((input) => /** @type {HTMLElement} */ (input)?.focus());
+  })]));
+  for (const link of /** @type {HTMLAnchorElement[]} */ ([...part("views").children])) {
+    const one = /** @type {View} */ (about.views.find(({ name }) => name === link.dataset.view));
+    const fits = fitting(one).length > 0;
+    link.href = page.link({ view: one.name });
+    link.classList.toggle("live-unfit", !fits);
+    link.title = fits ? one.note : unfit(one);
+    if (one === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (part("runs").querySelectorAll("input"))) box.checked = chosenRuns().includes(box.value);
+}
+
+/** Another text, as if it had been typed. @param {string} text */
+function write(text) {
+  area.value = text;
+  page.set("text", text);
+  return refresh();
+}
+
+/** @param {Run} run */
+function box(run) {
+  const facts = run.error ? "cannot be loaded" : `${run.kind}${run.task === "lm" ? "" : `, ${run.task}`}, ${short(run.parameters)}`;
+  return html("label", { class: "choice", title: run.error }, html("input", { type: "checkbox", value: run.name, disabled: Boolean(run.error), change: pick }),
+    run.name, html("span", { class: "live-kind" }, facts));
+}
+
+function pick() {
+  const boxes = /** @type {HTMLInputElement[]} */ ([...part("runs").querySelectorAll("input:checked")]);
+  page.visit({ runs: boxes.map(({ value }) => encodeURIComponent(value)).join(",") });
+  refresh();
+}
+
+/** @param {View} view */
+function tab(view) {
+  return html("a", { "data-view": view.name, click: (event) => {
+    const { ctrlKey, metaKey, shiftKey } = /** @type {MouseEvent} */ (event);
+    if (ctrlKey || metaKey || shiftKey) return;    // another window, by the link
+    event.preventDefault();
+    page.visit({ view: view.name });
+    refresh();
+  } }, view.title);
+}
+
+dress();
+area.value = page.get("text", about.text);
+area.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => write(area.value), PAUSE);
+});
+addEventListener("popstate", () => {
+  area.value = page.get("text", about.text);
+  dress();
+  drawn = null;
+  refresh();
+});
+part("views").append(...about.views.map(tab));
+runs = (await ask("/api/runs")) ?? [];
+part("runs").append(...runs.map(box));
+await refresh();
+const broken = runs.find((run) => run.error);
+if (broken && !part("trouble").textContent) trouble(broken.error);
