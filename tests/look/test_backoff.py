@@ -135,7 +135,7 @@ def test_the_ladder_on_the_page_is_the_models(open_view):
     page.locator(".backoff-text .token").nth(1).click()
     assert exact(page, ".backoff-answer") == pytest.approx([wanted[1]], abs=1e-6)
     rungs = data["tokens"][1]["rungs"]
-    assert exact(page, ".backoff-rungs .backoff-p") == [rung["p"] for rung in rungs] + [1 / data["vocab"]]
+    assert exact(page, ".backoff-rungs .result", "value") == [rung["p"] for rung in rungs] + [1 / data["vocab"]]
     first = rungs[0]
     line = page.locator(".backoff-rung").first.inner_text().replace("\n", " ")
     assert f"seen {first['count']} of {first['total']} times" in line
@@ -161,7 +161,7 @@ def test_every_estimator_is_written_out(open_view, given):
     page, data = open_view(VIEW, [subject("ngram", unit="words", **given)], WORDS)
     for place, token in enumerate(data["tokens"]):
         page.locator(".backoff-text .token").nth(place).click()
-        assert exact(page, ".backoff-rungs .backoff-p")[:-1] == [rung["p"] for rung in token["rungs"]]
+        assert exact(page, ".backoff-rungs .result", "value")[:-1] == [rung["p"] for rung in token["rungs"]]
         assert "undefined" not in page.locator(".backoff-ladder").inner_text()
         assert "NaN" not in page.locator(".backoff-ladder").inner_text()
     assert ("impossible" in page.locator(".backoff-legend").inner_text()) == any(t["p"] == 0 for t in data["tokens"])

@@ -1,6 +1,7 @@
 // @ts-check
 /** A text coloured by the order that answered, and under it the ladder of one token, each rung with its formula in numbers. */
 import { html } from "chainrule/draw";
+import { digits, number, over, result } from "chainrule/formula";
 
 /** @typedef {"discounted" | "counted" | "added" | "uniform" | "below" | "table" | "weighted"} Formula */
 /** @typedef {{ order: number, by: Formula, found: boolean, whole: boolean, weight: number, p: number, share: number,
@@ -86,7 +87,7 @@ function ladder(data, at) {
     html("h3", {}, "p(", word(shown[at + 1]), " | ", context(shown, at + 1, token.rungs[0].order), ") = ",
       html("output", { class: "backoff-answer", "data-p": token.p, title: token.p }, digits(token.p)),
       html("small", {}, token.bits == null ? " – impossible" : ` = 1 in ${digits(1 / token.p, 3)}, ${token.bits.toFixed(2)} bits`)),
-    html("div", { class: "scroll backoff-formula" }, ...formula),
+    html("div", { class: "scroll formula backoff-formula" }, ...formula),
     html("p", { class: "note" }, plain ? "Grams were left out of this model, or it came without counts: its rungs are what its tables say, "
       + "p(w | h) where hw is in them, and else the back-off weight of h times p(w | h′)." : SYMBOLS[/** @type {keyof typeof SYMBOLS} */ (estimator)]),
     shares(token),
@@ -146,27 +147,6 @@ function sums(rung, below, { k, vocab }) {
   if (by === "weighted") return [line("p = ", ...times(weight), " = ", result(p))];
   return [line("p = p(w | h′) = ", result(p))];
 }
-
-/** A fraction. @param {string} above @param {string} below */
-function over(above, below) {
-  return html("span", { class: "backoff-over" }, html("span", {}, above), html("span", { class: "backoff-under" }, below));
-}
-
-/** @param {number} value @param {string} [kind] */
-const number = (value, kind = "") => html("span", { class: kind, title: value, "data-value": value }, digits(value));
-
-/** @param {number} p */
-const result = (p) => html("b", { class: "backoff-p", "data-p": p, title: p }, digits(p));
-
-/** Enough digits to calculate with. @param {number} value @param {number} [kept] */
-function digits(value, kept = 5) {
-  if (value === 0 || Number.isInteger(value)) return String(value);
-  const [mantissa, power] = value.toExponential(kept - 1).split("e");
-  return Math.abs(Number(power)) < 4 ? String(Number(value.toPrecision(kept))) : `${Number(mantissa)}·10${raised(power)}`;
-}
-
-/** @param {string} power */
-const raised = (power) => [...power.replace("+", "")].map((letter) => (letter === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(letter)])).join("");
 
 /** @param {number} share */
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
