@@ -6,6 +6,7 @@ import torch
 from look.subjects import TEXT
 
 from chainrule.look.subject import Subject
+from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
 from chainrule.run import Run
 from chainrule.tasks import build_for, recipe_for
@@ -30,5 +31,7 @@ def task_subject(kind, task, unit="characters", text=TEXT, **settings):
     model = build_for(recipe, len(tokenizer), LABELS.get(task, ()))
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape)    # what begins at zero would show nothing
+    if kind == "seq2seq":
+        model.words.bias.data[BOUNDARY] += 4                        # so that texts come to an end
     run = Run(Path(f"{kind}-{task}"), recipe, tokenizer, model.eval(), {}, LABELS.get(task, ()))
     return Subject(f"{kind}-{task}", run)

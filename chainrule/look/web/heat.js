@@ -11,7 +11,7 @@ import { colour, keepPainted, picture, shortened, stretch } from "chainrule/pain
 /** @typedef {{ left: number, top: number, width: number, height: number }} Frame where the cells begin, and one cell */
 
 const READABLE = 8;     // pixels of a cell from which it has a label
-const LABEL = 96;       // pixels for a label, at most
+const LABEL = 108;      // pixels for a label, at most
 
 /** @param {Choices} choices */
 export function makeHeat({ title, pick, height, top, most = 30 }) {
@@ -67,7 +67,7 @@ export function makeHeat({ title, pick, height, top, most = 30 }) {
  * @param {number | undefined} top @param {number} most @returns {Frame} */
 function framed(canvas, { rows, columns }, room, height, top, most) {
   const brush = /** @type {import("./paint.js").Brush} */ (canvas.getContext("2d"));
-  brush.font = font(10);
+  brush.font = font(12);
   const longest = (/** @type {Label[]} */ labels) => Math.min(LABEL, Math.max(0, ...labels.map(({ text }) => brush.measureText(text).width)) + 10);
   const left = longest(rows);
   const fitting = Math.floor((room - left) / Math.max(columns.length, 1));
