@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from chainrule.model import Tap
 from chainrule.models import wide
 from chainrule.models.cells import CELLS, Vectors, Weights
 from chainrule.models.fused import run_fused
@@ -77,6 +78,7 @@ class Layer(nn.Module):
         self.cell, self.hidden, self.directions, self.weight_dropout = cell, hidden, directions, weight_dropout
         self.carried, self.seen, self.step = CELLS[cell].carried, CELLS[cell].seen, CELLS[cell].step
         self.held = CELLS[cell].module(inputs, hidden, bidirectional=directions == 2)
+        self.moment = Tap()                       # (B, 1, H): h of one token, where it goes on to the next and upward
 
     def weights(self) -> list[Weights]:
         """Those of each direction, with some of W dropped while learning."""
@@ -125,6 +127,7 @@ class Layer(nn.Module):
         moments: list[Vectors] = []
         for t in reversed(range(x.shape[1])) if backward else range(x.shape[1]):
             moment = self.step(Ux[:, t], now, weights)
+            moment["hidden"] = self.moment(moment["hidden"][:, None])[:, 0]
             if lengths is not None:
                 moment, now = _hidden_from_padding(moment, now, t < lengths)
             else:

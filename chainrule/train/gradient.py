@@ -28,12 +28,12 @@ from chainrule.train.meter import RECORDS, Meter
 from chainrule.train.optimizers import Optimizers
 from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.precision import choose_precision
-from chainrule.train.probe import gradients_by_time
 from chainrule.train.resume import pack, unpack, weights_of
 from chainrule.train.schedule import LOOKS, make_budget, make_looks, rate
 from chainrule.train.step import Step
 from chainrule.train.stop import Stop, listen
 from chainrule.train.validation import Validation
+from chainrule.use.gradient import gradients_by_time
 
 PROBED = 8
 """Rows by which gradients are followed through time."""

@@ -20,8 +20,8 @@ from chainrule.train.gradient import Diverged, Training, descend
 from chainrule.train.log import Log
 from chainrule.train.parallel import ALONE
 from chainrule.train.precision import choose_precision
-from chainrule.train.probe import gradients_by_time
 from chainrule.use.evaluate import evaluate
+from chainrule.use.gradient import gradients_by_time
 
 
 def train(model, text=None, log=None, **given):
