@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from look.live import save_run, served
 from look.subjects import subject
 from look.tasks import task_subject
 
@@ -199,7 +200,7 @@ def test_another_finished_text_can_be_chosen(seq2seq, open_view, way):
         page.keyboard.press("Enter")
     else:
         page.locator("#alignment .alignment-texts button").nth(1).click()
-    assert "alignment.text=1" in page.url
+    assert "alignment.text=1" in page.evaluate("location.hash")
     assert page.locator("#alignment .tree-node.bold").count() == len(other["shown"])
     tokens = best(seq2seq)[1].tokens
     page.locator("#alignment .heat canvas").focus()
@@ -226,3 +227,21 @@ def test_a_transformer_has_a_map_for_each_head(transformer, open_view):
 def test_a_phone_is_wide_enough(seq2seq, open_view, text):
     page, _ = open_view(VIEW, [seq2seq], text, viewport={"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_a_live_page_searches_with_another_beam(seq2seq, open_url, tmp_path):
+    with served({"translate": save_run(tmp_path / "translate", seq2seq)}, LINE) as address:
+        page = open_url(f"{address}#page.view=alignment")
+        wide = page.locator("#alignment input[data-which=width]")
+        wide.fill("2")
+        wide.press("Enter")
+        page.wait_for_function("!document.querySelector('.tree-node[data-place=\"2\"]')")
+        assert page.locator(".tree-node[data-place='1']").count() > 0
+        assert page.evaluate("document.activeElement.dataset.which") == "width"
+        scores = page.locator(".alignment-texts small").evaluate_all("all => all.map(one => +one.dataset.score)")
+        assert scores[0] == pytest.approx(best(seq2seq, 2)[0].score, abs=1e-5)
+        page.locator("#text").fill("the dog")
+        page.wait_for_function("document.querySelectorAll('.tree-node').length > 0")
+        page.wait_for_timeout(600)
+        shown = page.locator(".alignment-texts small").first.get_attribute("data-score")
+        assert float(shown) == pytest.approx(best(seq2seq, 2, text="the dog")[0].score, abs=1e-5)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from look.live import save_run, served
 from look.subjects import TEXT, subject
 from look.tasks import task_subject
 
@@ -211,8 +212,8 @@ def test_the_keyboard_goes_from_head_to_head_and_from_token_to_token(gpt, open_v
     page.locator("#attention .overview canvas").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
-    assert "attention.layer=2" in page.url
-    assert "attention.head=2" in page.url
+    assert "attention.layer=2" in page.evaluate("location.hash")
+    assert "attention.head=2" in page.evaluate("location.hash")
     assert page.locator("#attention select[data-which=head]").input_value() == "2"
     page.locator("#attention .lines-rows").focus()
     page.keyboard.press("End")
@@ -235,7 +236,7 @@ def test_a_click_chooses_a_head_and_a_file_says_which_it_has(gpt, open_view, mon
     assert page.locator("#attention .lines").is_visible()
     box = page.locator("#attention .overview canvas").bounding_box()
     page.mouse.click(box["x"] + box["width"] - 20, box["y"] + box["height"] - 20)
-    assert "attention.layer=2&attention.head=2" in page.url
+    assert "attention.layer=2&attention.head=2" in page.evaluate("location.hash")
     assert not page.locator("#attention .lines").is_visible()
     assert "has only the small map" in page.locator("#attention").inner_text()
 
@@ -251,7 +252,7 @@ def test_pieces_become_words_on_demand(gpt, open_view):
     assert weights_shown(page, "columns") == pytest.approx([float(value) for value in wanted], abs=1e-6)
     page.locator("#attention .lines-rows li").nth(1).hover()
     assert weights_shown(page, "columns")[2:] == [None, None]
-    assert "attention.words=whole" in page.url
+    assert "attention.words=whole" in page.evaluate("location.hash")
     assert data["texts"]["text"]["words"][1] == (3, "the")
 
 
@@ -291,3 +292,23 @@ def test_colours_follow_light_and_dark(gpt, open_view):
     before = page.locator("#attention .overview canvas").evaluate(pixels)
     page.locator("#theme").click()
     assert page.locator("#attention .overview canvas").evaluate(pixels) != before
+
+
+def test_another_head_of_a_live_page_is_asked_for(gpt, open_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention, "EXACT", 0)
+    with served({"gpt": save_run(tmp_path / "gpt", gpt)}, LINE) as address:
+        page = open_url(f"{address}#page.view=attention&attention.tokens=0&attention.layer=2")
+        page.locator("#attention .overview canvas").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("document.querySelector('output.readout').textContent.startsWith('layer 2, head 2')")
+        page.locator("#attention .lines-rows").focus()
+        page.keyboard.press("End")
+        wanted = patterns(gpt, tokens_of(gpt, LINE))[1, 1, -1]
+        assert weights_shown(page, "columns") == pytest.approx(wanted.tolist(), abs=1e-6)
+        more = page.locator("#attention input[data-which=tokens]")
+        more.fill("4")
+        more.press("Enter")
+        page.wait_for_selector("#attention .lines-rows li.own")
+        assert page.evaluate("document.activeElement.dataset.which") == "tokens"
+        assert 1 <= page.locator("#attention .lines-rows li.own").count() <= 4
+        assert "attention.tokens=4" in page.evaluate("location.hash")

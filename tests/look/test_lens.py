@@ -124,7 +124,7 @@ def test_a_cell_shows_its_guess_and_a_click_its_ten(gpt, open_view):
         assert best == pytest.approx((-np.sort(-here))[:10].tolist(), abs=1e-6)
         came = page.locator("#lens .lens-came")
         assert float(came.get_attribute("data-probability")) == pytest.approx(here[tokens[token + 1]], abs=1e-6)
-        assert f"lens.token={token}&lens.layer={layer}" in page.url
+        assert f"lens.token={token}&lens.layer={layer}" in page.evaluate("location.hash")
     assert page.locator("#lens td.chosen").count() == 1
     bits = page.locator("#lens .lens-bits td[data-bits]").evaluate_all("all => all.map(one => +one.dataset.bits)")
     truth = wanted[:, np.arange(len(tokens) - 1), tokens[1:]]
@@ -152,7 +152,7 @@ def test_the_colour_can_follow_the_truth(gpt, open_view):
         share = {"guess": float(cell.get_attribute("data-probability")),
                  "truth": float(cell.get_attribute("data-truth")), "rank": 1 - np.log(rank) / np.log(size)}[colour]
         assert cell.evaluate(heat) == pytest.approx(0.85 * share, abs=6e-4)
-    assert "lens.colour=rank" in page.url
+    assert "lens.colour=rank" in page.evaluate("location.hash")
 
 
 @pytest.mark.parametrize("text", ["", TEXT], ids=["nothing", "much"])

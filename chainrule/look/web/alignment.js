@@ -3,6 +3,7 @@
 import { fixed, html } from "chainrule/draw";
 import { makeHeat } from "chainrule/heat";
 import { unpack } from "chainrule/numbers";
+import { renew } from "chainrule/renew";
 import { ROW, TOP, tree } from "chainrule/tree";
 
 /** @typedef {import("./numbers.js").Packed} Packed */
@@ -36,10 +37,10 @@ export function render(element, data, state, live) {
   };
   const draw = () => {
     const { text } = now();
-    controls.replaceChildren(...pickers(data, live, now(), choose, ask));
+    renew(controls, ...pickers(data, live, now(), choose, ask));
     said.replaceChildren(...explained(data, now()));
-    texts.replaceChildren(...data.texts.map((one, place) => listed(one, place === text, () => choose({ text: place }))));
-    branches.replaceChildren(tree(data.tree, data.texts, text, (place) => choose({ text: place })));
+    renew(texts, ...data.texts.map((one, place) => listed(one, place === text, () => choose({ text: place }))));
+    renew(branches, tree(data.tree, data.texts, text, (place) => choose({ text: place })));
     heat.show({ rows: data.texts[text].shown.map((shown) => ({ text: shown, own: true })), columns: data.source.map((shown) => ({ text: shown })), weight: weight(data, now()) });
     tell(null);
   };

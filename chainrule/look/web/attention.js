@@ -5,6 +5,7 @@ import { makeHeat } from "chainrule/heat";
 import { makeLines } from "chainrule/lines";
 import { unpack } from "chainrule/numbers";
 import { makeOverview } from "chainrule/overview";
+import { renew } from "chainrule/renew";
 
 /** @typedef {import("./numbers.js").Packed} Packed */
 /** @typedef {{ shown: string[], written: number | null, words: [number, string][] }} Text */
@@ -32,6 +33,7 @@ export function render(element, data, state, live) {
   const closer = html("div", { class: "attention-head" }, lines.element, heat.element);
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
+  let latest = 0;
 
   const look = (/** @type {Spot} */ spot, /** @type {number | null} */ column) => {
     lines.mark(spot);
@@ -44,12 +46,14 @@ export function render(element, data, state, live) {
     readout.replaceChildren(html("b", {}, named(now())), "Point at a token or a cell, or focus them and use the arrow keys.");
   };
   const choose = async (/** @type {Partial<Chosen>} */ change, again = false) => {
-    const next = { ...now(), ...change };
+    const next = { ...now(), ...change }, turn = ++latest;
     for (const [name, value] of Object.entries(next)) state.set(name, String(value));
     if (live && (again || !exact(data, next))) {
+      drawAll();
       const asked = { tokens: state.get("tokens", String(data.asked.tokens)), seed: state.get("seed", String(data.asked.seed)) };
       const more = await live.ask({ part: next.part, layer: String(next.layer), head: String(next.head), ...asked });
-      if (more) data = more;
+      if (turn !== latest) return;
+      data = more ?? data;
     }
     draw();
   };
@@ -64,17 +68,17 @@ export function render(element, data, state, live) {
     heat.show(weights);
     rest();
   };
-  const draw = () => {
+  const drawAll = () => {
     const part = partOf(data, now());
-    controls.replaceChildren(...pickers(data, state, live, now(), choose, drawHead));
+    renew(controls, ...pickers(data, state, live, now(), choose, drawHead));
     formula.replaceChildren(...explained(data, part));
-    overview.show(unpack(part.maps), new Set(part.exact.map(({ layer, head }) => `${layer}.${head}`)), now());
-    drawHead();
+    overview.show(unpack(part.maps), live ? null : new Set(part.exact.map(({ layer, head }) => `${layer}.${head}`)), now());
   };
+  const draw = () => { drawAll(); drawHead(); };
   element.append(controls, formula, overview.element, readout, why, closer);
   draw();
   if (live && !exact(data, now())) choose({});
-  return (/** @type {Data} */ other) => { data = other; draw(); };
+  return (/** @type {Data} */ other) => { data = other; latest++; draw(); };
 }
 
 /** What is looked at, by the address; else as it came. @param {Data} data @param {import("./state.js").State} state @returns {Chosen} */

@@ -13,7 +13,8 @@ export function makeOverview(pick) {
   const element = html("div", { class: "scroll overview" }, canvas);
   /** @type {{ shape: number[], values: ArrayLike<number> }} */
   let maps = { shape: [0, 0, 1, 1], values: [] };
-  let framed = new Set();
+  /** @type {Set<string> | null} */
+  let framed = null;
   let chosen = { layer: 1, head: 1 };
   let room = 0, size = LEAST;
 
@@ -42,7 +43,7 @@ export function makeOverview(pick) {
   }).observe(element);
   return {
     element,
-    /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string>} marked those with a frame, as `1.2` @param {Place} now */
+    /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string> | null} marked those with a frame, as `1.2` @param {Place} now */
     show(other, marked, now) {
       [maps, framed, chosen] = [other, marked, now];
       canvas.setAttribute("aria-label", `all heads, small; chosen: layer ${now.layer}, head ${now.head}; arrow keys choose another`);
@@ -51,7 +52,7 @@ export function makeOverview(pick) {
   };
 }
 
-/** @param {HTMLCanvasElement} canvas @param {{ shape: number[], values: ArrayLike<number> }} maps @param {Set<string>} framed @param {Place} chosen @param {number} size */
+/** @param {HTMLCanvasElement} canvas @param {{ shape: number[], values: ArrayLike<number> }} maps @param {Set<string> | null} framed @param {Place} chosen @param {number} size */
 function draw(canvas, { shape: [layers, heads, height, width], values }, framed, chosen, size) {
   const brush = stretch(canvas, LEFT + heads * (size + GAP), TOP + layers * (size + GAP));
   const all = picture(width, layers * heads * height, (row, column) => values[row * width + column] / 255);
@@ -66,7 +67,7 @@ function draw(canvas, { shape: [layers, heads, height, width], values }, framed,
       brush.fillStyle = colour("--panel");
       brush.fillRect(x, y, size, size);
       brush.drawImage(all, 0, ((layer - 1) * heads + head - 1) * height, width, height, x, y, size, size);
-      frame(brush, x, y, size, layer === chosen.layer && head === chosen.head, framed.size < layers * heads && framed.has(`${layer}.${head}`));
+      frame(brush, x, y, size, layer === chosen.layer && head === chosen.head, framed !== null && framed.size < layers * heads && framed.has(`${layer}.${head}`));
     }
   }
 }
