@@ -13,10 +13,12 @@ MOST = 8_000_000     # bytes of a file
 FRAME = 5_100_000    # of these for Plotly, the modules and the style
 
 
-def make_file(subjects: Sequence[Subject], text: str, view: View | None = None, options: Options = {}) -> str:
+def make_file(
+    subjects: Sequence[Subject], text: str, view: View | None = None, options: Options | None = None
+) -> str:
     """One view; or all that fit, as many as the file has room for. Of one that cannot be made a line says why."""
     if view is not None:
-        panels = panels_of(view, subjects, text, options)
+        panels = panels_of(view, subjects, text, options or {})
     else:
         panels = bounded([panel for each in every_view().values() for panel in panels_tried(each, subjects, text)])
     if not panels:
@@ -25,7 +27,7 @@ def make_file(subjects: Sequence[Subject], text: str, view: View | None = None, 
     return make_page(f"A look at {names(subjects)}", "", panels)
 
 
-def panels_of(view: View, subjects: Sequence[Subject], text: str, options: Options = {}) -> list[Panel]:
+def panels_of(view: View, subjects: Sequence[Subject], text: str, options: Options) -> list[Panel]:
     """One for all subjects that fit, where a view shows several; else one for each."""
     return [
         Panel(name, view.name, title, view.make(group, text, options), view.note)

@@ -1,4 +1,4 @@
-"""Answers over HTTP: JSON, or `{"error": line}`. None is kept by a browser, none may be framed or bring in strangers."""
+"""Answers over HTTP: JSON, or `{"error": line}`. No browser keeps them, and no page brings in what is not ours."""
 
 from typing import Any
 

@@ -10,8 +10,9 @@ It answers with one clear line to whatever goes wrong, and goes on. Nothing here
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from string import Template
-from typing import Any
+from typing import TypeVar
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -27,6 +28,8 @@ from chainrule.serve.queue import Queue
 from chainrule.serve.refusal import Refusal
 from chainrule.serve.shelf import Shelf
 
+T = TypeVar("T")
+
 JAVASCRIPT = "text/javascript"
 
 
@@ -35,6 +38,7 @@ def make_app(shelf: Shelf, text: str, host: str = "127.0.0.1", first: str | None
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)    # pages of documentation come from elsewhere
     app.add_middleware(OwnHosts, host=host)
     app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(UserError, _refused)
     app.add_exception_handler(HTTPException, _unknown)
     add_page(app, text, first)
     add_questions(app, shelf, Queue())
@@ -54,46 +58,43 @@ def add_page(app: FastAPI, text: str, first: str | None) -> None:
 
     @app.get("/plotly.js")
     async def charts() -> Response:
-        try:
-            return answer(plotly(), JAVASCRIPT)
-        except UserError as error:
-            raise Refusal(404, str(error)) from None
+        return answer(plotly(), JAVASCRIPT)
 
 
 def add_questions(app: FastAPI, shelf: Shelf, queue: Queue) -> None:
     @app.get("/api/runs")
     async def runs(request: Request) -> Response:
-        def about(name: str) -> Callable[[], dict[str, Any]]:
-            return lambda: shelf.about(name)
-
-        return as_json([await queue.do(about(name), [name], request.is_disconnected) for name in shelf.paths])
+        tell = [(name, partial(excused, partial(shelf.about, name))) for name in shelf.paths]
+        return as_json([await queue.do(about, [name], request.is_disconnected) for name, about in tell])
 
     @app.post("/api/views/{name}")
     async def view(name: str, request: Request) -> Response:
-        try:
-            chosen = find_view(name)
-        except UserError as error:
-            raise Refusal(404, str(error)) from None
+        chosen = find_view(name)
         asked = await read_asked(request)
-        body = await queue.do(lambda: show(chosen, shelf, asked), asked.runs, request.is_disconnected)
-        return answer(body)
+        work = partial(excused, partial(show, chosen, shelf, asked))
+        return answer(await queue.do(work, asked.runs, request.is_disconnected))
 
 
 def show(view: View, shelf: Shelf, asked: Asked) -> str:
     """JSON of what a view shows of those of the runs that it fits."""
+    subjects = [subject for subject in map(shelf.subject, asked.runs) if view.fits(subject)]
+    if not subjects:
+        raise UserError(f"{view.name} does not fit {', '.join(asked.runs)}: it shows only what a model has.")
+    chosen = subjects if view.several else subjects[:1]
+    return plain({"data": view.make(chosen, asked.text, {**asked.options, LIVE: "true"})})
+
+
+def excused(work: Callable[[], T]) -> T:
+    """What `work` returns; whatever else goes wrong in it, the next question is answered."""
     try:
-        subjects = [subject for subject in map(shelf.subject, asked.runs) if view.fits(subject)]
-        if not subjects:
-            raise UserError(f"{view.name} does not fit {', '.join(asked.runs)}: it shows only what a model has.")
-        chosen = subjects if view.several else subjects[:1]
-        return plain({"data": view.make(chosen, asked.text, {**asked.options, LIVE: "true"})})
-    except UserError as error:
-        raise Refusal(400, str(error)) from None
-    except MemoryError:
-        raise Refusal(507, "out of memory. A shorter text would fit.") from None
-    except Exception as error:    # whatever it is, the next question is answered
-        traceback.print_exc(file=sys.stderr)
-        raise Refusal(500, f"{view.name} failed, which is a bug: {type(error).__name__}: {error}") from None
+        return work()
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise Refusal(507, "out of memory. A shorter text would fit.") from None
+        traceback.print_exception(error, file=sys.stderr)
+        raise Refusal(500, f"this failed, which is a bug: {type(error).__name__}: {error}") from None
 
 
 def live_page(text: str, first: str | None) -> str:
@@ -111,12 +112,12 @@ def modules() -> list[str]:
     return sorted(file.name.removesuffix(".js") for file in WEB.iterdir() if file.name.endswith(".js"))
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refusal)
-    return refuse(refusal.status, refusal.line)
+async def _refused(request: Request, error: Exception) -> Response:
+    """What was asked for cannot be had, and why."""
+    return refuse(error.status if isinstance(error, Refusal) else 400, str(error))
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     """What no route answers to."""
-    assert isinstance(error, HTTPException)
-    return refuse(error.status_code, f"{request.method} {request.url.path}: {error.detail}.")
+    status, why = (error.status_code, error.detail) if isinstance(error, HTTPException) else (404, "not found")
+    return refuse(status, f"{request.method} {request.url.path}: {why}.")

@@ -36,5 +36,7 @@ class Queue:
                 if await gone():
                     raise Refusal(499, "whoever asked has gone.")
                 return await to_thread.run_sync(work, abandon_on_cancel=True)
+        except asyncio.CancelledError:
+            raise Refusal(503, "the server has been stopped.") from None
         finally:
             self.waiting -= 1

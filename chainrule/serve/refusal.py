@@ -4,4 +4,4 @@
 class Refusal(Exception):
     def __init__(self, status: int, line: str):
         super().__init__(line)
-        self.status, self.line = status, line
+        self.status = status

@@ -52,9 +52,12 @@ def address(listening: socket.socket) -> str:
 
 def serve(app: ASGIApp, listening: socket.socket) -> None:
     """Returns when it has been stopped by hand."""
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=PATIENCE,
-    )
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listening])
+        server_of(app).run(sockets=[listening])
+
+
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    return uvicorn.Server(uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
+        timeout_graceful_shutdown=PATIENCE,
+    ))

@@ -21,14 +21,14 @@ def three():
 
 
 def test_a_view_of_several_is_one_panel_and_any_other_is_one_for_each_that_fits(three):
-    (panel,) = panels_of(view(several=True), three, "")
+    (panel,) = panels_of(view(several=True), three, "", {})
     assert (panel.name, panel.title, panel.data["columns"]) == ("table", "A table", ["ngram", "rnn"])
     panels = panels_of(view(), three, "", {"option": "chosen"})
     assert [panel.name for panel in panels] == ["table", "table-2"]
     assert [panel.title for panel in panels] == ["A table: ngram", "A table: rnn"]
     assert [panel.data["columns"] for panel in panels] == [["ngram"], ["rnn"]]
     assert panels[0].data["option"] == "chosen"
-    assert panels_of(view(), three[1:2], "") == []
+    assert panels_of(view(), three[1:2], "", {}) == []
 
 
 def test_a_view_that_does_not_fit_is_said_so(three):

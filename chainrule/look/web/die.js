@@ -69,7 +69,7 @@ export function render(element, data, state, live) {
   const controls = html("div", { class: "die-dials" }, ...Object.keys(DIALS).map((name) => dial(name, state, draw)),
     html("button", { type: "button", class: "die-reset", click: () => reset(controls) }, "as the model is"));
   element.append(controls, formula, ...(live ? [] : [place.strip(() => { readout.textContent = ""; draw(); })]), readout,
-    html("div", { class: "strips" }, ...columns.map((column) => column.element)));
+    html("div", { class: "die-models" }, ...columns.map((column) => column.element)));
   draw();
   return (/** @type {Data} */ other) => {
     place.data = other;

@@ -77,6 +77,7 @@ function unfit(view) {
 /** Shows what is chosen now. */
 async function refresh() {
   clearTimeout(typing);
+  delete document.documentElement.dataset.drawn;
   const turn = ++latest;
   question?.abort();
   question = new AbortController();
@@ -101,7 +102,13 @@ async function refresh() {
     write, text: () => area.value,
   };
   if (drawn?.key === key && drawn.update) drawn.update(answer.data);
-  else drawn = { key, update: await show(place, view.name, answer.data, state, live) };
+  else {
+    const own = html("div");    // so that a view whose module comes late cannot draw over the next
+    place.replaceChildren(own);
+    const update = await show(own, view.name, answer.data, state, live);
+    if (turn !== latest) return;
+    drawn = { key, update };
+  }
   settle(null);
 }
 
@@ -173,7 +180,8 @@ dress();
 area.value = page.get("text", about.text);
 area.addEventListener("input", () => {
   clearTimeout(typing);
-  typing = setTimeout(() => write(area.value), PAUSE);
+  page.set("text", area.value);
+  typing = setTimeout(refresh, PAUSE);
 });
 addEventListener("popstate", () => {
   area.value = page.get("text", about.text);

@@ -10,15 +10,18 @@ import { html } from "chainrule/draw";
  * @param {Element} place @param {string} module @param {any} data @param {import("./state.js").State} state
  * @param {Live | null} live @returns {Promise<Update>} */
 export async function show(place, module, data, state, live) {
+  const failed = (/** @type {unknown} */ error) => {
+    console.error(error);
+    place.replaceChildren(complaint(`This view could not be drawn: ${error}`));
+  };
   try {
     const { render } = await import(`chainrule/${module}`);
     const body = html("div");
     place.replaceChildren(...omitted(data), body);
     const update = await render(body, data, state, live);
-    return typeof update === "function" ? (data) => { tell(place, data); update(data); } : null;
+    return typeof update === "function" ? (data) => { tell(place, data); try { update(data); } catch (error) { failed(error); } } : null;
   } catch (error) {
-    console.error(error);
-    place.replaceChildren(complaint(`This view could not be drawn: ${error}`));
+    failed(error);
     return null;
   }
 }
