@@ -183,9 +183,12 @@ def test_the_tree_is_drawn_with_its_log_ps_and_the_chosen_path_is_bold(seq2seq, 
     assert nodes.count() == sum(map(len, data["tree"]))
     shown = nodes.evaluate_all("all => all.map(one => +one.dataset.logProb)")
     assert shown == [node["log_prob"] for row in data["tree"] for node in row]
-    bold = page.locator("#alignment .tree-node.bold")
-    assert bold.count() == len(data["texts"][0]["shown"])
-    assert page.locator("#alignment .tree-edge.bold").count() == bold.count()
+    for number, text in enumerate(data["texts"]):
+        page.locator("#alignment .alignment-texts button").nth(number).click()
+        bold = page.locator("#alignment .tree-node.bold title").all_text_contents()
+        assert [title.rpartition(": log p")[0] for title in bold] == text["shown"]
+        assert page.locator("#alignment .tree-edge.bold").count() == len(bold)
+    assert any(node["parent"] for row in data["tree"] for node in row)
 
 
 @pytest.mark.parametrize("way", ["click", "keyboard", "list"])
