@@ -90,20 +90,20 @@ def test_the_server_answers_of_all_words(monkeypatch):
     monkeypatch.setattr("chainrule.look.views.vectors.NUMBERS", 40)
     one, truth = words(), judged(words())
     assert unpacked(VIEW.make([one], "", {})["vectors"]).shape == (5, 8)
-    found = VIEW.make([one], "", {"ask": "yes", "a": "king"})["found"]
+    found = VIEW.make([one], "", {"ask": "yes", "mode": "near", "a": "king", "b": "man", "c": "tree"})["found"]
     assert found == nearest(truth, "king", COUNT)
     others = [cosine(truth["king"], truth[word]) for word in truth.words if word != "king"]
     assert found[0][1] == pytest.approx(max(others), abs=1e-6)
     for exclude in ("yes", "no"):
-        asked = {"ask": "yes", "a": "king", "b": "man", "c": "woman", "exclude": exclude}
+        asked = {"ask": "yes", "mode": "analogy", "a": "king", "b": "man", "c": "woman", "exclude": exclude}
         assert VIEW.make([one], "", asked)["found"] == analogy(truth, "king", "man", "woman", COUNT, exclude == "yes")
 
 
 @pytest.mark.parametrize(("options", "line"), [
     ({"a": "emperor"}, "'emperor' is not among the 22 tokens"),
     ({"a": ""}, "'' is not among"),
-    ({"a": "king", "b": "man"}, "a - b"),
-    ({}, "a - b"),
+    ({"mode": "analogy", "a": "king", "b": "man"}, "'' is not among"),
+    ({}, "'' is not among"),
 ])
 def test_what_cannot_be_asked_is_said_so(options, line):
     with pytest.raises(UserError, match=line):

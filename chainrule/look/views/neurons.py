@@ -140,13 +140,10 @@ def _standard(columns: Columns) -> Columns:
 
 
 def _chosen(groups: Sequence[Group], options: Options) -> tuple[int, int]:
-    """The place of a group and the unit that were asked for; else the first."""
+    """The place of a group and the unit that were asked for; the first, where they were of another model."""
     group, unit = (_number(options, name) for name in ("group", "unit"))
-    if group >= len(groups):
-        raise UserError(f"there is no group {group} of units: this model has {len(groups)}, counted from 0.")
-    if unit >= groups[group].units:
-        raise UserError(f"there is no unit {unit} in {groups[group].name}: it has {groups[group].units}, from 0.")
-    return group, unit
+    group = group if group < len(groups) else 0
+    return group, unit if unit < groups[group].units else 0
 
 
 def _number(options: Options, name: str) -> int:

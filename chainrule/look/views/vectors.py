@@ -95,12 +95,11 @@ def find(vectors: Vectors, word: str) -> str | None:
 
 
 def ask(vectors: Vectors, options: Options) -> Neighbours:
-    words = [_name(vectors, options.get(name, "")) for name in ("a", "b", "c") if name in options]
-    if len(words) == 1:
-        return nearest(vectors, words[0], COUNT)
-    if len(words) != 3:
-        raise UserError("ask for the neighbours of a, or for a - b + c.")
-    return analogy(vectors, words[0], words[1], words[2], COUNT, exclude=options.get("exclude", "yes") == "yes")
+    """With mode=analogy those of a - b + c, else those of a."""
+    if options.get("mode") != "analogy":
+        return nearest(vectors, _name(vectors, options.get("a", "")), COUNT)
+    a, b, c = (_name(vectors, options.get(name, "")) for name in ("a", "b", "c"))
+    return analogy(vectors, a, b, c, COUNT, exclude=options.get("exclude", "yes") == "yes")
 
 
 def _name(vectors: Vectors, word: str) -> str:

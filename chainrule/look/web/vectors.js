@@ -97,7 +97,7 @@ function nearest(known, places, exclude, count) {
 /** @param {Live} live @param {string[]} words @param {boolean} exclude @returns {Promise<Found | null>} */
 async function askServer(live, words, exclude) {
   const named = Object.fromEntries(words.map((word, place) => [NAMES[place], word]));
-  return (await live.ask({ ask: "yes", ...named, exclude: exclude ? "yes" : "no" }))?.found ?? null;
+  return (await live.ask({ ask: "yes", mode: words.length === 1 ? "near" : "analogy", ...named, exclude: exclude ? "yes" : "no" }))?.found ?? null;
 }
 
 /** @param {Found} found @param {(word: string) => void} choose */
