@@ -55,6 +55,8 @@ def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str
     out, device = Path(args.out), choose_device(args.device)
     if out.is_dir():
         raise UserError(f"--out {out} is a folder; name the file to write, as in {out / 'page.html'}.")
+    if out.parent.is_file():
+        raise UserError(f"--out {out}: {out.parent} is a file, not a folder. Choose another place.")
     subjects = [Subject(name, load(path, device)) for name, path in runs.items()]
     view = None if args.view is None else find_view(args.view)
     page = make_file(subjects, text, view)

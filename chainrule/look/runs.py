@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from chainrule.errors import UserError
 from chainrule.run import RECIPE, read_about
 
 TEXT = 'The king said: "Who is there (and why)?" Nobody answered, and the king'
@@ -12,8 +11,8 @@ TEXT = 'The king said: "Who is there (and why)?" Nobody answered, and the king'
 
 def find_runs(paths: Iterable[str | Path]) -> dict[str, Path]:
     """The runs at these paths; a folder that holds runs, as `chainrule compare` makes one, stands for all of them."""
-    found = dict.fromkeys(run for path in paths for run in _runs_at(Path(path)))
-    return {_short(run, found): run for run in found}
+    found = {run.resolve(): run for path in paths for run in _runs_at(Path(path))}
+    return {_short(place, found): run for place, run in found.items()}
 
 
 def _runs_at(path: Path) -> list[Path]:
@@ -29,11 +28,9 @@ def _made(recipe: Path) -> tuple[int, str]:
     return recipe.stat().st_mtime_ns, str(recipe)
 
 
-def _short(run: Path, every: Iterable[Path]) -> str:
+def _short(place: Path, every: Iterable[Path]) -> str:
     """The end of a path by which it differs from all others."""
-    parts = run.absolute().parts
-    others = [other.absolute().parts for other in every if other != run]
-    for size in range(1, len(parts)):
-        if all(other[-size:] != parts[-size:] for other in others):
-            return "/".join(parts[-size:])
-    raise UserError(f"{run} is named twice.")
+    others = [other.parts for other in every if other != place]
+    sizes = range(1, len(place.parts) + 1)
+    unlike = (size for size in sizes if all(other[-size:] != place.parts[-size:] for other in others))
+    return "/".join(place.parts[-next(unlike) :])

@@ -14,4 +14,11 @@ for (const { name, module, data, error } of panels) {
   if (error) place.append(complaint(error));
   else await show(place, module, data, remember(name), null);
 }
+if (location.protocol === "about:")    // a page within another: a link to a place would lead to a place in that other
+  document.querySelector("nav")?.addEventListener("click", (event) => {
+    const place = /** @type {Element} */ (event.target).getAttribute("href");
+    if (!place) return;
+    event.preventDefault();
+    document.querySelector(place)?.scrollIntoView();
+  });
 document.documentElement.dataset.drawn = "true";
