@@ -19,6 +19,12 @@ from chainrule.use.die import Sampling
 from chainrule.use.sample import sample
 
 LINE = 'the cat said "who"'
+LINE_AT_CHOSEN = """() => {
+  const canvas = document.querySelector("#attention .lines canvas"), box = canvas.getBoundingClientRect();
+  const token = document.querySelector("#attention .lines-rows .chosen").getBoundingClientRect();
+  const y = (token.top + token.bottom) / 2 - box.top, sharp = canvas.height / box.height;
+  return canvas.getContext("2d").getImageData(1, Math.round(y * sharp), 1, 1).data[3];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +172,9 @@ def test_models_that_label_are_looked_into_as_they_read(kind, task):
     wanted = next(iter(seen.values()))[0][0, 1]
     np.testing.assert_allclose(whole(data["parts"][0]["exact"][1]["weights"], len(ids)), wanted, atol=1e-6)
     assert data["texts"]["text"]["written"] is None
+    long = VIEW.make([made], "the cat " * 50, {})["texts"]["text"]["shown"]
+    assert len(long) == 48
+    assert (long[-1] == "<|extract|>") is (task == "classify")
 
 
 def test_an_encoder_and_decoder_show_three_kinds_of_looking():
@@ -274,6 +283,7 @@ def test_a_thousand_tokens_are_drawn_and_scrolled(open_view):
     assert page.locator("#attention .lines").evaluate("one => one.scrollTop") > 5000
     assert len(page.locator("#attention .lines-columns li[data-weight]").all()) == len(data["texts"]["text"]["shown"])
     assert page.locator("#attention .lines canvas").evaluate("one => one.height") < 3000
+    assert page.evaluate(LINE_AT_CHOSEN) > 20
 
 
 def test_three_kinds_of_looking_can_be_chosen(open_view):

@@ -36,6 +36,7 @@ LIMIT = 1024          # tokens that are drawn
 SMALL = 64            # pixels of a small map, at most
 EXACT = 1_000_000     # bytes of heads that are exact beside the chosen one, at most; as text they are a third more
 WRITTEN = 12          # tokens that a model adds to the text, where nothing else is asked
+ANSWER = 128          # tokens that it writes about a source, at most
 
 Head: TypeAlias = tuple[str, int, int]
 """The name of a part, the numbers of a layer and of a head in it, from 1."""
@@ -135,7 +136,7 @@ def _going_on(subject: Subject, text: str, more: int, seed: int) -> Scene:
 def _about_source(subject: Subject, text: str) -> Scene:
     """A source, and the likeliest text about it."""
     model, source = subject.model, read_source(subject, text, LIMIT)
-    found = search(model, Beam(limit=LIMIT - 1), source=source.tokens)[0]
+    found = search(model, Beam(limit=ANSWER), source=source.tokens)[0]
     tokens = [BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
     texts = {"source": Told(source.tokens[0].tolist()), "text": Told(tokens, 1)}
@@ -145,8 +146,8 @@ def _about_source(subject: Subject, text: str) -> Scene:
 def _whole(subject: Subject, text: str) -> Scene:
     """A text that is read from both sides, or for its class, which has a token of its own at the end."""
     end = [token] if (token := subject.run.tokenizer.id(EXTRACT)) is not None else []
-    read = subject.read(text, LIMIT - len(end))
-    tokens = (read.tokens[0].tolist() + end)[: subject.model.context]
+    read = subject.read(text, min(LIMIT, subject.model.context or LIMIT) - len(end))
+    tokens = read.tokens[0].tolist() + end
     row = on_device(subject.model, np.array([tokens]))
     body = getattr(subject.model, "body", subject.model)
     return Scene(lambda: body.encode(row), {"text": Told(tokens)}, read.left_out)

@@ -72,7 +72,7 @@ function framed(canvas, { rows, columns }, room, height, top, most) {
   const left = longest(rows);
   const fitting = Math.floor((room - left) / Math.max(columns.length, 1));
   if (!height && fitting < READABLE) {
-    const width = Math.max(1, Math.min(READABLE, Math.floor((room - 2) / Math.max(columns.length, 1))));
+    const width = Math.max(1, Math.min(READABLE, (room - 3) / Math.max(columns.length, 1)));
     return { left: 1, top: 1, width, height: width };
   }
   const width = Math.max(height ? 14 : READABLE, Math.min(most, fitting));

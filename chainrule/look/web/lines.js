@@ -28,7 +28,8 @@ export function makeLines(pick) {
     if (!element.isConnected) return;
     const brush = stretch(canvas, middle.clientWidth, Math.min(element.clientHeight, element.scrollHeight));
     const lines = spot ? [...of(weights, spot)] : every;
-    drawLines(brush, lines, spot ? 1 : 0.75, middle.clientWidth, height(sides.rows), element.scrollTop, element.clientHeight);
+    const most = spot ? Math.max(...lines.map(({ weight }) => weight), 1e-9) : 1;    // of one token, its heaviest is full
+    drawLines(brush, lines, most, middle.clientWidth, height(sides.rows), element.scrollTop, element.clientHeight);
   };
   let asked = 0;
   const soon = () => { asked ||= requestAnimationFrame(() => { asked = 0; paint(); }); };
@@ -63,8 +64,8 @@ const column = (side, label) => html("ol", { class: `lines-${side}`, tabindex: 0
 /** @param {import("./heat.js").Label} label */
 const token = ({ text, own }) => html("li", { class: own ? "own" : "" }, html("span", { title: text }, text), html("small"));
 
-/** @param {HTMLElement} side */
-const height = (side) => /** @type {HTMLElement | null} */ (side.firstElementChild)?.offsetHeight ?? 20;
+/** Of one token, in pixels and parts of them: a thousand of them add up. @param {HTMLElement} side */
+const height = (side) => (side.lastElementChild?.getBoundingClientRect().height ?? 20);
 
 /** Lines of at least some weight; of too many, the heaviest. @param {Weights} weights @param {number} least @returns {Line[]} */
 function heaviest({ rows, columns, weight }, least) {
@@ -87,15 +88,15 @@ function* of({ rows, columns, weight }, { side, place }) {
   }
 }
 
-/** @param {import("./paint.js").Brush} brush @param {Line[]} lines @param {number} strength @param {number} width
+/** @param {import("./paint.js").Brush} brush @param {Line[]} lines @param {number} most weight of the fullest line @param {number} width
  * @param {number} each pixels of a token @param {number} top pixels that are scrolled by @param {number} seen pixels */
-function drawLines(brush, lines, strength, width, each, top, seen) {
+function drawLines(brush, lines, most, width, each, top, seen) {
   brush.strokeStyle = `rgb(${colour("--hot")})`;
   for (const { row, column, weight } of lines) {
     const [from, to] = [(row + 0.5) * each - top, (column + 0.5) * each - top];
     if (Math.max(from, to) < 0 || Math.min(from, to) > seen) continue;
-    brush.globalAlpha = strength * Math.max(0.03, weight);
-    brush.lineWidth = 1 + 2 * weight;
+    brush.globalAlpha = Math.max(0.03, 0.9 * (weight / most));
+    brush.lineWidth = 1 + 2 * (weight / most);
     brush.beginPath();
     brush.moveTo(0, from);
     brush.bezierCurveTo(width * 0.4, from, width * 0.6, to, width, to);
