@@ -49,13 +49,21 @@ export function render(element, data, state) {
     row = Math.min(hmm.rows - 1, Math.max(0, nextRow));
     state.set("at", `${time}.${hmm.data.shown[row]}`);
     draw();
+    reveal(grid, hmm, time);
   };
   listen(grid, hmm, (nextTime, nextRow) => choose(nextTime, nextRow), (times, rows) => choose(time + times, row + rows));
   element.append(
     choices("message", MODES, mode, (value) => { mode = /** @type {Mode} */ (value); state.set("mode", value); draw(); }),
     html("p", { class: "trellis-facts" }, facts(hmm)), grid, detail, beside);
   draw();
-  grid.querySelector(".chosen")?.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+  reveal(grid, hmm, time);
+}
+
+/** Scrolls within the grid, never the page, so that a time can be seen. @param {HTMLElement} grid @param {Trellis} hmm @param {number} time */
+function reveal(grid, hmm, time) {
+  const scroll = grid.querySelector(".scroll"), width = columnWidth(hmm);
+  if (!scroll) return;
+  if (time * width < scroll.scrollLeft || (time + 1) * width > scroll.scrollLeft + scroll.clientWidth) scroll.scrollLeft = (time + 0.5) * width - scroll.clientWidth / 2;
 }
 
 /** The numbers, and where they lie. */
@@ -169,7 +177,6 @@ function listen(grid, hmm, choose, move) {
     if (!step) return;
     event.preventDefault();
     move(step[0], step[1]);
-    grid.querySelector(".chosen")?.scrollIntoView?.({ block: "nearest", inline: "nearest" });
   });
 }
 
