@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, LanguageModel
@@ -140,6 +139,15 @@ class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(parts: Any) -> dict[int, torch.UntypedStorage]:
-    """Those of all tensors, by their address."""
-    some = [part.untyped_storage() for part in tree_leaves(parts) if isinstance(part, Tensor)]
-    return {storage._cdata: storage for storage in some}
+    """Those of all tensors in what an operation takes or gives, by their address."""
+    found, waiting = dict[int, torch.UntypedStorage](), [parts]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            storage = part.untyped_storage()
+            found[storage._cdata] = storage
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+        elif isinstance(part, dict):
+            waiting.extend(part.values())
+    return found

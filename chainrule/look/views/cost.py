@@ -20,11 +20,11 @@ from chainrule.look.view import Options, View
 from chainrule.use.cost import WAYS, Cost, measure, slope
 from chainrule.use.reading import device_of
 
-LONGEST = 512     # tokens, or a model's context
+LONGEST = 256     # tokens, or a model's context
 HALVINGS = 4      # of that
-SECONDS = 0.5     # of measuring, after which a way is not tried on any longer text
+SECONDS = 1.0     # of measuring, after which a way is not tried on any longer text
 FEWEST = 2        # lengths, which a slope needs
-TURNS = 2
+TURNS = 3
 
 _measured: WeakKeyDictionary[Any, dict[str, list[Cost]]] = WeakKeyDictionary()
 
@@ -57,6 +57,7 @@ def ways(subject: Subject) -> list[str]:
 
 def costs(model: Any, way: str) -> Iterator[Cost]:
     """Of longer and longer texts, until that takes too long."""
+    measure(model, way, [1], turns=1)    # what is done but once
     began = time.perf_counter()
     for number, length in enumerate(lengths(model.context)):
         if number >= FEWEST and time.perf_counter() - began > SECONDS:
