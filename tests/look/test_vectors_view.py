@@ -171,11 +171,11 @@ def test_the_map_is_drawn_and_a_click_asks_for_a_word(open_view):
     page, data = open_view(VIEW, [words()], address="#vectors.a=tree")
     assert page.locator("#vectors .scatterlayer .trace").count() >= 3
     read = "(of) => [...document.querySelector('.vectors-map').data[0][of]]"
-    x, y, text = page.evaluate(f"['x', 'y', 'text'].map({read})")
+    x, y, text = page.evaluate(f"['x', 'y', 'customdata'].map({read})")
     assert text == data["words"]
     places = np.stack([x, y], 1)
     assert places == pytest.approx(unpacked(data["map"]), abs=1e-6)
-    page.evaluate("document.querySelector('.vectors-map').emit('plotly_click', { points: [{ text: 'fire' }] })")
+    page.evaluate("document.querySelector('.vectors-map').emit('plotly_click', { points: [{ customdata: 'fire' }] })")
     assert "vectors.a=fire" in page.url
     same(table(page), nearest(judged(words()), "fire", COUNT))
 

@@ -13,7 +13,7 @@ import { plot } from "chainrule/plot";
 
 const MODES = { near: "nearest to a word", analogy: "a − b + c" };
 const NAMES = /** @type {const} */ (["a", "b", "c"]);
-const APART = [0.11, 0.035];    // shares of the map's width and height that names of words keep from each other
+const APART = [80, 18];    // pixels across and down that names of words keep from each other
 
 /** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
@@ -131,31 +131,36 @@ async function draw(map, data, known, asked, found, choose) {
   const place = new Map(data.words.map((word, row) => [word, row]));
   const words = asked.map((word) => known.words[find(known, word) ?? -1] ?? word).filter((word) => place.has(word));
   const marked = found.map(([word]) => word).filter((word) => place.has(word) && !words.includes(word));
-  const at = (/** @type {string[]} */ some) => ({ x: some.map((word) => values[2 * (place.get(word) ?? 0)]), y: some.map((word) => values[2 * (place.get(word) ?? 0) + 1]), text: some });
+  const named = spread([...new Set([...words, ...marked, ...data.words])], (word, axis) => values[2 * (place.get(word) ?? 0) + axis], [map.clientWidth, map.clientHeight]);
+  const at = (/** @type {string[]} */ some) => ({ x: some.map((word) => values[2 * (place.get(word) ?? 0)]), y: some.map((word) => values[2 * (place.get(word) ?? 0) + 1]),
+    customdata: some, hovertext: some, text: some.map((word) => (named.has(word) || word === marked[0] ? word : "")) });
   const points = { type: "scatter", hoverinfo: "text", showlegend: false };
+  const around = data.words.filter((word) => named.has(word) && !words.includes(word) && !marked.includes(word));
   const traces = [
     { ...points, ...at(data.words), mode: "markers", marker: { size: 5, color: "rgb(var(--cold) / 0.28)" } },
-    { ...points, ...at(spread(data.words, values)), mode: "text", textfont: { size: 11, color: "var(--soft)" }, hoverinfo: "skip" },
+    { ...points, ...at(around), mode: "text", textfont: { size: 11, color: "var(--soft)" }, hoverinfo: "skip" },
     ...steps(words, marked).map((step) => ({ ...points, ...at(step), mode: "lines", line: { color: "var(--hue4)", width: 2, dash: "dot" }, hoverinfo: "skip" })),
     { ...points, ...at(marked), mode: "markers+text", textposition: "top center", marker: { size: 8, color: "var(--hue0)" }, textfont: { color: "var(--hue0)" } },
-    { ...points, ...at(words), mode: "markers+text", textposition: "top center", marker: { size: 11, color: "var(--hue1)", symbol: "diamond" }, textfont: { color: "var(--hue1)", size: 15 } },
+    { ...points, ...at(words), text: words, mode: "markers+text", textposition: "top center", marker: { size: 11, color: "var(--hue1)", symbol: "diamond" }, textfont: { color: "var(--hue1)", size: 15 } },
   ];
   await plot(map, traces, { hovermode: "closest", dragmode: "pan", margin: { l: 40, r: 10, t: 10, b: 40 }, xaxis: { title: { text: "first direction" } }, yaxis: { title: { text: "second" } } });
   const drawn = /** @type {any} */ (map);
   drawn.removeAllListeners?.("plotly_click");
-  drawn.on?.("plotly_click", (/** @type {any} */ event) => choose(event.points[0].text));
+  drawn.on?.("plotly_click", (/** @type {any} */ event) => choose(event.points[0].customdata));
 }
 
-/** Words whose names do not cover each other, the first first. @param {string[]} words @param {ArrayLike<number>} values x and y of each */
-function spread(words, values) {
-  const [width, height] = [0, 1].map((axis) => {
-    const along = words.map((_, place) => values[2 * place + axis]);
-    return Math.max(...along) - Math.min(...along) || 1;
+/** Words whose names do not cover each other, the first first.
+ * @param {string[]} words @param {(word: string, axis: 0 | 1) => number} where @param {number[]} size of the map, in pixels @returns {Set<string>} */
+function spread(words, where, size) {
+  const apart = APART.map((pixels, axis) => {
+    const along = words.map((word) => where(word, /** @type {0 | 1} */ (axis)));
+    return (pixels / (size[axis] || 1)) * (Math.max(...along) - Math.min(...along) || 1);
   });
-  /** @type {number[]} */
-  const kept = [];
-  for (const place of words.keys()) if (kept.every((other) => Math.abs(values[2 * place] - values[2 * other]) > APART[0] * width || Math.abs(values[2 * place + 1] - values[2 * other + 1]) > APART[1] * height)) kept.push(place);
-  return kept.map((place) => words[place]);
+  /** @type {Set<string>} */
+  const kept = new Set();
+  const covers = (/** @type {string} */ one, /** @type {string} */ other) => Math.abs(where(one, 0) - where(other, 0)) < apart[0] && Math.abs(where(one, 1) - where(other, 1)) < apart[1];
+  for (const word of words) if (![...kept].some((other) => covers(word, other))) kept.add(word);
+  return kept;
 }
 
 /** From b to a, and as far from c. @param {string[]} words @param {string[]} marked */
