@@ -89,8 +89,8 @@ class Engine:
                 raise RuntimeError(f"the length of its gradient is {length:.3g}, and should be about {wanted:.3g}")
         except Exception as error:
             if self.settings.compile == "true":
-                raise UserError(f"train.compile=true: torch.compile cannot do this: {_first_line(error)}") from error
-            say(f"torch.compile cannot do this model here, so it runs as written: {_first_line(error)}")
+                raise UserError(f"train.compile=true: torch.compile cannot do this: {_reason(error)}") from error
+            say(f"torch.compile cannot do this model here, so it runs as written: {_reason(error)}")
             self.step.nats = self.step.model.nats
 
     def _capture(self, batch: Batch, state: State) -> None:
@@ -104,8 +104,8 @@ class Engine:
         except RuntimeError as error:
             self.capture_at = math.inf
             if self.settings.graph == "true":
-                raise UserError(f"train.graph=true: this model cannot be captured: {_first_line(error)}") from error
-            say(f"no CUDA graph for this model, so its steps run as written: {_first_line(error)}")
+                raise UserError(f"train.graph=true: this model cannot be captured: {_reason(error)}") from error
+            say(f"no CUDA graph for this model, so its steps run as written: {_reason(error)}")
             _leave_capture(device, chance)
 
     def _wait_a_little(self) -> None:
@@ -162,5 +162,7 @@ def _leave_capture(device: torch.device, chance: Tensor) -> None:
     torch.cuda.set_rng_state(chance, device)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _reason(error: Exception) -> str:
+    """In one line: the first that does not only announce the next."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith(":")), type(error).__name__)
