@@ -24,8 +24,9 @@ RECURRENT = [
 TINY = {"layers": 1, "width": 4, "heads": 1, "context": 12, "hidden": 6, "zero": False}
 LECTURED = {"positions": "learned", "norm": "layer", "qk_norm": False, "norm_embedding": False, "activation": "relu"}
 TRANSFORMERS = [
-    {}, LECTURED, {"heads": 2}, {"heads": 2, "keys": 1, "layers": 2}, {"positions": "sinusoidal", "gains": True},
-    {"positions": "relative", "heads": 2}, {"window": 2}, {"norm_first": False, "norm": "layer", "gains": True},
+    {}, LECTURED, {"heads": 2}, {"heads": 4, "keys": 2, "head_size": 2, "layers": 2},
+    {"positions": "sinusoidal", "gains": True}, {"positions": "relative", "heads": 2}, {"window": 2},
+    {"norm_first": False, "norm": "layer", "gains": True},
     {"activation": "swiglu", "biases": True, "norm": "layer", "gains": True}, {"activation": "gelu", "tied": True},
     {"activation": "gelu-tanh", "cap": 2.0}, {"positions": "none", "biases": True},
 ]
@@ -193,7 +194,10 @@ def stand(page):
 WALK = """steps => Array.from({ length: steps }, () => {
   const text = (selector) => document.querySelector(selector).textContent;
   const last = [...document.querySelectorAll(".unrolled-step .unrolled-sum > [data-value]")].at(-1);
-  const seen = { stand: text(".unrolled-count"), told: text(".unrolled-step"), sum: last && last.dataset.value,
+  const terms = [...document.querySelectorAll(".unrolled-product")].map((product) =>
+    [...product.querySelectorAll("[data-value]")].reduce((so_far, factor) => so_far * factor.dataset.value, 1));
+  const seen = { terms: terms.reduce((sum, term) => sum + term, 0), sum: last && last.dataset.value,
+    stand: text(".unrolled-count"), told: text(".unrolled-step"),
     answer: document.querySelector(".unrolled-answer .result").dataset.value };
   document.querySelector("button[data-by='1']").click();
   return seen;
@@ -204,7 +208,7 @@ WALK = """steps => Array.from({ length: steps }, () => {
     RECURRENT[0], RECURRENT[3], RECURRENT[5], ("gpt", LECTURED), *(("gpt", TRANSFORMERS[at]) for at in (2, 5, 8, 10)),
 ], ids=str)
 def test_every_step_is_written_out_with_its_numbers(open_view, kind, settings):
-    page, data = open_view(VIEW, [tiny(kind, **settings)], "a c")
+    page, data = open_view(VIEW, [tiny(kind, **settings)], "a c", address="#unrolled.at=2.1")
     steps = len(data["nodes"]) * (len(data["tokens"]) if data["order"] == "time" else 1)
     for step, seen in enumerate(page.evaluate(WALK, steps)):
         node = data["nodes"][step % len(data["nodes"])]
@@ -212,9 +216,14 @@ def test_every_step_is_written_out_with_its_numbers(open_view, kind, settings):
         assert seen["stand"] == f"step {step + 1} of {steps}"
         assert "undefined" not in seen["told"]
         assert "NaN" not in seen["told"]
-        assert float(seen["answer"]) == node["values"][time][0]
+        assert float(seen["answer"]) == node["values"][time][1]
         if node["rule"] not in ("lookup", "given", "join"):
-            assert float(seen["sum"]) == pytest.approx(node["values"][time][0], abs=1e-6)
+            assert float(seen["sum"]) == pytest.approx(node["values"][time][1], abs=1e-6)
+        if node["rule"] == "linear":
+            sums = node.get("sums", node["values"])
+            assert seen["terms"] + node.get("bias", [0, 0])[1] == pytest.approx(sums[time][1], abs=2e-6)
+        if node["rule"] == "mix":
+            assert seen["terms"] == pytest.approx(node["values"][time][1], abs=2e-6)
     assert stand(page) == f"step {steps} of {steps}"
 
 
