@@ -4,7 +4,7 @@ Every face's log-probability is sent, so that the page itself can weigh the die 
 On a page that has a server one die is enough, for a click asks for the next; in a file there are those for each of
 the last prefixes of the text and for what the likeliest faces would make of it, as many as have room.
 
-Shapes: V vocabulary.
+Shapes: T tokens, V vocabulary.
 """
 
 import re
@@ -13,12 +13,14 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from chainrule.look.numbers import pack
 from chainrule.look.subject import Subject
 from chainrule.look.view import LIVE, Options, View
+from chainrule.model import LanguageModel
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.reading import at_rest, read
+from chainrule.use.reading import LOGITS, at_rest
 
 LIMIT = 4096           # tokens that are read
 NAMED = 512            # faces that have a name
@@ -90,13 +92,22 @@ def die(subject: Subject, text: str, named: int) -> dict[str, Any]:
     """(V,) log-probabilities from the greatest to the least, and of the first faces how they are shown and spelled."""
     lines = subject.run.tokenizer.lines and text.endswith("\n")
     reading = subject.read(f"{text}\n" if lines else text, LIMIT)    # a tokenizer of lines drops the last newline
-    with torch.inference_mode(), at_rest(subject.model):
-        logits, _ = read(subject.model, reading.tokens)
-    log_probs, order = logits[0].float().log_softmax(-1).sort(descending=True, stable=True)
+    logits = after(subject.model, reading.tokens, max(1, LOGITS // len(subject.run.tokenizer)))
+    log_probs, order = logits.float().log_softmax(-1).sort(descending=True, stable=True)
     tokens = order[:named].tolist()
     spelled = spellings(subject, reading.tokens[0, -NEAR:].tolist(), text, tokens)
     faces = [list(face) for face in zip(subject.show(tokens), spelled)]
     return {"log_probs": pack(log_probs), "faces": faces, "left_out": reading.left_out}
+
+
+@torch.inference_mode()
+def after(model: LanguageModel, tokens: Tensor, width: int) -> Tensor:
+    """(V,): what may follow the (1, T) tokens, so many of which are read at a time."""
+    with at_rest(model):
+        state = model.start(1)
+        for piece in tokens.split(width, 1):
+            logits, state = model.step(piece, state)
+    return logits[0, -1]
 
 
 def spellings(subject: Subject, before: Sequence[int], text: str, tokens: Sequence[int]) -> list[str | None]:

@@ -1,0 +1,86 @@
+"""How long the weighted die takes to answer on the live page: over HTTP on this machine, as a browser would ask.
+
+    python benchmarks/look.py [RUN …] [--json]
+
+Without a run it is a small GPT of byte pairs that has learned nothing, which is as quick as one that has: 6 layers of
+width 256, a context of 256 tokens. Each question is about one token more than the one before, as when faces are
+clicked; the last are about a context that is full.
+"""
+
+import argparse
+import http.client
+import json
+import pydoc
+import statistics
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+from chainrule.look.runs import find_runs
+from chainrule.recipe import Text
+from chainrule.run import save
+from chainrule.serve.app import make_app
+from chainrule.serve.server import address, listen, server_of
+from chainrule.serve.shelf import Shelf
+from chainrule.tasks import build_for, recipe_for
+from chainrule.text.tokenizer import train_tokenizer
+
+QUESTIONS = 300
+SETTINGS = {"model.layers": 6, "model.width": 256, "model.heads": 4, "model.context": 256, "text.tokenizer": "bpe"}
+
+
+def untaught(folder: Path, text: str) -> Path:
+    recipe = recipe_for("gpt", SETTINGS)
+    tokenizer = train_tokenizer(Text(tokenizer="bpe"), [text])
+    save(folder / "gpt", build_for(recipe, len(tokenizer), ()), tokenizer, recipe)
+    return folder / "gpt"
+
+
+def ask(connection: http.client.HTTPConnection, runs: list[str], text: str) -> tuple[float, int]:
+    """Milliseconds of one question, and the bytes of its answer."""
+    began = time.perf_counter()
+    body = json.dumps({"runs": runs, "text": text})
+    connection.request("POST", "/api/views/die", body, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    size = len(answer.read())
+    assert answer.status == 200
+    return 1e3 * (time.perf_counter() - began), size
+
+
+def measure(runs: dict[str, Path], text: str) -> dict[str, float]:
+    with listen("127.0.0.1", 0) as listening:
+        server = server_of(make_app(Shelf(runs), ""))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        connection = http.client.HTTPConnection(urlsplit(address(listening)).netloc)
+        ask(connection, list(runs), "")                       # which loads the model
+        words = text.split(" ")
+        times, sizes = zip(*(ask(connection, list(runs), " ".join(words[:count])) for count in range(QUESTIONS)))
+        server.should_exit = True
+        connection.close()
+        thread.join()
+    slowest = statistics.quantiles(times, n=20)[-1]
+    return {"median_ms": statistics.median(times), "p95_ms": slowest, "full_ms": statistics.median(times[-50:]),
+            "bytes": max(sizes)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="*")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    text = " ".join(pydoc.render_doc(module) for module in ("statistics", "argparse", "json"))
+    with TemporaryDirectory() as folder:
+        runs = find_runs(args.run or [untaught(Path(folder), text)])
+        answer = measure(runs, text)
+    if args.json:
+        print(json.dumps({"runs": list(runs), **answer}))
+    else:
+        print(f"{', '.join(runs)}: {answer['median_ms']:.1f} ms a question (95 % under {answer['p95_ms']:.1f}, with a "
+              f"full context {answer['full_ms']:.1f}), {answer['bytes'] / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
