@@ -87,6 +87,7 @@ class Walk:
         x = self.after(block, block.attention_norm, x, found, mark)
         self.network.below()
         found = self.feed(block.feed_forward, self.before(block, block.feed_forward_norm, x, mark), mark)
+        self.network.below()
         return self.after(block, block.feed_forward_norm, x, found, mark)
 
     def before(self, block: Block, norm: nn.Module, x: Made, mark: str) -> Made:

@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
-from look.subjects import SMALL, subject
+from look.subjects import subject
 
 from chainrule.look.network import Network
-from chainrule.look.views.unrolled import LIMIT, PARAMETERS, VIEW, VOCAB
+from chainrule.look.views.unrolled import LIMIT, VIEW
+from chainrule.text.languages import language
 
 LETTERS = "a b c\nb c a\n" * 4
 TEXT = "a c b a\nb"
@@ -170,8 +171,14 @@ def test_it_is_for_tiny_networks():
     assert not VIEW.fits(subject("rnn", hidden=3))                                # too many characters
     assert not VIEW.fits(tiny("ngram"))
     assert not VIEW.fits(tiny("feedforward", embedding=2, hidden=2, order=2))     # neither in time nor in depth
-    assert SMALL["gpt"]["model.width"] ** 2 < PARAMETERS
-    assert VOCAB >= 6
+
+
+@pytest.mark.parametrize(("name", "size"), [("rhythm", 4), ("brackets", 8)])
+def test_small_languages_written_apart_have_a_tiny_vocabulary(name, size):
+    lines = language(name).text(2000).split()
+    one = subject("rnn", "\n".join(" ".join(line) for line in lines), unit="words", hidden=3, embedding=2)
+    assert len(one.run.tokenizer) == size
+    assert VIEW.fits(one)
 
 
 def test_nodes_of_one_symbol_have_names_of_their_own():
