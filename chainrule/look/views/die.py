@@ -105,7 +105,7 @@ def after(model: LanguageModel, tokens: Tensor, width: int) -> Tensor:
     """(V,): what may follow the (1, T) tokens, so many of which are read at a time."""
     with at_rest(model):
         state = model.start(1)
-        for piece in tokens.split(width, 1):
+        for piece in tokens.split(width, 1):  # type: ignore[no-untyped-call]
             logits, state = model.step(piece, state)
     return logits[0, -1]
 
