@@ -123,6 +123,10 @@ class LanguageModel(Model):
         """The same state, with room in which so many more tokens, read one by one, change no shape."""
         return state
 
+    def room(self, source: Tensor | None) -> int | None:
+        """How many tokens a state can hold beside a source; as many as without one, unless it counts among them."""
+        return self.context
+
     def begin(self, batch: Batch) -> State:
         """The state before the rows of a batch."""
         return self.start(len(batch.tokens), batch.source, batch.source_lengths)

@@ -3,7 +3,7 @@
 lm         any kind that foretells the next token: the task of every language model
 classify   a class for a text, or for two: a head on a network, or one language model a class
 tag        a tag for each word: a head on a network, or the tagger that counts (`hmm`)
-translate  a text from another, summaries too; caption: a text from vectors
+translate  a text from another, summaries too; a decoder reads both in one row; caption: a text from vectors
 mask       hidden words, by an encoder (BERT); span: spans cut out of a text, by an encoder–decoder (T5)
 """
 
@@ -33,7 +33,7 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "lm": (),
     "classify": (*NETS, *COUNTED),
     "tag": (*NETS, "hmm"),
-    "translate": WITH_SOURCE,
+    "translate": (*WITH_SOURCE, "gpt"),
     "caption": WITH_SOURCE,
     "mask": ("encoder",),
     "span": ("transformer",),
@@ -89,8 +89,8 @@ def encoding(recipe: Recipe, tokenizer: Tokenizer, labels: Names) -> Encode:
     if recipe.task == "tag" and recipe.kind == "hmm":
         return lambda examples: SpelledTags(cast(Sequence[Tagged], examples), labels)
     limit, letters = getattr(recipe.model, "context", None), getattr(recipe.head, "letters", False)
-    truncate = getattr(recipe.text, "truncate", "false")
-    return Encoding(recipe.task, tokenizer, labels, limit, truncate, letters)
+    truncate, in_one_row = getattr(recipe.text, "truncate", "false"), recipe.kind not in WITH_SOURCE
+    return Encoding(recipe.task, tokenizer, labels, limit, truncate, letters, in_one_row)
 
 
 class SpelledTags:

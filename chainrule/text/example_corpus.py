@@ -69,6 +69,7 @@ class Encoding:
     limit: int | None = None        # most tokens that the model holds
     truncate: Any = "false"
     letters: bool = False           # the letters of words are given beside their tokens
+    in_one_row: bool = False        # a source counts among the tokens that the model holds
 
     def __call__(self, examples: Sequence[Example]) -> Examples:
         if self.task == "classify":
@@ -80,8 +81,10 @@ class Encoding:
             return Lettered(tags, [example.words for example in tagged]) if self.letters else tags
         if self.task == "caption":
             return encode_captioned(cast(Sequence[Captioned], examples), self.tokenizer, self.limit, self.truncate)
-        pairs = cast(Sequence[Translated], examples)
-        return encode_translated(pairs, self.tokenizer, self.limit, self.truncate, source_limit=self.limit)
+        pairs, limit = cast(Sequence[Translated], examples), self.limit
+        if limit is not None and self.in_one_row:
+            limit //= 2                             # so that what is written has room, however long its source
+        return encode_translated(pairs, self.tokenizer, limit, self.truncate, source_limit=limit)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def search(
         raise ValueError("a beam goes on from a source or from prompts, not from both")
     if source is None and not len(prompts):
         return []
-    room = _room(model, beam, prompts)
+    room = _room(model.room(source), beam, prompts)
     with at_rest(model):
         logits, state = _begin(model, source, lengths, prompts)
         growing = Growing(beam, len(logits), room, logits.device)
@@ -117,12 +117,12 @@ def _begin(
     return logits[:, -1], state
 
 
-def _room(model: LanguageModel, beam: Beam, prompts: Sequence[Tokens]) -> int:
+def _room(holds: int | None, beam: Beam, prompts: Sequence[Tokens]) -> int:
     """Tokens that can be written: as many as are wanted, and as the model holds beside a boundary and the prompt."""
     read = 1 + max(map(len, prompts), default=0)
-    room = beam.limit if model.context is None else min(beam.limit, model.context - read)
+    room = beam.limit if holds is None else min(beam.limit, holds - read)
     if room < max(beam.least, 1):
-        raise UserError(f"the model holds {model.context} tokens, of which {read} are read before it writes: "
+        raise UserError(f"the model holds {holds} tokens, of which {read} are read before it writes: "
                         f"there is no room for {max(beam.least, 1)} more.")
     return room
 

@@ -101,6 +101,7 @@ def test_words_are_tagged(chainrule, asked, tagged, kind):
 WRITERS = {
     "seq2seq": ["model.hidden=32", "model.layers=1", "model.dropout=0", "model.bidirectional=true", "train.lr=0.02"],
     "transformer": ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "train.lr=0.01"],
+    "gpt": ["model.layers=2", "model.width=32", "model.heads=2", "model.context=32", "train.lr=0.01"],
 }
 
 

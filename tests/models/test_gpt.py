@@ -77,6 +77,24 @@ def test_step_by_step_is_the_whole_in_bf16_too(choice: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) -> None:
+    """Learned at once, or written token by token: what one row of both would say, whatever is padded."""
+    model, text = made(**choice), torch.tensor([[0, 3, 4, 5], [0, 6, 7, 0]])
+    source, lengths = torch.tensor([[8, 9, 1, 2, 0], [10, 5, 0, 7, 7]]), torch.tensor([5, 3])    # a 0 ends each
+    batch = Batch(text, text.roll(-1, 1), torch.tensor([4, 3]), source=source, source_lengths=lengths)
+    with torch.no_grad():
+        whole, state = model(batch), model.start(2, source, lengths)
+        first, state = model.step(text[:, :1], state)
+        rest, _ = model.step(text[:, 1:], state)
+        alone = [model(Batch(row[None], row[None]))[0, -size:] for row, size in
+                 ((torch.tensor([0, 8, 9, 1, 2, 0, 3, 4, 5]), 4), (torch.tensor([0, 10, 5, 0, 6, 7]), 3))]
+    assert_close(torch.cat([first, rest], 1)[batch.counted], whole[batch.counted])
+    assert_close(whole[batch.counted], torch.cat(alone))
+    assert model.room(source) == model.context - 5
+    assert torch.equal(model.start(2, source)["length"], torch.tensor([5, 5]))
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_gradients_go_through_the_cache_as_through_the_whole(choice: dict[str, Any]) -> None:
     batch = some_batch()
     whole, steps = made(**choice), made(**choice)

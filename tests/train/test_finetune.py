@@ -115,7 +115,7 @@ def test_an_output_is_not_tied_because_the_vocabulary_grew(desk):
     [("gpt", "lm", "book.txt", None), ("gpt", "tag", "tagged.tsv", None), ("gru", "tag", "tagged.tsv", None),
      ("encoder", "mask", "book.txt", None), ("encoder", "classify", "few.tsv", "others.tsv"),
      ("encoder", "tag", "tagged.tsv", None), ("transformer", "translate", "pairs.tsv", None),
-     ("transformer", "span", "long.txt", None)],
+     ("transformer", "span", "long.txt", None), ("gpt", "translate", "pairs.tsv", None)],
 )  # fmt: skip
 def test_any_task_of_the_body_can_begin_there(desk, kind, task, text, valid):
     frozen = run.load(fine_tune(desk, desk / kind, "any", task, 1, text, valid, train_freeze="0").path)
@@ -191,7 +191,7 @@ def test_a_head_can_have_vectors_under_it(desk):
         ("gpt", {"text.tokenizer": "bytes"}, "lm", "text.tokenizer is words there and bytes here"),
         ("gpt", {"model.vectors": "x.txt"}, "lm", "model.vectors is None there and x.txt here"),
         ("gpt", {"model.wdth": 3}, "lm", "Did you mean model.width"),
-        ("gpt", {}, "translate", "--task translate is not for --kind gpt"),
+        ("gpt", {}, "caption", "--task caption is not for --kind gpt"),
         ("gpt", {"train.body_lr": 0.1}, "lm", "--task lm has none"),
         ("gpt", {"train.lora": 2, "train.shard": True}, "lm", "train.shard=true goes without"),
         ("gpt", {"train.lora_alpha": 2}, "lm", "train.lora=8 has them put on"),
