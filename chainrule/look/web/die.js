@@ -12,7 +12,7 @@ import { unpack } from "chainrule/numbers";
 /** @typedef {{ models: string[], text: string, pieces: string[], dice: Record<string, Die[]> }} Data
  * of a file: dice by `pieces read:faces taken`; of a live page: one for the text as it is */
 
-const FIRST = 20;    // faces that are drawn at first
+const FIRST = matchMedia("(max-width: 40rem)").matches ? 10 : 20;    // faces that are drawn at first
 const steps = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ by) =>
   Array.from({ length: Math.round((to - from) / by) + 1 }, (_, place) => Number((from + place * by).toFixed(4)));
 
@@ -229,7 +229,7 @@ function paint(row, [shown, spelled], p, own, most) {
 }
 
 /** @param {number} p */
-const percent = (p) => `${fixed(100 * p, p < 0.001 ? 4 : 2)} %`;
+const percent = (p) => (p > 0 && p < 5e-7 ? "< 0.0001 %" : `${fixed(100 * p, p < 0.001 && p > 0 ? 4 : 2)} %`);
 
 /** How uncertain the die is. @param {number[]} probs */
 function told(probs) {
