@@ -12,7 +12,7 @@ import { plot } from "chainrule/plot";
 
 const WORK = { write: "writing T tokens, one by one", learn: "learning from T tokens" };
 const WAYS = { write: ["write", "reread"], learn: ["learn"] };
-const SAID = { write: "each token read once, the state carried on", reread: "the whole text read anew for each", learn: "forward and back" };
+const SAID = { write: "each token read once, the state or cache kept", reread: "the whole text read anew for each", learn: "forward and back" };
 const WHATS = { seconds: "time", bytes: "memory" };
 const HUES = 6;
 
@@ -73,7 +73,7 @@ function guides(lines, what) {
 const layout = (what, work) => ({
   showlegend: false, hovermode: "closest", margin: { r: 34 },
   xaxis: { type: "log", title: { text: work === "learn" ? "T (tokens of a text)" : "T (tokens)" }, tickvals: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] },
-  yaxis: { type: "log", title: { text: WHATS[what] }, tickformat: "~s", ticksuffix: what === "seconds" ? "s" : "B" },
+  yaxis: { type: "log", title: { text: what }, tickformat: what === "seconds" ? "~g" : "~s" },
 });
 
 /** @param {Line[]} lines @param {What} what */
