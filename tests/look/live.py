@@ -34,6 +34,7 @@ def save_run(folder, one):
 def saved_runs(folder):
     """One of each sort, so that every view fits some."""
     words = subject("word2vec", unit="words", text="the cat and the dog saw a bird and a cow " * 6, embedding=8)
-    every = [subject("ngram"), subject("hmm"), subject("rnn", hidden=3), subject("lstm"), subject("gpt"),
+    tiny = subject("rnn", "a b a b\nb a\n" * 4, "tiny", "words", hidden=3, embedding=2)
+    every = [subject("ngram"), subject("hmm"), subject("rnn"), subject("lstm"), subject("gpt"), tiny,
              task_subject("seq2seq", "translate"), words]
     return {one.name: save_run(folder / one.name, one) for one in every}

@@ -9,6 +9,7 @@ import torch
 from look.live import save_run, served
 from look.subjects import subject
 
+from chainrule.look.branches import follow, grow
 from chainrule.look.numbers import pack
 from chainrule.look.page import Panel, make_page, plain
 from chainrule.look.view import LIVE
@@ -106,6 +107,31 @@ def test_a_file_knows_the_die_after_every_prefix_and_after_the_likeliest_faces(p
         assert f"{len(text)}:{first}" in data["dice"]
         after = data["dice"][f"{len(text)}:{first}"][0]
         assert unpacked(after) == pytest.approx(unpacked(live_die(pair[0], text + first)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "unit"), [
+    ("ngram", "characters"), ("gpt", "characters"), ("gpt", "bpe"), ("lstm", "bytes"), ("hmm", "words"),
+])
+def test_a_long_text_is_begun_once_and_every_die_is_the_same(kind, unit):
+    one, text = subject(kind, unit=unit), 'the cat said "who (me)?"\nthe dog said ' * 4
+    data = VIEW.make([one], text, {})
+    begin = text[: len(text) - len("".join(data["pieces"]))]
+    assert len(begin) > 20 or unit == "words"
+    for key in list(data["dice"])[::9]:
+        count, _, taken = key.partition(":")
+        prefix = begin + "".join(data["pieces"][: int(count)]) + taken
+        expected = unpacked(live_die(one, prefix))
+        assert unpacked(data["dice"][key][0]) == pytest.approx(expected, abs=2e-5)
+
+
+def test_only_a_text_that_begins_as_the_trunk_goes_on_from_it():
+    one = subject("lstm")
+    trunk = grow(one, "the cat said who (me)", 100)
+    for text in ("the cat said who are you", "the dog said", "the", ""):
+        logits, reading = follow(one, text, 100, trunk)
+        assert torch.allclose(logits, logits_after(one, text), atol=1e-5)
+        assert reading.left_out == 0
+    assert grow(one, "", 100) is None
 
 
 def test_a_file_has_room_for_large_vocabularies(monkeypatch, pair):

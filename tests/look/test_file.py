@@ -8,6 +8,7 @@ from chainrule.look import file as files
 from chainrule.look.file import MOST, bounded, make_file, panels_of
 from chainrule.look.page import Panel
 from chainrule.look.view import View
+from chainrule.look.views import every_view
 
 
 def view(several=False, make=None, fits=lambda subject: subject.name != "hmm"):
@@ -56,11 +57,20 @@ def test_what_has_no_room_is_named_and_left_out():
     assert "less than 8 MB: ask for the view b alone" in kept[1].error
 
 
+@pytest.fixture
+def quick_views(monkeypatch):
+    """All but the one that takes its time, which shows few numbers."""
+    quick = {name: one for name, one in every_view().items() if name != "cost"}
+    monkeypatch.setattr(files, "every_view", lambda: quick)
+
+
+@pytest.mark.usefixtures("quick_views")
 def test_a_file_of_all_views_is_under_8_megabytes(three):
     page = make_file([*three, subject("gpt"), subject("lstm")], "the cat said " * 500)
     assert len(page.encode()) < MOST
 
 
+@pytest.mark.usefixtures("quick_views")
 def test_all_views_of_a_file_are_drawn(open_file, three):
     page = open_file(make_file([*three, subject("gpt")], 'the cat said "who?'))
     assert page.locator("section .view > div").count() >= 1

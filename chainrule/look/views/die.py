@@ -4,7 +4,7 @@ Every face's log-probability is sent, so that the page itself can weigh the die 
 On a page that has a server one die is enough, for a click asks for the next; in a file there are those for each of
 the last prefixes of the text and for what the likeliest faces would make of it, as many as have room.
 
-Shapes: T tokens, V vocabulary.
+Shapes: V vocabulary.
 """
 
 import re
@@ -12,15 +12,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from chainrule.look.branches import Trunk, follow, grow
 from chainrule.look.numbers import pack
 from chainrule.look.subject import Subject
 from chainrule.look.view import LIVE, Options, View
-from chainrule.model import LanguageModel
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.reading import LOGITS, at_rest
 
 LIMIT = 4096           # tokens that are read
 NAMED = 512            # faces that have a name
@@ -31,14 +27,15 @@ WORD = re.compile(r"\s*\S+|\s+")
 SHOWN = 200            # characters of the text before its last tokens
 PREFIXES = 40          # tokens back from the end of the text
 FACES = 6, 3           # that a file follows: from the end of the text, and one more step from there
-LETTERS = 8000         # of the text, that a file's dice have read
+LETTERS = 3000         # of the text, that a file's dice have read
 ROOM = 1_200_000       # characters of JSON for all dice of a file
 
 
 def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     names = [subject.name for subject in subjects]
     if options.get(LIVE):
-        return {"models": names, "text": "", "pieces": [], "dice": {"0:": dice(subjects, text, NAMED)}}
+        now = [die(subject, text, NAMED) for subject in subjects]
+        return {"models": names, "text": "", "pieces": [], "dice": {"0:": now}}
     left_out, text = max(0, len(text) - LETTERS), text[-LETTERS:]
     pieces = last_pieces(subjects[0].run.tokenizer, text)
     begin = text[: len(text) - sum(map(len, pieces))]
@@ -52,14 +49,18 @@ def last_pieces(tokenizer: Tokenizer, text: str) -> list[str]:
         return WORD.findall(text)[-PREFIXES:]
     feed = tokenizer.pieces().feed
     pieces = [piece for token in tokenizer.encode(text)[-PREFIXES:].tolist() if (piece := feed(token))]
-    return pieces if text.endswith("".join(pieces)) else pieces[1:]    # which began within a character
+    while not text.endswith("".join(pieces)):    # the first began within a character
+        del pieces[0]
+    return pieces
 
 
 def within_room(subjects: Sequence[Subject], text: str, pieces: Sequence[str]) -> dict[str, Any]:
     """Dice by `pieces read:faces taken`, as many as have room; the one at the end of the text in any case."""
     found, room = dict[str, Any](), ROOM
+    trunks = [grow(subject, text, LIMIT) for subject in subjects]
     for count, taken in prefixes(found, pieces):
-        made = dice(subjects, text + "".join(pieces[:count]) + taken, NAMED_IN_FILE)
+        prefix = text + "".join(pieces[:count]) + taken
+        made = [die(subject, prefix, NAMED_IN_FILE, trunk) for subject, trunk in zip(subjects, trunks)]
         room -= sum(len(die["log_probs"]["data"]) + 24 * len(die["faces"]) for die in made)
         if found and room < 0:
             break
@@ -84,30 +85,16 @@ def likeliest(made: Sequence[Any], count: int) -> list[str]:
     return list(dict.fromkeys(text for texts in spelled for text in texts))
 
 
-def dice(subjects: Sequence[Subject], text: str, named: int) -> list[dict[str, Any]]:
-    return [die(subject, text, named) for subject in subjects]
-
-
-def die(subject: Subject, text: str, named: int) -> dict[str, Any]:
+def die(subject: Subject, text: str, named: int, trunk: Trunk | None = None) -> dict[str, Any]:
     """(V,) log-probabilities from the greatest to the least, and of the first faces how they are shown and spelled."""
     lines = subject.run.tokenizer.lines and text.endswith("\n")
-    reading = subject.read(f"{text}\n" if lines else text, LIMIT)    # a tokenizer of lines drops the last newline
-    logits = after(subject.model, reading.tokens, max(1, LOGITS // len(subject.run.tokenizer)))
+    spelled = f"{text}\n" if lines else text    # a tokenizer of lines drops the last newline
+    logits, reading = follow(subject, spelled, LIMIT, trunk)
     log_probs, order = logits.float().log_softmax(-1).sort(descending=True, stable=True)
     tokens = order[:named].tolist()
-    spelled = spellings(subject, reading.tokens[0, -NEAR:].tolist(), text, tokens)
-    faces = [list(face) for face in zip(subject.show(tokens), spelled)]
+    added = spellings(subject, reading.tokens[0, -NEAR:].tolist(), text, tokens)
+    faces = [list(face) for face in zip(subject.show(tokens), added)]
     return {"log_probs": pack(log_probs), "faces": faces, "left_out": reading.left_out}
-
-
-@torch.inference_mode()
-def after(model: LanguageModel, tokens: Tensor, width: int) -> Tensor:
-    """(V,): what may follow the (1, T) tokens, so many of which are read at a time."""
-    with at_rest(model):
-        state = model.start(1)
-        for piece in tokens.split(width, 1):  # type: ignore[no-untyped-call]
-            logits, state = model.step(piece, state)
-    return logits[0, -1]
 
 
 def spellings(subject: Subject, before: Sequence[int], text: str, tokens: Sequence[int]) -> list[str | None]:
