@@ -127,7 +127,7 @@ def test_a_long_text_is_begun_once_and_every_die_is_the_same(kind, unit):
 def test_only_a_text_that_begins_as_the_trunk_goes_on_from_it():
     one = subject("lstm")
     trunk = grow(one, "the cat said who (me)", 100)
-    for text in ("the cat said who are you", "the dog said", "the", ""):
+    for text in ("the cat said who are you", "the dog said who are you", "the", ""):
         logits, reading = follow(one, text, 100, trunk)
         assert torch.allclose(logits, logits_after(one, text), atol=1e-5)
         assert reading.left_out == 0
