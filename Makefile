@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 # Real corpora for the tests that read them: where the variable points, else beside the checkout, else nowhere.
 export CHAINRULE_DATA := $(or $(CHAINRULE_DATA),$(abspath $(wildcard ../shared/data)))
 
-.PHONY: demo test lint types layers tests browser test-gpu clean
+.PHONY: demo test lint types layers tests browser typescript test-gpu clean
 
 demo: $(VENV)/.run
 	$(BIN)/chainrule demo
@@ -24,13 +24,18 @@ types: $(VENV)/.judges
 layers: $(VENV)/.judges
 	$(BIN)/lint-imports
 
-tests: $(VENV)/.judges browser
+tests: $(VENV)/.judges browser typescript
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu" --cov --cov-report=term    # one process a core, one thread a process
 
 # Debian's chromium, in which tests open the pages; without one they are skipped, and say why.
 browser:
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install --yes chromium; } >/dev/null 2>&1 \
 		|| echo "no chromium here, and none can be installed: tests that open pages will be skipped"
+
+# TypeScript, which checks the types of the pages' modules; without npm that test is skipped, and says why.
+typescript:
+	@test -x $(VENV)/js/node_modules/.bin/tsc || npm install --silent --no-fund --prefix $(VENV)/js typescript@5.9.3 >/dev/null 2>&1 \
+		|| echo "no npm here, or nothing it can install: the types of JavaScript will not be checked"
 
 test-gpu: $(VENV)/.judges
 	$(BIN)/pytest -m gpu

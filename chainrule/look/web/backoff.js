@@ -90,7 +90,7 @@ function ladder(data, at) {
     html("div", { class: "scroll formula backoff-formula" }, ...formula),
     html("p", { class: "note" }, plain ? "Grams were left out of this model, or it came without counts: its rungs are what its tables say, "
       + "p(w | h) where hw is in them, and else the back-off weight of h times p(w | h′)." : SYMBOLS[/** @type {keyof typeof SYMBOLS} */ (estimator)]),
-    shares(token),
+    ...(token.p === 0 ? [] : [shares(token)]),
     html("ol", { class: "backoff-rungs" }, ...token.rungs.map((rung, place) => rungElement(rung, token, data, at, place)),
       html("li", { class: "backoff-rung backoff-floor" }, html("b", { class: "backoff-order" }, "0"),
         html("div", {}, html("p", {}, `all ${vocab.toLocaleString("en")} words alike`), html("p", { class: "backoff-sum" }, "1 / V = 1 / ", vocab, " = ", result(1 / vocab))))),
@@ -99,7 +99,6 @@ function ladder(data, at) {
 
 /** What of the answer each order has given. @param {Token} token */
 function shares(token) {
-  if (token.p === 0) return null;
   const parts = [...token.rungs.map((rung) => ({ order: rung.order, share: rung.share })), { order: 0, share: token.floor }];
   return html("div", { class: "backoff-shares", role: "img",
     "aria-label": parts.map(({ order, share }) => `order ${order}: ${percent(share / token.p)}`).join(", ") },
