@@ -88,11 +88,11 @@ def _in_chunks(
     dtype = working_dtype(hidden)
     matrix, shift = (_padded(part, dtype) for part in (weight, bias))
     nats = hidden.new_zeros((), dtype=torch.float32)
-    to_hidden = torch.empty_like(hidden) if wanted[0] else None
+    to_hidden = list[Tensor]()
     to_weight = torch.zeros_like(matrix, dtype=torch.float32) if wanted[1] else None
     to_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and wanted[2] else None
     size = rows_at_once(len(hidden), len(weight), device)
-    for first in range(0, len(hidden), size):
+    for first in range(0, len(hidden), size):    # nothing is written over: what is kept for later must stay what it is
         here = slice(first, first + size)
         some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
@@ -100,14 +100,15 @@ def _in_chunks(
             logits[:, len(weight) :] = NEVER
             share = smoothing / len(weight)
             surprise, error = _errors(logits, targets[here], cap, any(wanted), smoothing, share)    # (C,), (C, V)
-            nats += weights[here] @ surprise
-            if to_hidden is not None:
-                to_hidden[here] = (error @ matrix) * weigh
+            nats = nats + weights[here] @ surprise
+            if wanted[0]:
+                to_hidden.append((error @ matrix) * weigh)
             if to_weight is not None:
-                to_weight += error.T @ (some * weigh)
+                to_weight = to_weight + error.T @ (some * weigh)
             if to_bias is not None:
-                to_bias += (error.T @ weigh)[:, 0]
-    return nats, [to_hidden, _like(to_weight, weight), _like(to_bias, bias)]
+                to_bias = to_bias + (error.T @ weigh)[:, 0]
+    every = torch.cat(to_hidden).to(hidden.dtype) if to_hidden else None
+    return nats, [every, _like(to_weight, weight), _like(to_bias, bias)]
 
 
 @by_itself

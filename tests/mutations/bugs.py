@@ -277,8 +277,8 @@ BUGS = [
     Bug(
         "chunks of the output weigh the padding",
         "chainrule/models/output.py",
-        "to_weight += error.T @ (some * weigh)",
-        "to_weight += error.T @ some",
+        "to_weight = to_weight + error.T @ (some * weigh)",
+        "to_weight = to_weight + error.T @ some",
         ("tests/models/test_output.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[True-False-None-1]",),
     ),
     Bug(
