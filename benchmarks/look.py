@@ -11,9 +11,13 @@ import argparse
 import http.client
 import json
 import pydoc
+import signal
 import statistics
-import threading
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -21,9 +25,6 @@ from urllib.parse import urlsplit
 from chainrule.look.runs import find_runs
 from chainrule.recipe import Text
 from chainrule.run import save
-from chainrule.serve.app import make_app
-from chainrule.serve.server import address, listen, server_of
-from chainrule.serve.shelf import Shelf
 from chainrule.tasks import build_for, recipe_for
 from chainrule.text.tokenizer import train_tokenizer
 
@@ -49,18 +50,24 @@ def ask(connection: http.client.HTTPConnection, runs: list[str], text: str) -> t
     return 1e3 * (time.perf_counter() - began), size
 
 
+@contextmanager
+def served(runs: list[Path]) -> Iterator[http.client.HTTPConnection]:
+    command = [sys.executable, "-m", "chainrule", "look", *map(str, runs), "--no-browser"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().partition(": ")[2].split()[0]
+        yield http.client.HTTPConnection(urlsplit(url).netloc)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
 def measure(runs: dict[str, Path], text: str) -> dict[str, float]:
-    with listen("127.0.0.1", 0) as listening:
-        server = server_of(make_app(Shelf(runs), ""))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        connection = http.client.HTTPConnection(urlsplit(address(listening)).netloc)
+    words = text.split(" ")
+    with served(list(runs.values())) as connection:
         ask(connection, list(runs), "")                       # which loads the model
-        words = text.split(" ")
         times, sizes = zip(*(ask(connection, list(runs), " ".join(words[:count])) for count in range(QUESTIONS)))
-        server.should_exit = True
-        connection.close()
-        thread.join()
     slowest = statistics.quantiles(times, n=20)[-1]
     return {"median_ms": statistics.median(times), "p95_ms": slowest, "full_ms": statistics.median(times[-50:]),
             "bytes": max(sizes)}

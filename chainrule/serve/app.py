@@ -14,6 +14,7 @@ from functools import partial
 from string import Template
 from typing import TypeVar
 
+import torch
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
@@ -27,10 +28,13 @@ from chainrule.serve.hosts import OwnHosts
 from chainrule.serve.queue import Queue
 from chainrule.serve.refusal import Refusal
 from chainrule.serve.shelf import Shelf
+from chainrule.use.evaluate import count_parameters
 
 T = TypeVar("T")
 
 JAVASCRIPT = "text/javascript"
+SMALL = 1e7                          # numbers of a model below which threads wait for each other longer than they help
+THREADS = torch.get_num_threads()
 
 
 def make_app(shelf: Shelf, text: str, host: str = "127.0.0.1", first: str | None = None) -> FastAPI:
@@ -81,6 +85,8 @@ def show(view: View, shelf: Shelf, asked: Asked) -> str:
     if not subjects:
         raise UserError(f"{view.name} does not fit {', '.join(asked.runs)}: it shows only what a model has.")
     chosen = subjects if view.several else subjects[:1]
+    small = max(count_parameters(subject.model) for subject in chosen) < SMALL
+    torch.set_num_threads(1 if small else THREADS)
     return plain({"data": view.make(chosen, asked.text, {**asked.options, LIVE: "true"})})
 
 

@@ -16,18 +16,20 @@ PATIENCE = 1                 # seconds that answers under way have when the serv
 
 def listen(host: str, port: int | None = None) -> socket.socket:
     """A socket at which browsers can knock already; where no port is given, at the first that is free."""
-    ports = range(FIRST, LAST + 1) if port is None else range(port, port + 1)
-    for number in ports:
+    trouble = ""
+    for number in range(FIRST, LAST + 1) if port is None else (port,):
         try:
             return _bind(host, number)
         except (OSError, OverflowError) as error:
-            if getattr(error, "errno", None) != errno.EADDRINUSE or number == ports[-1]:
-                raise UserError(f"cannot serve at {host} port {number}: {why(error)}.") from None
-    raise AssertionError("there are ports")
+            trouble = f"cannot serve at {host} port {number}: {why(error)}."
+            if getattr(error, "errno", None) != errno.EADDRINUSE:
+                break
+    raise UserError(trouble)
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)    # only then asyncio sends without delay
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

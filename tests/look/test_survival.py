@@ -77,6 +77,12 @@ def test_two_hundred_questions_at_once_are_all_answered(url):
     assert answers == [(200, [["gpt"], ["ngram"]][number % 2]) for number in range(200)]
 
 
+def test_an_answer_is_not_held_back(client):
+    """A socket that waits to send more in one packet would take 40 ms."""
+    client.get("/modules/draw.js")
+    assert min(client.get("/modules/draw.js").elapsed.total_seconds() for _ in range(10)) < 0.03
+
+
 def test_questions_about_the_same_model_are_answered_one_at_a_time(runs, monkeypatch):
     busy, most = [], []
 
