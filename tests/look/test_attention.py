@@ -194,6 +194,18 @@ def test_an_encoder_and_decoder_show_three_kinds_of_looking():
     assert VIEW.make([made], "the cat", {"part": "source"})["chosen"]["part"] == "source"
 
 
+def test_a_decoder_shows_its_source_and_what_it_wrote_in_one_row():
+    made = task_subject("gpt", "translate")
+    data = VIEW.make([made], "the cat", {})
+    shown, ids = data["texts"]["text"], made.run.tokenizer.encode("the cat").tolist()
+    assert shown["shown"][: shown["written"]] == made.show([0, *ids])
+    assert shown["shown"][shown["written"]] == made.show([0])[0]
+    [part] = data["parts"]
+    weights = whole(part["exact"][0]["weights"], len(shown["shown"]))
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
+    assert VIEW.make([made], "the cat " * 50, {})["cut"] > 0
+
+
 # In a browser
 
 

@@ -117,7 +117,10 @@ def _shown(subject: Subject, told: Told) -> dict[str, Any]:
 def _scene(subject: Subject, text: str, options: Options) -> Scene:
     if subject.speaks:
         return _going_on(subject, text, _number(options, "tokens", WRITTEN), _number(options, "seed", 1))
-    return _about_source(subject, text) if writes_about_text(subject) else _whole(subject, text)
+    if not writes_about_text(subject):
+        return _whole(subject, text)
+    apart = any(".cross." in tap for tap in subject.taps("pattern"))
+    return _about_source(subject, text) if apart else _in_one_row(subject, text)
 
 
 def _going_on(subject: Subject, text: str, more: int, seed: int) -> Scene:
@@ -141,6 +144,16 @@ def _about_source(subject: Subject, text: str) -> Scene:
     row = on_device(model, np.array([tokens]))
     texts = {"source": Told(source.tokens[0].tolist()), "text": Told(tokens, 1)}
     return Scene(lambda: model.step(row, model.start(1, source.tokens)), texts, cut=source.left_out)
+
+
+def _in_one_row(subject: Subject, text: str) -> Scene:
+    """A source and the likeliest text about it, by a model that goes on from the one to the other."""
+    model, source = subject.model, read_source(subject, text, min(LIMIT, subject.model.context) // 2)
+    found = search(model, Beam(limit=ANSWER), source=source.tokens)[0]
+    given = [BOUNDARY, *source.tokens[0, :-1].tolist()]
+    tokens = [*given, BOUNDARY, *found.texts[0].tokens]
+    row = on_device(model, np.array([tokens]))
+    return Scene(lambda: model.step(row, model.start(1)), {"text": Told(tokens, len(given))}, cut=source.left_out)
 
 
 def _whole(subject: Subject, text: str) -> Scene:
