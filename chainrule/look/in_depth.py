@@ -162,7 +162,7 @@ class Walk:
         scores, sees, added = self.scores(query, key, head)
         which, bias = raised(head + 1) * (self.settings.heads > 1), "" if added is None else " + r_{t−j}"
         formula = f"s_{{t,j}} = k_jᵀ q_t / √d_k{bias}, and −∞ where t does not see j"
-        asked = [query.node, Input(key.node, "all")]
+        asked: list[Input | str] = [query.node, Input(key.node, "all")]
         s = self.network.add(f"s{which}", f"scores{mark}", formula, "scores", asked, scores, labels="tokens",
                              size=self.settings.head_size, sees=sees, added=added)
         pattern = scores.softmax(-1)

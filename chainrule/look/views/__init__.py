@@ -2,7 +2,6 @@
 
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.look.view import View
@@ -13,11 +12,10 @@ NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "align
 
 @cache
 def every_view() -> dict[str, View]:
-    there = [name for name in NAMES if find_spec(f"{__name__}.{name}") is not None]
-    return {name: import_module(f"{__name__}.{name}").VIEW for name in there}
+    return {name: import_module(f"{__name__}.{name}").VIEW for name in NAMES}
 
 
 def find_view(name: str) -> View:
     if name not in NAMES:
-        raise UserError(f"there is no view {name}.{did_you_mean(name, NAMES) or f' The views: {chr(44).join(NAMES)}.'}")
+        raise UserError(f"there is no view {name}.{did_you_mean(name, NAMES) or ' There are: ' + ', '.join(NAMES) + '.'}")
     return every_view()[name]
