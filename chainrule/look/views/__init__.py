@@ -17,5 +17,6 @@ def every_view() -> dict[str, View]:
 
 def find_view(name: str) -> View:
     if name not in NAMES:
-        raise UserError(f"there is no view {name}.{did_you_mean(name, NAMES) or ' There are: ' + ', '.join(NAMES) + '.'}")
+        hint = did_you_mean(name, NAMES) or f" There are: {', '.join(NAMES)}."
+        raise UserError(f"there is no view {name}.{hint}")
     return every_view()[name]
