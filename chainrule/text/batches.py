@@ -63,17 +63,26 @@ class Streams:
     """`rows` contiguous streams, for truncated back-propagation: each row goes on at step s + 1 where step s ended.
 
     After `steps` steps they begin again. What fills no step is left out at the end in even epochs, at the beginning in
-    odd ones.
+    odd ones. A share of the rows of each step begins `afresh` instead, as a text does: else what a model makes of the
+    beginning of a text would be learned as often as texts begin, which may be once.
     """
 
-    def __init__(self, tokens: Tokens, rows: int, length: int):
+    def __init__(self, tokens: Tokens, rows: int, length: int, afresh: float = 0.0):
         _refuse_short(tokens, rows * length)
-        self.tokens, self.rows, self.length = tokens, rows, length
+        self.tokens, self.rows, self.length, self.share = tokens, rows, length, afresh
         self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
         self.epoch = float(self.steps)
 
     def at(self, step: int) -> Batch:
-        return _batch(_gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1)))
+        rows = _gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1))
+        rows[torch.from_numpy(self.afresh(step)), 0] = BOUNDARY
+        return _batch(rows)
+
+    def afresh(self, step: int) -> NDArray[np.bool_]:
+        """(B,) which rows forget what they have read and read the boundary in the place of their first token."""
+        if self.share == 0:
+            return np.zeros(self.rows, np.bool_)
+        return np.random.default_rng([self.rows, step]).random(self.rows) < self.share
 
     def starts(self, step: int) -> NDArray[np.int64]:
         """(B,) where the rows of a step begin."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import UNCOUNTED, Batch
+from chainrule.model import BOUNDARY, UNCOUNTED, Batch
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
@@ -30,6 +30,7 @@ ROW = 64            # tokens in a row, for models without a context
 STEP = 1 << 14      # most targets in a step where their number is left to us
 STEPS = 64          # steps that an epoch then has at least
 ROOM = 0.25         # share of the GPU's free memory that tokens may take
+AFRESH = 0.01       # share of the rows of a stream that begin as a text does (Melis et al. 2018)
 
 
 class Feed:
@@ -46,6 +47,8 @@ class Feed:
 
     def batch(self, step: int) -> Batch:
         rows = self._rows(step)
+        if (afresh := self.afresh(step)) is not None:
+            rows[:, 0] = rows[:, 0].masked_fill(afresh, BOUNDARY)
         tokens, targets = rows[:, :-1], rows[:, 1:]
         return Batch(tokens, targets if self.beyond is None else targets.masked_fill(self.beyond[:, None], UNCOUNTED))
 
@@ -59,6 +62,12 @@ class Feed:
 
     def goes_on(self, step: int) -> bool:
         return self.order.goes_on(step)
+
+    def afresh(self, step: int) -> Tensor | None:
+        """(B,) which rows of this rank begin afresh though the others go on; None: none."""
+        if not isinstance(self.order, Streams) or not (mine := self.order.afresh(step)[self.mine]).any():
+            return None
+        return torch.from_numpy(mine).to(self.device, non_blocking=True)
 
     def _on_device(self) -> Tensor:
         return torch.from_numpy(self.order.tokens.astype(np.int32)).to(self.device)
@@ -83,6 +92,9 @@ class BatchFeed:
 
     def goes_on(self, step: int) -> bool:
         return False
+
+    def afresh(self, step: int) -> None:
+        return None
 
 
 def feed_of(
@@ -133,7 +145,7 @@ def make_feed(
         raise UserError(f"{ranks.size} ranks share the {rows} rows of a step, and each needs one. Start fewer, or "
                         f"raise train.tokens to {ranks.size * length} or more.")
     if settings.order == "streams":
-        return Feed(Streams(split.tokens, rows, length), device, ranks=ranks)
+        return Feed(Streams(split.tokens, rows, length, AFRESH), device, ranks=ranks)
     return Feed(Windows(split.tokens, rows, length, settings.seed), device, ranks=ranks)
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import State
+from chainrule.model import State, changed, tensors
 from chainrule.progress import bar, short
 from chainrule.recipe import Gradient
 from chainrule.run import Done
@@ -158,12 +159,21 @@ class Training:
         self.now = Moment(seconds, bool(tell), bool(keep), asked)
 
     def one_step(self) -> None:
-        before = self.state if self.feed.goes_on(self.number) else None
+        before = self._carried() if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
         self.state = self.engine.take(self.feed.batch(self.number), before)
         self.number += 1
         if self.now.tell or self.meter.record_due(self._share()):
             self._read()
+
+    def _carried(self) -> State:
+        """The state that the last step left; rows that begin afresh have that of `start`."""
+        afresh = self.feed.afresh(self.number)
+        if afresh is None or self.state is None:
+            return self.state
+        with torch.no_grad():
+            begun = tensors(self.model.start(len(afresh)))
+            return changed(self.state, lambda part: next(begun).to(part).where(_beside(afresh, part), part))
 
     def keep(self) -> None:
         """Write a checkpoint, unless a gradient has gone wrong since the last."""
@@ -224,3 +234,8 @@ class Training:
         line = f"{short(parameters)} parameters, {until}, {feed.rows} rows of {feed.length} tokens, {self.precision}"
         self.log("descent", line, parameters=parameters, steps=steps, seconds=self.budget.seconds, rows=feed.rows,
                  length=feed.length, epoch=self.budget.epoch, precision=str(self.precision))
+
+
+def _beside(rows: Tensor, part: Tensor) -> Tensor:
+    """(B,) in as many dimensions as a part of a state has."""
+    return rows.view(-1, *[1] * (part.dim() - 1))

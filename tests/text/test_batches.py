@@ -70,6 +70,18 @@ def test_a_row_goes_on_where_it_ended(size, rows, length):
     assert every[-1] == size - 1                        # odd epochs reach the end
 
 
+def test_some_rows_begin_as_a_text_does_and_no_target_is_lost():
+    plain, made = Streams(numbered(5001), 8, 5), Streams(numbered(5001), 8, 5, afresh=0.25)
+    begun = np.stack([made.afresh(step) for step in range(125)])
+    assert 0.2 < begun.mean() < 0.3
+    assert begun.any(0).all()
+    for step in range(125):
+        batch, wanted, rows = made.at(step), plain.at(step), torch.from_numpy(begun[step])
+        assert torch.equal(batch.targets, wanted.targets)
+        assert torch.equal(batch.tokens[:, 1:], wanted.tokens[:, 1:])
+        assert torch.equal(batch.tokens[:, 0], wanted.tokens[:, 0].masked_fill(rows, 0))
+
+
 @given(size=st.integers(0, 60), piece=st.integers(1, 20), data=st.data())
 def test_a_stream_counts_every_target_once(size, piece, data):
     overlap = data.draw(st.integers(0, piece - 1))

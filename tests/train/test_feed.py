@@ -12,7 +12,12 @@ CPU = torch.device("cpu")
 TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
 
 
-@pytest.mark.parametrize("order", [Windows(TOKENS, 5, 8, seed=3), Streams(TOKENS, 5, 8)], ids=["windows", "streams"])
+ORDERS = {
+    "windows": Windows(TOKENS, 5, 8, seed=3), "streams": Streams(TOKENS, 5, 8), "afresh": Streams(TOKENS, 5, 8, 0.4),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
     resident, other = Feed(order, CPU, resident=True), Feed(order, CPU)
     assert other.tokens is None

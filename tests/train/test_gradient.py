@@ -15,7 +15,8 @@ from chainrule.model import Batch
 from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.run import Done
-from chainrule.train import engine, meter
+from chainrule.text.batches import Streams
+from chainrule.train import engine, feed, meter
 from chainrule.train.gradient import Diverged, Training, descend
 from chainrule.train.log import Log
 from chainrule.train.parallel import ALONE
@@ -101,6 +102,19 @@ def test_streams_carry_their_state_on_and_cut_the_gradient():
             assert torch.equal(before, state)
             assert before.requires_grad
             assert not state.requires_grad
+
+
+def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypatch):
+    monkeypatch.setattr(feed, "AFRESH", 0.3)
+    model, text = Listening(), corpus()
+    train(model, text, steps=20, order="streams", lr=1e-9)
+    order = Streams(text.splits["train"].tokens, 4, 16, 0.3)
+    begun = [order.afresh(step) for step in range(20)]
+    assert any(some.any() and not some.all() for some in begun)
+    for step, (before, state) in enumerate(zip(model.left, model.given[1:]), 1):
+        if state is not None:
+            assert torch.equal(state[~begun[step]], before[~begun[step]])
+            assert (state[begun[step]] == 0).all()
 
 
 def test_windows_carry_nothing():
