@@ -47,7 +47,7 @@ clean:
 $(VENV)/.run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable ".[look]"
 	touch $@
 
 $(VENV)/.judges: $(VENV)/.run

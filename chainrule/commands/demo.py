@@ -20,6 +20,7 @@ counting is hard to beat; networks catch up when they are given more.
 Open {report} in a browser: the same, drawn.
 
 Try next:
+  chainrule look {out}
   chainrule sample {out}/gpt --prompt "The " --rows 3
   echo "The quick brown fox" | chainrule score {out}/ngram
   chainrule compare YOUR.txt --minutes 2
