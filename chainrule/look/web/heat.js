@@ -1,7 +1,7 @@
 // @ts-check
 /** A map of weights: rows take of columns, and the colour is √ of how much. Pointer and arrow keys go from cell to cell. */
 import { html } from "chainrule/draw";
-import { colour, keepPainted, picture, shortened, stretch } from "chainrule/paint";
+import { colour, keepPainted, paintedToFit, picture, shortened, stretch } from "chainrule/paint";
 
 /** @typedef {{ text: string, own?: boolean }} Label `own`: the model wrote it itself */
 /** @typedef {{ rows: Label[], columns: Label[], weight: (row: number, column: number) => number }} Weights NaN: it may not look there */
@@ -51,11 +51,7 @@ export function makeHeat({ title, pick, height, top, most = 30 }) {
     event.preventDefault();
     choose(moves[event.key]);
   });
-  new ResizeObserver(() => {
-    if (room === element.clientWidth) return;
-    room = element.clientWidth;
-    keepPainted(canvas, paint);
-  }).observe(element);
+  paintedToFit(element, canvas, (now) => { room = now; }, paint);
   return {
     element,
     show(/** @type {Weights} */ other) { weights = other; chosen = { row: -1, column: -1 }; if (room) keepPainted(canvas, paint); },

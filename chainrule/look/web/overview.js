@@ -1,7 +1,7 @@
 // @ts-check
 /** All heads of all layers as small maps on one canvas; a layer is a row. Click, or arrow keys, choose one. */
 import { html } from "chainrule/draw";
-import { colour, keepPainted, picture, stretch } from "chainrule/paint";
+import { colour, keepPainted, paintedToFit, picture, stretch } from "chainrule/paint";
 
 /** @typedef {{ layer: number, head: number }} Place from 1 */
 
@@ -36,11 +36,7 @@ export function makeOverview(pick) {
     const within = (/** @type {number} */ place, /** @type {number} */ most) => Math.min(most, Math.max(1, place));
     pick(within(chosen.layer + down, maps.shape[0]), within(chosen.head + right, maps.shape[1]));
   });
-  new ResizeObserver(() => {
-    if (room === element.clientWidth) return;
-    room = element.clientWidth;
-    keepPainted(canvas, paint);
-  }).observe(element);
+  paintedToFit(element, canvas, (now) => { room = now; }, paint);
   return {
     element,
     /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string> | null} marked those with a frame, as `1.2` @param {Place} now */

@@ -19,6 +19,18 @@ export function keepPainted(canvas, paint) {
   paint();
 }
 
+/** Paints a canvas whenever the room in an element has changed, first once there is any.
+ * @param {HTMLElement} element @param {HTMLCanvasElement} canvas @param {(room: number) => void} fit @param {() => void} paint */
+export function paintedToFit(element, canvas, fit, paint) {
+  let room = 0;
+  new ResizeObserver(() => {
+    if (room === element.clientWidth) return;
+    room = element.clientWidth;
+    fit(room);
+    keepPainted(canvas, paint);
+  }).observe(element);
+}
+
 /** A clean canvas of so many pixels of the page, and what to paint it with.
  * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @returns {Brush} */
 export function stretch(canvas, width, height) {
