@@ -9,24 +9,22 @@ the precision of autocast, or else of the hidden vectors.
 Shapes: N hidden vectors, C of them in a chunk, D width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, autocast
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from chainrule.model import Batch
 from chainrule.models.precision import working_dtype
-from chainrule.models.tracing import as_written, by_itself
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
 ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
+UNROLLED = 16                                 # chunks, at most, where a compiler writes each of them out
 NEVER = -1e9                                  # the logit of such a padding
-NOTHING = (False, False, False)
 
 
-@as_written
 def nats_of(
     hidden: Tensor,
     weight: Tensor,
@@ -44,12 +42,11 @@ def nats_of(
     counted = batch.counted
     targets = batch.targets.where(counted, 0).flatten()
     weights = (counted.float() if weights is None else weights * counted).flatten()    # (N,) 0 where none counts
-    if torch.is_grad_enabled():
-        inputs = (hidden.flatten(0, -2), weight, bias, targets, weights, cap, smoothing)
-        nats = Nats.apply(*inputs)  # type: ignore[no-untyped-call]
-    else:
-        nats, _ = _in_chunks(NOTHING, hidden.flatten(0, -2), weight, bias, targets, weights, cap)
-    return nats, counted.sum()
+    inputs = hidden.flatten(0, -2), weight, bias
+    wanted = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)
+    with torch.no_grad():
+        nats, gradients = _in_chunks(wanted, *inputs, targets, weights, cap, smoothing)
+    return _with_gradients(nats, inputs, gradients), counted.sum()
 
 
 def capped(logits: Tensor, cap: float | None) -> Tensor:
@@ -57,20 +54,17 @@ def capped(logits: Tensor, cap: float | None) -> Tensor:
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-class Nats(torch.autograd.Function):
-    """The sum, and with it the gradients that it has for hidden vectors, weight and bias."""
+def _with_gradients(value: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
+    """`value` as it is, which going backward has these gradients.
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        nats, gradients = _in_chunks(ctx.needs_input_grad[:3], *inputs)
-        ctx.save_for_backward(*gradients)
-        return nats
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Any:
-        scaled = (None if gradient is None else gradient * upstream.to(gradient) for gradient in ctx.saved_tensors)
-        return *scaled, None, None, None, None
+    They are those of Σ x · g, of which nothing is added. A function of its own for autograd would say it more plainly,
+    but compiled whole with a model it has given gradients of zero (torch 2.11, CUDA).
+    """
+    for x, gradient in zip(inputs, gradients):
+        if x is not None and gradient is not None:
+            product = (x * gradient).sum(dtype=torch.float32)
+            value = value + (product - product.detach())
+    return value
 
 
 def _in_chunks(
@@ -88,7 +82,7 @@ def _in_chunks(
     dtype = working_dtype(hidden)
     matrix, shift = (_padded(part, dtype) for part in (weight, bias))
     nats = hidden.new_zeros((), dtype=torch.float32)
-    to_hidden = list[Tensor]()
+    to_hidden: list[Tensor] = []
     to_weight = torch.zeros_like(matrix, dtype=torch.float32) if wanted[1] else None
     to_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and wanted[2] else None
     size = rows_at_once(len(hidden), len(weight), device)
@@ -111,7 +105,6 @@ def _in_chunks(
     return nats, [every, _like(to_weight, weight), _like(to_bias, bias)]
 
 
-@by_itself
 def _errors(
     logits: Tensor, targets: Tensor, cap: float | None, wanted: bool, smoothing: float, share: float
 ) -> tuple[Tensor, Tensor]:
@@ -135,6 +128,8 @@ def _errors(
 def rows_at_once(rows: int, vocab: int, device: str) -> int:
     """So many that their logits fit, more or less, and the chunks are alike."""
     chunks = -(-rows * vocab // LOGITS.get(device, LOGITS["cpu"]))
+    if torch.compiler.is_compiling():
+        chunks = min(chunks, UNROLLED)
     size, multiple = -(-rows // chunks), ALIGNED.get(device, 1)
     return -(-size // multiple) * multiple
 

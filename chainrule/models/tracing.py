@@ -1,9 +1,8 @@
-"""What torch.compile makes of some functions, once somebody compiles. Until then the marks cost nothing.
+"""What torch.compile leaves alone, once somebody compiles. Until then the mark costs nothing.
 
-    @as_written    the compiler leaves it alone, as a place where one compiled part ends and the next begins
-    @by_itself     it is compiled by itself, for it is called from such a place
+    @as_written    a place where one compiled part ends and the next begins
 
-Marking with torch's own decorators would load its compiler, which takes seconds, wherever a model is used.
+Marking with torch's own decorator would load its compiler, which takes seconds, wherever a model is used.
 """
 
 from collections.abc import Callable
@@ -18,26 +17,20 @@ _marked: list["_Mark"] = []
 
 
 class _Mark:
-    def __init__(self, function: Any, change: Callable[[Any], Any]):
-        self.now, self.change = function, change
-        self.changed = False
+    def __init__(self, function: Any):
+        self.plain = self.now = function
         _marked.append(self)
 
-    def apply(self) -> None:
-        if not self.changed:
-            self.now, self.changed = self.change(self.now), True
+    def heed(self) -> None:
+        if self.now is self.plain:
+            self.now = torch.compiler.disable(self.plain)  # type: ignore[no-untyped-call]
+
+    def forget(self) -> None:
+        self.now = self.plain
 
 
 def as_written(function: Function) -> Function:
-    return _marking(function, lambda plain: torch.compiler.disable(plain))  # type: ignore[no-untyped-call]
-
-
-def by_itself(function: Function) -> Function:
-    return _marking(function, lambda plain: torch.compile(plain))
-
-
-def _marking(function: Function, change: Callable[[Any], Any]) -> Function:
-    mark = _Mark(function, change)
+    mark = _Mark(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -49,5 +42,5 @@ def _marking(function: Function, change: Callable[[Any], Any]) -> Function:
 def compiled(function: Function) -> Function:
     """`function` through torch.compile, with all marks heeded."""
     for mark in _marked:
-        mark.apply()
+        mark.heed()
     return torch.compile(function)  # type: ignore[return-value]
