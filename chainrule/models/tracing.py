@@ -44,3 +44,9 @@ def compiled(function: Function) -> Function:
     for mark in _marked:
         mark.heed()
     return torch.compile(function)  # type: ignore[return-value]
+
+
+def as_before() -> None:
+    """No mark is heeded any more, as if nothing had been compiled."""
+    for mark in _marked:
+        mark.forget()

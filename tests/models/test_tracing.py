@@ -29,8 +29,7 @@ def shown(monkeypatch):
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compile(function, backend=backend))
     yield graphs
-    for mark in tracing._marked:                            # other tests find them as they were
-        mark.forget()
+    tracing.as_before()                                     # for other tests
     torch._dynamo.reset()
 
 
