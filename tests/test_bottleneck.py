@@ -1,29 +1,15 @@
 """The picture of the bottleneck says what the translations say; pairs of gap sentences are fair to their documents."""
 
-import importlib.util
 import random
 import sys
 from itertools import pairwise
-from pathlib import Path
 from xml.etree import ElementTree
 
+import bottleneck
+import gap_sentences
 import pytest
 
-ROOT = Path(__file__).parents[1]
 WORDS = ["the", "old", "man", "goes", "to", "a", "sea", "of", "green", "wine"]
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module                             # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def bottleneck():
-    return load("bottleneck")
 
 
 def sentences(count=40):
@@ -32,7 +18,7 @@ def sentences(count=40):
             for row in range(count)]
 
 
-def test_sentences_of_one_length_share_a_bucket_and_none_is_lost(bottleneck):
+def test_sentences_of_one_length_share_a_bucket_and_none_is_lost():
     lengths = [3, 9, 3, 5, 5, 5, 5, 8, 2, 30]
     parts = bottleneck.parted(lengths, 3)
     assert sorted(place for part in parts for place in part) == list(range(10))
@@ -40,7 +26,7 @@ def test_sentences_of_one_length_share_a_bucket_and_none_is_lost(bottleneck):
     assert all(max(one) < min(other) for one, other in pairwise(spans))
 
 
-def test_a_model_that_forgets_long_sentences_is_worse_there_alone(bottleneck):
+def test_a_model_that_forgets_long_sentences_is_worse_there_alone():
     wanted = sentences()
     told = [text if len(text.split()) < 8 else "the the the the" for text in wanted]
     buckets = bottleneck.measure(wanted, wanted, {"attention": wanted, "bottleneck": told}, 2)
@@ -54,7 +40,7 @@ def test_a_model_that_forgets_long_sentences_is_worse_there_alone(bottleneck):
     assert heights[0][0] == heights[0][1] == heights[1][0] < heights[1][1]            # the lower, the worse
 
 
-def test_files_of_unequal_lengths_are_refused(bottleneck, tmp_path, monkeypatch, capsys):
+def test_files_of_unequal_lengths_are_refused(tmp_path, monkeypatch, capsys):
     names = ["source", "wanted", "told", "short"]
     for name, count in zip(names, (5, 5, 5, 4)):
         (tmp_path / name).write_text("a\n" * count)
@@ -66,9 +52,8 @@ def test_files_of_unequal_lengths_are_refused(bottleneck, tmp_path, monkeypatch,
 
 
 def test_the_sentence_that_says_most_of_the_rest_is_the_target():
-    gaps = load("gap_sentences")
     text = "It rained. The contract with Grande is signed. Send the contract to Grande. Bye now."
-    (kept,), (gone,) = ([*gaps.pairs([text], 300, share, random.Random(1))] for share in (1.0, 0.0))
+    (kept,), (gone,) = ([*gap_sentences.pairs([text], 300, share, random.Random(1))] for share in (1.0, 0.0))
     assert kept == {"source": text, "target": "The contract with Grande is signed."}
     assert gone["source"] == "It rained. Send the contract to Grande. Bye now."
-    assert not [*gaps.pairs(["One sentence alone.", "No word. Shared here."], 300, 0.5, random.Random(1))]
+    assert not [*gap_sentences.pairs(["One sentence alone.", "No word. Shared here."], 300, 0.5, random.Random(1))]
