@@ -17,11 +17,10 @@ from typing import NoReturn
 
 from chainrule import __version__
 from chainrule.device import DEVICES
-from chainrule.errors import UserError, did_you_mean
+from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
-NO_MEMORY = "can't allocate memory"    # how torch says it on a CPU
 EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "merged")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
@@ -270,7 +269,7 @@ def _complain(line: str, code: int) -> int:
 
 def _machine_trouble(error: Exception) -> str:
     """A line where the machine, not the program, is at fault; nothing where it is a bug."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or NO_MEMORY in str(error):
+    if out_of_memory(error):
         return "out of memory. A smaller model, a smaller train.tokens or a smaller text would fit."
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"no room to write {error.filename or 'a file'}: {error.strerror}. Free some space and run again."

@@ -18,7 +18,7 @@ import torch
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from chainrule.errors import UserError
+from chainrule.errors import UserError, out_of_memory
 from chainrule.look.page import WEB, plain, plotly, source, style
 from chainrule.look.view import LIVE, View
 from chainrule.look.views import every_view, find_view
@@ -97,7 +97,7 @@ def excused(work: Callable[[], T]) -> T:
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        if out_of_memory(error):
             raise Refusal(507, "out of memory. A shorter text would fit.") from None
         traceback.print_exception(error, file=sys.stderr)
         raise Refusal(500, f"this failed, which is a bug: {type(error).__name__}: {error}") from None

@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.errors import UserError
+from chainrule.errors import UserError, out_of_memory
 from chainrule.model import Batch, State, changed, join
 from chainrule.progress import say
 from chainrule.train.optimizers import Optimizers
 from chainrule.train.parallel import ALONE, Ranks
 from chainrule.train.precision import Precision
 from chainrule.train.shards import is_shared, local
-
-NO_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,3 @@ class Step:
 
 def _rows_of(state: State, here: slice) -> State:
     return None if state is None else changed(state, lambda tensor: tensor[here])
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)

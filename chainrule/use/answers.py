@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from chainrule.errors import out_of_memory
 from chainrule.model import Batch, Model
-from chainrule.progress import bar
+from chainrule.progress import bar, say
 from chainrule.text.buckets import Buckets
 from chainrule.text.encoded import Examples
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.beam import Beam, search
+from chainrule.use.beam import Beam, Found, search
 from chainrule.use.reading import at_rest, device_of
 
 TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}    # read at a time
@@ -74,13 +75,32 @@ def write(model: Any, examples: Any, tokenizer: Tokenizer, beam: Beam) -> list[l
     """For each source the best texts, best first, with their scores."""
     found: dict[int, list[tuple[str, float]]] = {}
     order = Buckets(examples, seed=0, tokens=1 << 30, rows=ROWS)
+    at_once = ROWS
     with bar("writing", len(examples), "texts") as advance:
         for ids, batch in order.every():
-            answers = search(model, beam, source=batch.source, lengths=batch.source_lengths)
+            answers, at_once = _search(model, batch, beam, at_once)
             for number, answer in zip(ids.tolist(), answers, strict=True):
                 found[number] = [(tokenizer.decode(text.tokens), text.score) for text in answer.texts]
             advance(len(ids))
     return [found[number] for number in range(len(examples))]
+
+
+def _search(model: Any, batch: Batch, beam: Beam, at_once: int) -> tuple[list[Found], int]:
+    """The answers to all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
+    answers: list[Found] = []
+    while len(answers) < len(batch.tokens):
+        some = batch.rows(slice(len(answers), len(answers) + at_once))
+        try:
+            answers += search(model, beam, source=some.source, lengths=some.source_lengths)
+        except Exception as error:
+            if at_once == 1 or not out_of_memory(error):
+                raise
+            at_once //= 2
+        else:
+            continue
+        torch.cuda.empty_cache()                            # when the error no longer holds what was being made
+        say(f"out of memory: from here on {at_once} texts at a time.")
+    return answers, at_once
 
 
 def first_texts(written: Sequence[Sequence[tuple[str, float]]]) -> list[str]:

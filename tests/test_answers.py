@@ -1,0 +1,67 @@
+"""Texts are written so many sources at a time, and fewer where memory runs out; which changes none of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
+from chainrule.text.encoded import Sequences
+from chainrule.text.ragged import Ragged
+from chainrule.use import answers
+from chainrule.use.beam import Beam, search
+
+VOCAB, TEXTS = 12, 23
+
+
+class Letters:
+    def decode(self, tokens):
+        return "".join(chr(96 + token) for token in tokens)
+
+
+@pytest.fixture
+def made():
+    torch.manual_seed(1)
+    model = Seq2Seq(Seq2SeqSettings(hidden=8, layers=1), vocab=VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)                                               # so that sources matter
+    chance = np.random.default_rng(1)
+    ends = np.cumsum(chance.integers(1, 9, TEXTS))
+    sources = Ragged(chance.integers(1, VOCAB, ends[-1]), ends)
+    return model, Sequences(sources, Ragged(np.ones(TEXTS, np.int64), np.arange(1, TEXTS + 1)))
+
+
+def scarce(most, error):
+    """Beam search where there is memory for so many sources only."""
+    asked = []
+
+    def limited(model, beam, *, source, lengths):
+        asked.append(len(source))
+        if len(source) > most:
+            raise error
+        return search(model, beam, source=source, lengths=lengths)
+
+    return limited, asked
+
+
+@pytest.mark.parametrize("error", [
+    torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("[enforce fail] can't allocate memory"), MemoryError(),
+], ids=["cuda", "cpu", "python"])
+def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
+    wanted = answers.write(*made, Letters(), Beam(2, limit=6))
+    limited, asked = scarce(3, error)
+    monkeypatch.setattr(answers, "search", limited)
+    monkeypatch.setattr(answers, "ROWS", 8)
+    told = answers.write(*made, Letters(), Beam(2, limit=6))
+    assert [texts[0][0] for texts in told] == [texts[0][0] for texts in wanted]
+    assert len({texts[0][0] for texts in wanted}) > 3                       # not one answer for all
+    assert asked[:4] == [8, 4, 2, 2]                                        # halved until it fits,
+    assert max(asked[3:]) == 2                                              # and remembered
+    assert capsys.readouterr().err.count("from here on 2 texts at a time") == 1
+
+
+@pytest.mark.parametrize(("most", "error"), [(0, torch.OutOfMemoryError("no")), (3, RuntimeError("a bug"))])
+def test_what_fewer_do_not_mend_is_not_hidden(made, monkeypatch, most, error):
+    monkeypatch.setattr(answers, "search", scarce(most, error)[0])
+    with pytest.raises(type(error), match=str(error)):
+        answers.write(*made, Letters(), Beam(2, limit=6))
