@@ -117,6 +117,13 @@ def answers_of(corpus: Any) -> int:
     return corpus.answers if isinstance(corpus, ExampleCorpus) else len(corpus.tokenizer)
 
 
+def target_of(corpus: Any) -> str:
+    """What is foretold, one after another: tokens, unless texts have classes or words have tags."""
+    if not (isinstance(corpus, ExampleCorpus) and corpus.labels):
+        return "token"
+    return "text" if isinstance(corpus.splits["train"].encoded, Classes) else "word"
+
+
 def _feed_of_examples(split: ExampleSplit, settings: Gradient, device: torch.device, ranks: Ranks) -> BatchFeed:
     if settings.order == "streams" or settings.length is not None:
         raise UserError("train.order=streams and train.length are for running text; examples have their own beginnings "

@@ -118,7 +118,7 @@ class Training:
         """Whether it came to its end."""
         steps = self.budget.steps
         total = None if steps is None else (steps - self.number) * self.feed.targets
-        with bar("training", total, "tokens") as advance:
+        with bar("training", total, f"{self.meter.target}s") as advance:
             self.meet(stop)
             while not self._over():
                 if not self.now.stop and self.validation.due(self.number, self._share()):

@@ -14,7 +14,7 @@ from torch import nn
 from chainrule.text.corpus import Corpus
 from chainrule.text.corrupted_corpus import CorruptedCorpus
 from chainrule.text.example_corpus import ExampleCorpus
-from chainrule.train.feed import answers_of
+from chainrule.train.feed import answers_of, target_of
 from chainrule.train.log import Log
 from chainrule.train.optimizers import sort_parameters
 from chainrule.train.step import Reading
@@ -45,10 +45,12 @@ class Meter:
         split = corpus.splits["train"]
         self.log, self.told = log, Told()
         self.note, self.nats = "", math.nan                # for the bar; nats per token since the last record
-        text = corpus.tokenizer.lossless and type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # foretold whole
-        self.bits = len(split.tokens) / split.bytes / math.log(2) if text else math.nan
+        whole = type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # each token that is read is foretold
+        bits = whole and corpus.tokenizer.lossless
+        self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
+        self.target = target_of(corpus)
         self.work = operations(model, answers_of(corpus))
-        peak = peak_of(device) if dtype == torch.bfloat16 else None
+        peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.start(0)
 
@@ -70,7 +72,7 @@ class Meter:
         since = reading.targets - self.told.targets
         self.nats = (reading.nats - self.told.nats) / since if since else self.nats
         used = self.work * speed / self.peak if self.peak else math.nan
-        self.note = _note(self.nats, self.nats * self.bits, used)
+        self.note = _note(self.nats, self.target, self.nats * self.bits, used)
         if not self.record_due(share):
             return None
         self.told = Told(math.floor(share * RECORDS + 1e-6), reading.nats, reading.targets)
@@ -88,8 +90,8 @@ class Meter:
         return facts
 
 
-def _note(nats: float, bits: float, used: float) -> str:
-    note = f"{nats:.4f} nats per token"
+def _note(nats: float, target: str, bits: float, used: float) -> str:
+    note = f"{nats:.4f} nats per {target}"
     note += "" if math.isnan(bits) else f", {bits:.4f} bits per byte"
     return note + ("" if math.isnan(used) else f", {100 * used:.0f} % of the GPU's peak")
 

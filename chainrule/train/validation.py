@@ -20,6 +20,7 @@ from chainrule.text.batches import Windows
 from chainrule.text.corpus import Corpus
 from chainrule.text.corrupted_corpus import CorruptedCorpus
 from chainrule.text.example_corpus import ExampleCorpus
+from chainrule.train.feed import target_of
 from chainrule.train.log import Log
 from chainrule.train.parallel import Ranks
 from chainrule.train.precision import Precision
@@ -133,7 +134,7 @@ class Validation:
             self.seen = Seen(step, share, nats, step)
         if better and self.settings.keep_best:
             self.best = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
-        line = f"step {step}: {nats:.4f} nats per token of validation text"
+        line = f"step {step}: {nats:.4f} nats per {target_of(self.corpus)} of the validation text"
         line += f", {result.bits_per_byte:.4f} bits per byte" if result.bits_per_byte is not None else ""
         self.log("evaluation", line + (", the best so far" if better else ""), step=step, best=better,
                  nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3))

@@ -118,6 +118,17 @@ def test_texts_are_translated(chainrule, asked, numbers, kind):
     assert greedy[0]["answer"] == "zwei vier eins"
 
 
+@pytest.mark.parametrize(("task", "kind", "target"), [
+    ("classify", "lstm", "text"), ("tag", "gru", "word"), ("translate", "seq2seq", "token"),
+])
+def test_training_says_what_it_foretells(chainrule, reviews, tagged, numbers, task, kind, target):
+    texts = {"classify": (reviews,), "tag": (tagged,), "translate": numbers}[task]
+    valid = [word for text in texts for word in ("--valid", text)]
+    told = chainrule("train", *texts, *valid, "--task", task, "--kind", kind, "--out", "runs/t", "model.hidden=8",
+                     "model.layers=1", "train.steps=40", "train.evaluate=20").err
+    assert f"nats per {target} of the validation text" in told
+
+
 def test_vectors_are_told_in_words(chainrule, tmp_path):
     rows = [f"{x},{y},{'left' if x < 0 else 'right'}\n" for x in (-2, -1, 1, 2) for y in (0, 1)]
     (tmp_path / "shapes.csv").write_text("x,y,text\n" + "".join(rows) * 4)
