@@ -5,9 +5,10 @@ import sys
 from itertools import pairwise
 from xml.etree import ElementTree
 
-import bottleneck
-import gap_sentences
 import pytest
+from programs import benchmark
+
+bottleneck, gap_sentences = benchmark("bottleneck"), benchmark("gap_sentences")
 
 WORDS = ["the", "old", "man", "goes", "to", "a", "sea", "of", "green", "wine"]
 

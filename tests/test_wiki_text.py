@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from wiki_text import articles, prose
+from programs import FOLDER, benchmark
+
+wiki_text = benchmark("wiki_text")
 
 BODY = "Ice is water that is frozen. " * 20
 DUMP = f"""<page><title>Ice</title><text xml:space="preserve">{{{{Infobox|a={{{{b}}}}}}}}
@@ -22,7 +24,7 @@ DUMP = f"""<page><title>Ice</title><text xml:space="preserve">{{{{Infobox|a={{{{
 
 
 def test_articles_are_those_with_prose_of_their_own():
-    (title, text), = articles(DUMP)
+    (title, text), = wiki_text.articles(DUMP)
     assert title == "Ice"
     assert text.startswith("Ice is frozen water & cold.\nIce is water that is frozen.")
     assert not [word for word in ("See also", "Eis", "Category", "Infobox") if word in text]
@@ -39,12 +41,12 @@ def test_articles_are_those_with_prose_of_their_own():
     ("== History ==\nIt began.\n=== Links ===\n* one\n* two", "History\n\nIt began."),
 ])
 def test_markup_goes_and_words_stay(markup, wanted):
-    assert prose(markup) == wanted
+    assert wiki_text.prose(markup) == wanted
 
 
 def test_the_program_writes_json_lines(tmp_path):
     (tmp_path / "dump").write_text(DUMP)
-    program = [sys.executable, "benchmarks/wiki_text.py", tmp_path / "dump", "--out", tmp_path / "wiki.jsonl"]
+    program = [sys.executable, FOLDER / "wiki_text.py", tmp_path / "dump", "--out", tmp_path / "wiki.jsonl"]
     told = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     (line,) = (tmp_path / "wiki.jsonl").read_text().splitlines()
     assert json.loads(line)["text"].startswith("Ice\n\nIce is frozen water")
