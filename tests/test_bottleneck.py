@@ -1,4 +1,4 @@
-"""The picture of the bottleneck says what the translations say; pairs of gap sentences are fair to their documents."""
+"""The picture of the bottleneck says what the translations say."""
 
 import random
 import sys
@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from programs import benchmark
 
-bottleneck, gap_sentences = benchmark("bottleneck"), benchmark("gap_sentences")
+bottleneck = benchmark("bottleneck")
 
 WORDS = ["the", "old", "man", "goes", "to", "a", "sea", "of", "green", "wine"]
 
@@ -50,11 +50,3 @@ def test_files_of_unequal_lengths_are_refused(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         bottleneck.main()
     assert "4 and 5 lines" in capsys.readouterr().err
-
-
-def test_the_sentence_that_says_most_of_the_rest_is_the_target():
-    text = "It rained. The contract with Grande is signed. Send the contract to Grande. Bye now."
-    (kept,), (gone,) = ([*gap_sentences.pairs([text], 300, share, random.Random(1))] for share in (1.0, 0.0))
-    assert kept == {"source": text, "target": "The contract with Grande is signed."}
-    assert gone["source"] == "It rained. Send the contract to Grande. Bye now."
-    assert not [*gap_sentences.pairs(["One sentence alone.", "No word. Shared here."], 300, 0.5, random.Random(1))]
