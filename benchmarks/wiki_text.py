@@ -63,6 +63,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--least", type=int, default=400, help="bytes of an article")
     given = parser.parse_args()
+    if not given.dump.is_file():
+        parser.error(f"there is no file {given.dump}; a dump is wanted, as enwik8 or enwik8.xz.")
     packed = given.dump.read_bytes()
     dump = (lzma.decompress(packed) if given.dump.suffix == ".xz" else packed).decode("utf-8", "replace")
     with given.out.open("w", encoding="utf-8") as out:

@@ -44,6 +44,14 @@ def test_markup_goes_and_words_stay(markup, wanted):
     assert wiki_text.prose(markup) == wanted
 
 
+def test_a_dump_that_is_not_there_is_one_line(tmp_path):
+    program = [sys.executable, FOLDER / "wiki_text.py", tmp_path / "absent", "--out", tmp_path / "wiki.jsonl"]
+    told = subprocess.run(program, capture_output=True, text=True)
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1].endswith("absent; a dump is wanted, as enwik8 or enwik8.xz.")
+    assert not (tmp_path / "wiki.jsonl").exists()
+
+
 def test_the_program_writes_json_lines(tmp_path):
     (tmp_path / "dump").write_text(DUMP)
     program = [sys.executable, FOLDER / "wiki_text.py", tmp_path / "dump", "--out", tmp_path / "wiki.jsonl"]

@@ -38,6 +38,9 @@ def shown(monkeypatch):
 def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
     torch.manual_seed(1)
     model = build(kind, recipe_for(kind, SMALL[kind]).model, 20).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))    # a projection that begins at zero hides what is below
     tokens = torch.randint(20, (3, 9))
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
     answers = []
@@ -45,6 +48,7 @@ def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
         total, _, _ = nats(batch)
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)])
     assert_close(answers[1], answers[0])
+    assert all(gradient.any() for gradient in answers[0][1:])
     assert any("log_softmax" in graph for graph in shown)
     assert not any("lstm" in graph for graph in shown)
     assert kind == "lstm" or len(shown) == 1

@@ -1,0 +1,49 @@
+"""What was written elsewhere, scored as `chainrule eval` scores: BLEU and chrF by sacreBLEU, ROUGE-L, with intervals.
+
+    python benchmarks/told.py TOLD EXAMPLES... [--lowercase] [--json]
+
+TOLD has a line for each example, as `chainrule predict` writes them; EXAMPLES are what `chainrule eval` takes: a table,
+JSON lines, or two parallel files. For runs on a machine without sacreBLEU.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from chainrule.errors import UserError
+from chainrule.recipe import Translate
+from chainrule.text.tasks import held_out_examples
+from chainrule.use.overlap import Overlap, measure_overlap
+
+
+def score(told: Path, files: list[str], *, lowercase: bool = False) -> Overlap:
+    if not told.is_file():
+        raise UserError(f"there is no file {told}.")
+    lines = told.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    wanted = [list(example.targets) for example in held_out_examples("translate", files, Translate())]
+    if len(lines) != len(wanted):
+        raise UserError(f"{told} has {len(lines):,} lines for {len(wanted):,} examples; each needs one.")
+    return measure_overlap(lines, wanted, lowercase=lowercase)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("told", type=Path)
+    parser.add_argument("examples", nargs="+")
+    parser.add_argument("--lowercase", action="store_true", help="BLEU and chrF of lower-cased texts")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    try:
+        found = score(given.told, given.examples, lowercase=given.lowercase)
+    except UserError as error:
+        parser.error(str(error))
+    if given.json:
+        print(json.dumps(found.as_dict()))
+        return
+    for name, value in (("BLEU", found.bleu), ("chrF", found.chrf), ("ROUGE-L", found.rouge_l)):
+        print(f"{name} {value.value:.2f} ({value.low:.2f}–{value.high:.2f})")
+    print(found.signature)
+
+
+if __name__ == "__main__":
+    main()
