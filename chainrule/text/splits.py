@@ -10,8 +10,9 @@ from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.datasets import DATASETS, get_text
 from chainrule.text.public import Splits
-from chainrule.text.sources import OPENERS, Source, documents, find, unpacked
+from chainrule.text.sources import OPENERS, Source, documents, find, is_json_lines, unpacked
 
+TOO_SHORT = "validation: none, since the text is too short to hold out a part"
 NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should be cut
 
 
@@ -85,11 +86,15 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
         return Selection(sources), None, "validation: none, since text.held_out=0"
     nth = max(round(1 / share), 2)
     count, sizes = _survey(sources, settings, nth)
-    if count < nth:
+    if count < nth and not any(is_json_lines(source.path) for source in sources):
         return _hold_out_end(sources, share)
+    if count == 1:
+        return Selection(sources), None, TOO_SHORT
+    nth = min(nth, count)                                 # a line of JSON is not cut in two
     first = min(range(nth), key=lambda place: abs(sizes[place] - share * sum(sizes)))
     part = 100 * sizes[first] / sum(sizes)
-    note = f"validation: every {nth}th document from number {first + 1}, {part:.3g} % of the text in {count} documents"
+    which = f"every {nth}th document from number {first + 1}" if count > nth else f"document number {first + 1}"
+    note = f"validation: {which}, {part:.3g} % of the text in {count} documents"
     return Selection(sources, nth, first), Selection(sources, nth, first, held=True), note
 
 
@@ -115,7 +120,7 @@ def _hold_out_end(sources: tuple[Source, ...], share: float) -> tuple[Selection,
     train = (*sources[:place], *([front] if cut > source.begin else []))
     valid = (*([back] if cut < source.begin + sizes[place] else []), *sources[place + 1 :])
     if not train or not valid:
-        return Selection(sources), None, "validation: none, since the text is too short to hold out a part"
+        return Selection(sources), None, TOO_SHORT
     held = ends[-1] - (before + cut - source.begin)
     note = f"validation: the last {100 * held / ends[-1]:.3g} % of the text, {held:,} bytes"
     return Selection(train), Selection(valid), note

@@ -85,6 +85,19 @@ def test_whole_documents_are_held_out(tmp_path, cache):
     assert "every 10th document" in made.notes[0]
 
 
+def test_a_line_of_json_is_held_out_whole_however_few_there_are(tmp_path, cache):
+    path = tmp_path / "few.jsonl"
+    texts = ["one of a few texts", "another, longer text than the first one", "short"]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    made = prepare([str(path)], Text(tokenizer="characters", held_out=0.01), cache=cache)
+    held = [made.tokenizer.decode(made.splits["valid"].tokens[1:].tolist())]
+    assert held == ["short"]                                       # which is nearest to the share
+    assert made.notes[0].startswith("validation: document number 3, 8.06 % of the text in 3 documents")
+    path.write_text(json.dumps({"text": texts[0]}) + "\n")
+    (note,) = prepare([str(path)], Text(tokenizer="characters", held_out=0.01), cache=cache).notes
+    assert note == "validation: none, since the text is too short to hold out a part"
+
+
 def test_the_share_held_out_is_near_what_was_asked(tmp_path, cache):
     sizes = [1, 1, 1, 50, 1, 1, 1, 1, 9, 1] * 2
     paths = write(tmp_path, **{f"doc{number:02}": "word " * size for number, size in enumerate(sizes)})
