@@ -9,7 +9,7 @@ Shapes: V tokens before, N new tokens.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chainrule.errors import UserError
 
@@ -41,6 +41,23 @@ def take(model: Any, base: Any, before: int) -> list[str]:
             came, wanted = (" x ".join(map(str, part.shape)) for part in (old, weight))
             raise UserError(f"the weights are those of another body: {name} is {came} there, and {wanted} here.")
     return grown
+
+
+def head_of(model: Any) -> dict[str, nn.Parameter]:
+    """What a model has beside its body."""
+    body = {id(parameter) for parameter in body_of(model).parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in body}
+
+
+@torch.no_grad()
+def take_head(model: Any, base: Any) -> bool:
+    """Gives the head of `model` the weights of that of `base`, where these are of the same shapes; whether so."""
+    there, here = head_of(base), head_of(model)
+    if {name: weight.shape for name, weight in there.items()} != {name: weight.shape for name, weight in here.items()}:
+        return False
+    for name, weight in here.items():
+        weight.copy_(there[name])
+    return bool(here)
 
 
 def new_rows(old: Tensor, more: int) -> Tensor:

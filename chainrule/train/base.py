@@ -1,10 +1,11 @@
 """Pretrained once, fine-tuned many times: a recipe on top of a run, and a model that begins with what the run learned.
 
-The head is new. The body's settings and weights are the run's; its tokenizer comes along, with the task's own tokens
-behind the others. What the recipe freezes stays, and adapters, if it wants them, are put on from outside.
+The head is new, unless the run gave the same answers to the same task. The body's settings and weights are the run's;
+its tokenizer comes along, with the task's own tokens behind the others. What the recipe freezes stays, and adapters, if
+it wants them, are put on from outside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from chainrule import models, run
 from chainrule.errors import UserError
 from chainrule.models.low_rank import LowRank, NewRows, put_on
-from chainrule.models.transfer import body_of, take
+from chainrule.models.transfer import body_of, head_of, take, take_head
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
@@ -92,7 +93,9 @@ def tokenizer_of(recipe: Recipe, out: Path) -> Tokenizer | None:
     return None if recipe.base is None else Tokenizer.load(run.find_base(recipe.base, out) / run.TOKENIZER)
 
 
-def begin_with(model: Any, recipe: Recipe, vocab: int, out: Path, log: Log) -> None:
+def begin_with(
+    model: Any, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
+) -> None:
     """Makes a new model over `vocab` tokens ready to learn: what it takes, what stays, what is put on it."""
     if not isinstance(recipe.train, Gradient):
         return
@@ -101,7 +104,9 @@ def begin_with(model: Any, recipe: Recipe, vocab: int, out: Path, log: Log) -> N
         base = run.load(run.find_base(recipe.base, out))
         before = len(base.tokenizer)
         grown = take(model, base.model, before)
-        _tell_taken(model, base.path, grown, vocab - before, log)
+        same = bool(labels) and base.recipe.task == recipe.task and base.labels == tuple(labels)
+        head = same and take_head(model, base.model)
+        _tell_taken(model, base.path, grown, vocab - before, head, log)
     freeze(body, settings.freeze)
     matrices = 0 if settings.lora is None else _adapt(body, settings, vocab)
     for name in grown:
@@ -124,12 +129,11 @@ def _adapt(body: Any, settings: Gradient, vocab: int) -> int:
     return len(hidden)
 
 
-def _tell_taken(model: Any, path: Path, grown: list[str], rows: int, log: Log) -> None:
-    body = body_of(model)
-    taken = {id(parameter) for parameter in body.parameters()}
-    new = [name for name, parameter in model.named_parameters() if id(parameter) not in taken]
-    facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in body.parameters()))} numbers"]
+def _tell_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
+    taken, new = list((model if head else body_of(model)).parameters()), [] if head else list(head_of(model))
+    facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in taken))} numbers"]
     facts += [f"{rows} new rows in {' and '.join(grown)}"] if grown else []
+    facts += ["the head comes along, for its answers are the same"] if head else []
     facts += [f"the head is new: {', '.join(new) if len(new) <= NAMED else f'{len(new)} weights'}"] if new else []
     log("from", f"{path}: {'; '.join(facts)}", path=str(path), taken=len(taken), grown=grown, rows=rows, new=new)
 

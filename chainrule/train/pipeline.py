@@ -86,7 +86,7 @@ def make_run(
             return Made(out, result, before=True)
         if not done.finished:
             put_vectors(body_of(model), corpus.tokenizer, recipe.model, log)
-            begin_with(model, recipe, len(corpus.tokenizer), out, log)
+            begin_with(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 

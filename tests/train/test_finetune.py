@@ -11,6 +11,7 @@ from train.topics import QUICK, SMALL, fine_tune, weights
 
 from chainrule import run
 from chainrule.errors import UserError
+from chainrule.model import Batch
 from chainrule.models.low_rank import LowRank, NewRows, put_on
 from chainrule.models.transfer import body_of, take
 from chainrule.recipe import Gradient
@@ -89,6 +90,99 @@ def test_what_was_taken_and_what_is_new_is_said(desk, gpt, capsys):
     assert line.endswith("the head is new: output.weight, output.bias")
     (told,) = [record for record in run.read_log(desk / "tuned") if record["event"] == "from"]
     assert (told["taken"], told["rows"], told["new"]) == (10, 2, ["output.weight", "output.bias"])
+
+
+# The head
+
+
+def relabelled(desk, **names):
+    """The examples, under other names: a number of labels may be the same, and what they say not."""
+    for name in ("few", "others"):
+        lines = (desk / f"{name}.tsv").read_text()
+        for old, new in names.items():
+            lines = lines.replace(f"\t{old}\n", f"\t{new}\n")
+        (desk / f"{name}-{'-'.join(names.values())}.tsv").write_text(lines)
+    return {"text": f"few-{'-'.join(names.values())}.tsv", "valid": f"others-{'-'.join(names.values())}.tsv"}
+
+
+def began(path):
+    (told,) = [record for record in run.read_log(path) if record["event"] == "from"]
+    return told
+
+
+STILL = {"steps": 1, "train_lr": 1e-30}    # a step that moves nothing
+
+
+@pytest.mark.parametrize("kind", ["gpt", "gru", "encoder"])
+def test_a_run_that_gave_the_same_answers_brings_its_head_along(desk, kind, capsys):
+    base = fine_tune(desk, desk / kind, "base", steps=30, train_lr=3e-3).path
+    capsys.readouterr()
+    again = fine_tune(desk, base, "again", **STILL)
+    assert_same_bits(weights(base), weights(again.path))
+    assert "; the head comes along, for its answers are the same" in capsys.readouterr().err
+    assert (began(again.path)["new"], began(again.path)["taken"]) == ([], len(list(run.load(base).model.parameters())))
+    assert began(base)["new"] == ["output.weight", "output.bias"]
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_run_on_top_of_another_begins_with_its_answers(desk, gpt, task):
+    texts = {"classify": ("few.tsv", "others.tsv"), "tag": ("tagged.tsv", "tagged.tsv")}[task]
+    base = fine_tune(desk, gpt, "base", task, 60, *texts, train_lr=3e-3, train_tokens=64)
+    again = fine_tune(desk, base.path, "again", task, 1, *texts, train_lr=1e-30)
+    assert again.result["accuracy"] == base.result["accuracy"] > 0.9
+    batch = Batch(torch.tensor([[0, 5, 9, 3, 12]]), torch.zeros(1, dtype=torch.long), torch.tensor([5]))
+    before, after = (run.load(made.path).model.eval()(batch) for made in (base, again))
+    assert torch.equal(before, after)
+    assert before.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("names", [{"sea": "ocean"}, {"sea": "a", "wood": "b"}], ids=str)
+def test_as_many_labels_of_other_names_have_a_new_head(desk, gpt, names, capsys):
+    base = fine_tune(desk, gpt, "base", steps=10, train_lr=0.01).path
+    capsys.readouterr()
+    other = fine_tune(desk, base, "other", **STILL, **relabelled(desk, **names)).path
+    before, after = weights(base), weights(other)
+    assert before["output.weight"].shape == after["output.weight"].shape
+    assert not torch.equal(before["output.weight"], after["output.weight"])
+    assert after["output.bias"].abs().max() < 1e-20                            # as a new one begins
+    told = capsys.readouterr().err
+    assert "the head is new: output.weight, output.bias" in told
+    assert "comes along" not in told
+    assert_same_bits(body(base), body(other))
+
+
+def test_one_label_more_has_a_new_head(desk, gpt):
+    base = fine_tune(desk, gpt, "base", steps=1).path
+    (desk / "more.tsv").write_text((desk / "few.tsv").read_text() + "s1 w1\tshore\n")
+    more = fine_tune(desk, base, "more", text="more.tsv", **STILL).path
+    assert run.load(more).labels == ("sea", "shore", "wood")
+    assert began(more)["new"] == ["output.weight", "output.bias"]
+
+
+def test_the_same_labels_of_another_task_have_a_new_head(desk, gpt):
+    """The words of a text have the names of its topic for tags."""
+    base = fine_tune(desk, gpt, "base", steps=10, train_lr=0.01).path
+    tagger = fine_tune(desk, base, "tagger", "tag", 1, "tagged.tsv", None, train_lr=1e-30).path
+    assert run.load(base).labels == run.load(tagger).labels == ("sea", "wood")
+    assert began(tagger)["new"] == ["output.weight", "output.bias"]
+    assert not torch.equal(weights(base)["output.weight"], weights(tagger)["output.weight"])
+
+
+def test_a_head_of_other_parts_is_new_as_a_whole(desk):
+    base = fine_tune(desk, desk / "gru", "base", "tag", 5, "tagged.tsv", None, train_lr=0.01).path
+    letters = fine_tune(desk, base, "letters", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_letters=True).path
+    assert {"output.weight", "output.bias"} < set(began(letters)["new"])
+    assert not torch.equal(weights(base)["output.weight"], weights(letters)["output.weight"])
+
+
+def test_a_head_that_came_along_learns_on_and_over_adapters_too(desk, gpt):
+    base = fine_tune(desk, gpt, "base", steps=30, train_lr=3e-3)
+    adapted = fine_tune(desk, base.path, "adapted", train_lora=2, **STILL)
+    assert adapted.result["accuracy"] == base.result["accuracy"]
+    assert began(adapted.path)["new"] == []
+    learned = weights(fine_tune(desk, base.path, "on", steps=3, train_freeze="all", train_lr=0.1).path)
+    assert not torch.equal(learned["output.weight"], weights(base.path)["output.weight"])
+    assert torch.equal(learned["body.embedding.words.weight"], weights(base.path)["body.embedding.words.weight"])
 
 
 def test_weights_of_another_body_are_refused(gpt):
