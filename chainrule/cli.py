@@ -92,7 +92,7 @@ def _eval(parser: ArgumentParser) -> None:
 
 def _predict(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory of a task: classify, tag, translate, caption")
-    parser.add_argument("file", nargs="?", default="-", help="one text a line; - or nothing: stdin")
+    parser.add_argument("file", nargs="?", default="-", help="a table, or one text a line; - or nothing: stdin")
     _beam(parser)
     _device(parser)
 
@@ -100,6 +100,11 @@ def _predict(parser: ArgumentParser) -> None:
 def _beam(parser: ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, default=4, help="beginnings kept while writing; 1: greedy (default: 4)")
     parser.add_argument("--alpha", type=float, default=1.0, help="how much longer texts are favoured (default: 1)")
+    parser.add_argument("--limit", type=int, default=256, metavar="N", help="most tokens in a text (default: 256)")
+    parser.add_argument("--samples", type=int, metavar="N",
+                        help="instead of a beam: of N texts written by chance, the one most like the others")
+    parser.add_argument("--temperature", type=float, default=1.0, metavar="T",
+                        help="how evenly these are drawn (default: 1)")
 
 
 def _compare(parser: ArgumentParser) -> None:
@@ -163,7 +168,7 @@ VERBS = {
     "sample": Verb("use:sample", "let a model write", _sample),
     "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
     "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
-    "predict": Verb("predict:predict", "classes, tags or translations, one line for each line", _predict),
+    "predict": Verb("predict:predict", "classes, tags or translations, a line for each text", _predict, settings=True),
     "compare": Verb("compare:compare", "every kind on one text, each with the same time", _compare, settings=True),
     "look": Verb("look:look", "look inside models: a live page, or one self-contained file", _look),
     "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),

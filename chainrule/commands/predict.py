@@ -1,21 +1,27 @@
 """`chainrule predict` and the measuring of tasks: a run that labels or translates answers."""
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from chainrule.commands.reading import reading
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.run import Run, load
 from chainrule.tasks import EXAMPLES, encoding
 from chainrule.text.example_corpus import ExampleSplit, make_split
 from chainrule.text.examples import Example, Tagged, Translated
-from chainrule.text.tasks import held_out_examples, plain_examples
+from chainrule.text.sources import Source
+from chainrule.text.tables import format_of
+from chainrule.text.tasks import held_out_examples, plain_examples, rows_to_answer
 from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.answers import first_texts, label, tag, write
 from chainrule.use.beam import Beam
+from chainrule.use.consensus import Consensus
+from chainrule.use.die import Sampling
 from chainrule.use.labels import measure_labels
 from chainrule.use.overlap import measure_overlap
 
@@ -25,15 +31,27 @@ def predict(args: Namespace) -> dict[str, Any]:
     if run.recipe.task not in EXAMPLES:
         raise UserError(f"{args.run} was trained for {run.recipe.task}, which has nothing to predict. "
                         f"`chainrule sample {args.run}` lets it write.")
-    if run.recipe.task == "caption":
-        examples = held_out_examples("caption", [args.file], run.recipe.text)
-    else:
-        examples = plain_examples(run.recipe.task, lines_of(args.file), args.file)
-    answers = answers_to(run, examples, Beam(args.beam, args.alpha, best=1))
+    examples = examples_in(args.file, run.recipe.task, reading(run, args))
+    answers = answers_to(run, examples, how_to_write(args))
     if not args.json:
         for answer in answers:
-            print(answer["answer"])
+            print(" ".join(answer["answer"].splitlines()))
     return {"run": args.run, "answers": answers}
+
+
+def how_to_write(args: Namespace) -> Beam | Consensus:
+    if args.samples is None:
+        return Beam(args.beam, args.alpha, limit=args.limit)
+    return Consensus(args.samples, Sampling(args.temperature), args.limit)
+
+
+def examples_in(file: str, task: str, text: Any) -> Sequence[Example]:
+    """The rows of a table, as in training; of any other file, lines."""
+    if task == "caption":
+        return held_out_examples("caption", [file], text)
+    if task in ("classify", "translate") and format_of(Path(file)) and Path(file).exists():
+        return rows_to_answer(task, Source(Path(file)), text)
+    return plain_examples(task, lines_of(file), file)
 
 
 def lines_of(file: str) -> Iterator[str]:
@@ -49,7 +67,7 @@ def lines_of(file: str) -> Iterator[str]:
         raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
 
 
-def answers_to(run: Run, examples: Sequence[Example], beam: Beam) -> list[dict[str, Any]]:
+def answers_to(run: Run, examples: Sequence[Example], how: Beam | Consensus) -> list[dict[str, Any]]:
     """The answer to each example, with how sure the model is."""
     if not examples:
         raise UserError("there is nothing to answer: no line came.")
@@ -65,23 +83,30 @@ def answers_to(run: Run, examples: Sequence[Example], beam: Beam) -> list[dict[s
             {"answer": " ".join(run.labels[number] for number in told), "words": list(example.words)}
             for example, told in pairs
         ]
-    written = write(run.model, encoded, run.tokenizer, beam)
+    written = write(run.model, encoded, run.tokenizer, how)
     return [{"answer": texts[0][0] if texts else "", "score": texts[0][1] if texts else None} for texts in written]
 
 
-def measure(run: Run, files: Sequence[str], beam: Beam) -> dict[str, Any]:
-    """The task's metrics on held-out examples."""
-    examples = held_out_examples(run.recipe.task, files, run.recipe.text)
+def measure(run: Run, files: Sequence[str], text: Any, how: Beam | Consensus) -> dict[str, Any]:
+    """The task's metrics on held-out examples, which are read as `text` says."""
+    examples = held_out_examples(run.recipe.task, files, text)
     split = make_split(examples, encoding(run.recipe, run.tokenizer, run.labels))
     if run.labels:
         return measure_labels(run.model, split, run.labels, Vocabulary(run.tokenizer))
-    return measure_texts(run, split, beam)
+    return measure_texts(run, split, how)
 
 
-def measure_texts(run: Run, split: ExampleSplit, beam: Beam) -> dict[str, Any]:
-    told = first_texts(write(run.model, split.encoded, run.tokenizer, beam))
+def measure_texts(run: Run, split: ExampleSplit, how: Beam | Consensus) -> dict[str, Any]:
+    told = first_texts(write(run.model, split.encoded, run.tokenizer, how))
     wanted = [list(example.targets) for example in cast(Sequence[Translated], split.examples)]
-    return measure_overlap(told, wanted).as_dict() | {"beam": beam.width, "alpha": beam.alpha}
+    return measure_overlap(told, wanted).as_dict() | _described(how)
+
+
+def _described(how: Beam | Consensus) -> dict[str, Any]:
+    if isinstance(how, Beam):
+        return {"beam": how.width, "alpha": how.alpha, "limit": how.limit}
+    temperature = how.sampling.temperature if math.isfinite(how.sampling.temperature) else None
+    return {"samples": how.samples, "temperature": temperature, "limit": how.limit}
 
 
 class Vocabulary:

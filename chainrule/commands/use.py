@@ -3,31 +3,27 @@
 import math
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from chainrule.commands import vectors
-from chainrule.commands.predict import measure
+from chainrule.commands.predict import how_to_write, measure
+from chainrule.commands.reading import reading
 from chainrule.commands.train import summary
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
 from chainrule.recipe import Text
 from chainrule.run import Run, load
-from chainrule.settings import make
 from chainrule.tasks import EXAMPLES
 from chainrule.text.corpus import read_split
 from chainrule.text.sources import find, read
-from chainrule.use.beam import Beam
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import evaluate as evaluate_split
 from chainrule.use.sample import generate, stream_text
 from chainrule.use.score import token_bits
-
-READING = ("errors", "separator")
-"""Settings of the text that may differ from those the run was trained with."""
 
 
 def sample(args: Namespace) -> dict[str, Any]:
@@ -134,29 +130,10 @@ def evaluate(args: Namespace) -> dict[str, Any]:
 
 
 def evaluate_task(run: Run, args: Namespace) -> dict[str, Any]:
-    refuse_settings(args.settings)
-    result = measure(run, args.file, Beam(args.beam, args.alpha))
+    result = measure(run, args.file, reading(run, args), how_to_write(args))
     if not args.json:
         print(f"{args.run}: {summary(result)}\n{result['signature']}")
     return {"run": args.run, **result}
-
-
-def refuse_settings(settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        raise UserError(f"{name}={value} cannot be set here: the run has its own.")
-
-
-def reading(run: Run, args: Namespace) -> Text:
-    """How the run read its text, but for what the command line says about reading this one."""
-    given = {}
-    for name, value in args.settings.items():
-        part, _, setting = name.partition(".")
-        if part != "text" or setting not in READING:
-            takes = " and ".join(f"text.{reading}" for reading in READING)
-            raise UserError(f"{name}={value} cannot be set here: the run has its own. Only {takes} can.")
-        given[setting] = value
-    text: Text = run.recipe.text
-    return replace(text, **{name: getattr(make(Text, given, "text"), name) for name in given})
 
 
 def finite(number: float) -> float | None:

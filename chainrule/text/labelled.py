@@ -20,10 +20,10 @@ NO_HEADER = "If the first line is no header: text.header=false text.column=1 tex
 
 
 def read_labelled(source: Source, settings: Classify, labels: bool = True) -> Iterator[Labelled]:
-    """The rows of a table; without `labels`, the class may be missing."""
+    """The rows of a table; without `labels`, whatever stands where the class would is not looked at."""
     table = read_table(source, settings.errors, settings.header)
     texts = _text_columns(table, settings)
-    label = _label_column(table, settings, texts, labels)
+    label = _label_column(table, settings, texts) if labels else None
     for line, row in table.rows:
         place = table.place(line)
         parts = tuple(text_in(row[column], place, "the text") for column in texts)
@@ -42,13 +42,11 @@ def _text_columns(table: Table, settings: Classify) -> list[int]:
     return [_only(table, table.known(TEXTS), _others(table, LABELS), "text", "column")]
 
 
-def _label_column(table: Table, settings: Classify, texts: list[int], wanted: bool) -> int | None:
+def _label_column(table: Table, settings: Classify, texts: list[int]) -> int:
     if settings.label is not None:
         return table.column(settings.label, "text.label")
     found = [place for place in table.known(LABELS) if place not in texts]
     rest = [place for place in _others(table, ()) if place not in texts]
-    if not wanted and not found:
-        return None
     return _only(table, found, rest, "label", "label")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from chainrule.errors import UserError
 from chainrule.recipe import Translate
 from chainrule.text.examples import Place, Translated
+from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
 from chainrule.text.tables import Table, format_of, numbered_lines, read_table, text_in, unpacked_name
 
@@ -30,6 +31,29 @@ def read_translated(sources: Sequence[Source], settings: Translate) -> Iterator[
         yield from _rows(read_table(table, settings.errors, settings.header), settings)
     for source, target in _pairs(plain, settings):
         yield from _lines(source, target, settings.errors)
+
+
+def read_sources(source: Source, settings: Translate) -> Iterator[Translated]:
+    """The rows of a table, of which only what is to become another text is looked at."""
+    table = read_table(source, settings.errors, settings.header)
+    column = _source_column(table, settings)
+    for line, row in table.rows:
+        place = table.place(line)
+        yield Translated(text_in(row[column], place, "the source"), (), place)
+
+
+def _source_column(table: Table, settings: Translate) -> int:
+    """The one that is left beside the target, or known by its name; else as where there are answers."""
+    if settings.source is not None:
+        return table.column(settings.source, "text.source")
+    known = (*TEXTS, *(name for name, _ in PAIRS))
+    if len(table.columns) == 1 and settings.header and format_of(table.path) != "jsonl" and not table.known(known):
+        raise UserError(f"{table.path} has one column, whose first line is {table.columns[0]!r:.60}: if that is a text "
+                        "and no header, give text.header=false; else name it by text.source.")
+    left = [at for at, name in enumerate(table.columns) if settings.target not in (name, str(at + 1))]
+    named = [at for at in table.known([source for source, _ in PAIRS]) if at in left]
+    only = next((found for found in (left, named) if len(found) == 1), None)
+    return only[0] if only else _columns(table, settings)[0]
 
 
 def _is_table(source: Source, errors: str) -> bool:

@@ -18,7 +18,7 @@ from chainrule.text.captions import read_captioned
 from chainrule.text.datasets import DATASETS, get
 from chainrule.text.examples import Example, Labelled, Place, Tagged, Translated
 from chainrule.text.labelled import read_labelled
-from chainrule.text.parallel import read_translated
+from chainrule.text.parallel import read_sources, read_translated
 from chainrule.text.public import Splits
 from chainrule.text.sources import Source, find
 from chainrule.text.tagged import read_tagged
@@ -75,6 +75,13 @@ def read_examples(task: str, sources: Sequence[Source], settings: Any) -> tuple[
     if task == "tag":
         return tuple(example for source in sources for example in read_tagged(source, settings))
     return tuple((read_captioned if task == "caption" else read_translated)(sources, settings))
+
+
+def rows_to_answer(task: str, source: Source, settings: Any) -> tuple[Example, ...]:
+    """The rows of a table to classify or to translate, without their answers, which may be missing or wrong."""
+    if task == "classify":
+        return tuple(read_labelled(source, settings, labels=False))
+    return tuple(read_sources(source, settings))
 
 
 def plain_examples(task: str, lines: Iterable[str], name: str = "stdin") -> tuple[Example, ...]:

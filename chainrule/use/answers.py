@@ -19,11 +19,13 @@ from chainrule.progress import bar, say
 from chainrule.text.buckets import Buckets
 from chainrule.text.encoded import Examples
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.beam import Beam, Found, search
+from chainrule.use.beam import Beam, search
+from chainrule.use.consensus import Consensus, draw, ranked
 from chainrule.use.reading import at_rest, device_of
 
 TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}    # read at a time
-ROWS = 64                                     # sources for which texts are written at a time
+ROWS = 64                                     # sources for which texts are written at a time,
+TEXTS = 1024                                  # and texts, at most, unless one source has more
 
 
 def batches(model: Model, examples: Examples, title: str, part: int = 0, parts: int = 1) -> Iterator[tuple[Any, Batch]]:
@@ -71,27 +73,30 @@ def tag(model: Any, examples: Any) -> list[NDArray[np.int64]]:
     return [rows[number] for number in range(len(examples))]
 
 
-def write(model: Any, examples: Any, tokenizer: Tokenizer, beam: Beam) -> list[list[tuple[str, float]]]:
+def write(
+    model: Any, examples: Any, tokenizer: Tokenizer, how: Beam | Consensus
+) -> list[list[tuple[str, float]]]:
     """For each source the best texts, best first, with their scores."""
     found: dict[int, list[tuple[str, float]]] = {}
     order = Buckets(examples, seed=0, tokens=1 << 30, rows=ROWS)
-    at_once = ROWS
+    at_once = max(1, min(ROWS, TEXTS // (how.width if isinstance(how, Beam) else how.samples)))
     with bar("writing", len(examples), "texts") as advance:
         for ids, batch in order.every():
-            answers, at_once = _search(model, batch, beam, at_once)
-            for number, answer in zip(ids.tolist(), answers, strict=True):
-                found[number] = [(tokenizer.decode(text.tokens), text.score) for text in answer.texts]
+            answers, at_once = _written(model, batch, ids.tolist(), tokenizer, how, at_once)
+            found |= zip(ids.tolist(), answers, strict=True)
             advance(len(ids))
     return [found[number] for number in range(len(examples))]
 
 
-def _search(model: Any, batch: Batch, beam: Beam, at_once: int) -> tuple[list[Found], int]:
+def _written(
+    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: Beam | Consensus, at_once: int
+) -> tuple[list[list[tuple[str, float]]], int]:
     """The answers to all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
-    answers: list[Found] = []
+    answers: list[list[tuple[str, float]]] = []
     while len(answers) < len(batch.tokens):
-        some = batch.rows(slice(len(answers), len(answers) + at_once))
+        here = slice(len(answers), len(answers) + at_once)
         try:
-            answers += search(model, beam, source=some.source, lengths=some.source_lengths)
+            answers += _texts(model, batch.rows(here), ids[here], tokenizer, how)
         except Exception as error:
             if at_once == 1 or not out_of_memory(error):
                 raise
@@ -101,6 +106,17 @@ def _search(model: Any, batch: Batch, beam: Beam, at_once: int) -> tuple[list[Fo
         torch.cuda.empty_cache()                            # when the error no longer holds what was being made
         say(f"out of memory: from here on {at_once} texts at a time.")
     return answers, at_once
+
+
+def _texts(
+    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: Beam | Consensus
+) -> list[list[tuple[str, float]]]:
+    if isinstance(how, Beam):
+        found = search(model, how, source=batch.source, lengths=batch.source_lengths)
+        return [[(tokenizer.decode(text.tokens), text.score) for text in answer.texts] for answer in found]
+    assert batch.source is not None
+    drawn = draw(model, how, batch.source, batch.source_lengths, ids)
+    return [ranked([tokenizer.decode(tokens) for tokens in texts]) for texts in drawn]
 
 
 def first_texts(written: Sequence[Sequence[tuple[str, float]]]) -> list[str]:

@@ -90,7 +90,7 @@ def search(
         raise ValueError("a beam goes on from a source or from prompts, not from both")
     if source is None and not len(prompts):
         return []
-    room = _room(model.room(source), beam, prompts)
+    room = room_for(model.room(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
     with at_rest(model):
         logits, state = _begin(model, source, lengths, prompts)
         growing = Growing(beam, len(logits), room, logits.device)
@@ -111,19 +111,23 @@ def _begin(
     """(B, V) what may come first, and the state before it."""
     if source is None:
         return read_each(model, begun(model, prompts))
+    return begin_from(model, source, lengths)
+
+
+def begin_from(model: LanguageModel, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
+    """(B, V) what a text for each source may begin with, and the state before it."""
     device = device_of(model)
     start = model.start(len(source), source.to(device), None if lengths is None else lengths.to(device))
     logits, state = model.step(torch.full((len(source), 1), BOUNDARY, device=device), start)
     return logits[:, -1], state
 
 
-def _room(holds: int | None, beam: Beam, prompts: Sequence[Tokens]) -> int:
-    """Tokens that can be written: as many as are wanted, and as the model holds beside a boundary and the prompt."""
-    read = 1 + max(map(len, prompts), default=0)
-    room = beam.limit if holds is None else min(beam.limit, holds - read)
-    if room < max(beam.least, 1):
+def room_for(holds: int | None, limit: int, least: int = 1, read: int = 1) -> int:
+    """Tokens that can be written: at most `limit`, and as many as the model holds beside what is `read` before."""
+    room = limit if holds is None else min(limit, holds - read)
+    if room < max(least, 1):
         raise UserError(f"the model holds {holds} tokens, of which {read} are read before it writes: "
-                        f"there is no room for {max(beam.least, 1)} more.")
+                        f"there is no room for {max(least, 1)} more.")
     return room
 
 

@@ -81,7 +81,15 @@ def _sacre(metric: Any, told: Sequence[str], wanted: Sequence[Sequence[str]]) ->
 
 def rouge_l(told: str, wanted: str) -> float:
     """From 0 to 1."""
-    ours, theirs = (WORD.findall(text.lower()) for text in (told, wanted))
+    return common_share(words_of(told), words_of(wanted))
+
+
+def words_of(text: str) -> list[str]:
+    return WORD.findall(text.lower())
+
+
+def common_share(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """F1 of the longest common subsequence."""
     common = longest_common(ours, theirs)
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 

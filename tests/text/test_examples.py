@@ -15,7 +15,14 @@ from chainrule.recipe import TEXT, Caption, Classify, Tag, Translate
 from chainrule.text.examples import Captioned, Labelled, Place, Tagged, Translated, written
 from chainrule.text.labelled import read_labelled
 from chainrule.text.sources import Source
-from chainrule.text.tasks import gather_examples, held_out_examples, hold_out, plain_examples, read_examples
+from chainrule.text.tasks import (
+    gather_examples,
+    held_out_examples,
+    hold_out,
+    plain_examples,
+    read_examples,
+    rows_to_answer,
+)
 
 CONLLU = """\
 # newdoc
@@ -153,11 +160,18 @@ def test_many_columns_are_not_all_listed(write):
     assert len(str(error.value)) < 600
 
 
-def test_labels_may_be_missing_where_they_are_not_wanted(write):
-    path = Path(write("a.tsv", "index\tsentence\n0\ta b\n"))
-    assert [one.label for one in read_labelled(Source(path), Classify(), labels=False)] == [None]
-    labelled = Path(write("b.tsv", "label\tsentence\n0\ta b\n"))
-    assert [one.label for one in read_labelled(Source(labelled), Classify(), labels=False)] == ["0"]
+@pytest.mark.parametrize(("name", "text", "settings"), [
+    ("a.tsv", "index\tsentence\n0\ta b\n", {}),
+    ("a.tsv", "label\tsentence\n0\ta b\n", {}),
+    ("a.tsv", "label\tclass\tsentence\n0\t1\ta b\n", {}),             # which of them it is need not be clear
+    ("a.csv", "sentence,label\na b,\n", {}),
+    ("a.jsonl", '{"sentence": "a b", "label": null}\n', {}),
+    ("a.tsv", "sentence\na b\n", {"label": "stars"}),
+])
+def test_labels_that_are_not_wanted_are_not_looked_at(write, name, text, settings):
+    path = Path(write(name, text))
+    found = list(read_labelled(Source(path), Classify(**settings), labels=False))
+    assert [(one.texts, one.label) for one in found] == [(("a b",), None)]
 
 
 # tags
@@ -356,6 +370,67 @@ def test_given_files_are_the_splits_and_what_stands_in_two_is_said(write, tmp_pa
     )
     held = gather_examples("classify", [train], Classify(held_out=0.4), cache=tmp_path)
     assert {split: len(examples) for split, examples in held.splits.items()} == {"train": 2, "valid": 1}
+
+
+def asked(task, path, **settings):
+    return rows_to_answer(task, Source(Path(path)), TEXT[task](**settings))
+
+
+@pytest.mark.parametrize(("name", "text", "settings", "wanted"), [
+    ("a.jsonl", '{"body": "one\\n\\ntwo", "annotations": []}\n{"body": "three"}\n', {}, ["one\n\ntwo", "three"]),
+    ("a.jsonl", '{"id": 7, "body": "one", "subject": ["x"]}\n{"body": "two", "subject": null}\n', {}, ["one", "two"]),
+    ("a.jsonl", '{"translation": {"en": "one"}}\n', {}, ["one"]),
+    ("a.tsv", "source\ttarget\none\t\ntwo\tzwei\n", {}, ["one", "two"]),
+    ("a.tsv", "target\tSource\nx\tone\n", {}, ["one"]),
+    ("a.tsv", "en\tde\none\teins\n", {}, ["one"]),
+    ("a.tsv", "message\none\n", {}, ["one"]),
+    ("a.tsv", "id\tde\ten\n0\tx\tone\n", {"source": "en", "target": "de"}, ["one"]),
+    ("a.tsv", "id\ten\n0\tone\n", {"source": "en", "target": "de"}, ["one"]),
+    ("a.tsv", "body\tsubject\nx\tone\n", {"target": "body"}, ["one"]),       # backwards, as it was learned
+    ("a.tsv", "body\tsubject\nx\tone\n", {"target": "1"}, ["one"]),
+    ("a.tsv", "id\tbody\n0\tone\n", {"target": "subject"}, ["one"]),
+    ("a.tsv", "one\teins\n", {"header": False}, ["one"]),
+    ("a.tsv", "one\ntwo\n", {"header": False}, ["one", "two"]),
+    ("a.csv", 'text,id\n"one, ""two""\nthree",0\n', {}, ['one, "two"\nthree']),
+])
+def test_a_text_to_translate_needs_no_target(write, name, text, settings, wanted):
+    found = asked("translate", write(name, text), **settings)
+    assert [one.source for one in found] == wanted
+    assert {one.targets for one in found} == {()}
+
+
+def test_a_text_to_classify_needs_no_label(write):
+    path = write("a.jsonl", '{"text": "one\\ntwo"}\n\n{"text": "three", "label": "strange"}\n')
+    assert asked("classify", path) == (
+        Labelled(("one\ntwo",), None, Place(path, 1)), Labelled(("three",), None, Place(path, 3)),
+    )
+    pairs = asked("classify", write("a.tsv", "index\tsentence1\tsentence2\n0\tall men\tone man\n"))
+    assert [(one.texts, one.label) for one in pairs] == [(("all men", "one man"), None)]
+    chosen = asked("classify", write("b.tsv", "a\tb\nx\ty\n"), column="b", label="c")
+    assert [one.texts for one in chosen] == [("y",)]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress], ids=["gz", "xz", "zst"])
+@pytest.mark.parametrize("task", ["classify", "translate"])
+def test_a_packed_table_is_answered_too(write, task, pack):
+    suffix = {gzip.compress: "gz", lzma.compress: "xz", zstandard.compress: "zst"}[pack]
+    assert len(asked(task, write(f"a.jsonl.{suffix}", pack(b'{"text": "a"}\n{"text": "b"}\n')))) == 2
+
+
+@pytest.mark.parametrize(("task", "name", "text", "match"), [
+    ("classify", "a.tsv", "good movie\nbad\n", "has the columns good movie, and none is known as the text"),
+    ("classify", "a.tsv", "text\tbody\na\tb\n", "more than one column that could be the text: text and body"),
+    ("classify", "a.jsonl", '{"text": "a"}\n{"label": 1}\n', "line 2 has nothing where the text should be"),
+    ("translate", "a.tsv", "a\tb\tc\n1\t2\t3\n", "has the columns a, b, c; which is the source"),
+    ("translate", "a.tsv", "id\ttext\tdocument\n1\t2\t3\n", "has the columns id, text, document; which is the source"),
+    ("translate", "a.tsv", "source\ttarget\n \teins\n", "line 2 is empty where the source should be"),
+    ("translate", "a.jsonl", '{"body": "a"}\n{"subject": "b"}\n', "line 2 has nothing where the source should be"),
+    ("translate", "a.csv", "", "is empty: there are no rows"),
+])
+def test_what_cannot_be_answered_is_said_in_one_line(write, task, name, text, match):
+    with pytest.raises(UserError, match=match) as error:
+        asked(task, write(name, text))
+    assert "\n" not in str(error.value)
 
 
 def test_plain_lines_are_examples_without_an_answer():
