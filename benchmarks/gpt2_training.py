@@ -1,10 +1,11 @@
 """GPT-2 (124M) in training on one GPU, beside transformers' in the same run: tokens a second, and memory.
 
-    python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--json]
+    python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--streamed] [--json]
 
 Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, AdamW) on random tokens; theirs is
 GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both have had their warm-up.
-Theirs reads as many rows at a time as fit beside its logits.
+Theirs reads as many rows at a time as fit beside its logits. With `--streamed` ours is measured once more, with what
+blocks pass upward in bfloat16 too (train.precision=bfloat16-stream), as nanochat has it.
 """
 
 import argparse
@@ -29,11 +30,11 @@ VOCAB = 50_257
 GPU = torch.device("cuda")
 
 
-def ours(kind: str, rows: Tensor) -> Callable[[], Any]:
+def ours(kind: str, rows: Tensor, precision: str = "auto") -> Callable[[], Any]:
     recipe = recipe_for(kind, {"model.context": rows.shape[1] - 1})
     model = build(kind, recipe.model, VOCAB).to(GPU).train()
     settings = Gradient(optimizer=recipe.train.optimizer)
-    step = Step(model, Optimizers(model, VOCAB, settings), choose_precision("auto", GPU), 1.0, len(rows), False)
+    step = Step(model, Optimizers(model, VOCAB, settings), choose_precision(precision, GPU), 1.0, len(rows), False)
     step.nats = compiled(model.nats)
     batch = Batch(rows[:, :-1], rows[:, 1:])
     return lambda: step.take(batch, None)
@@ -82,11 +83,14 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kind", default="gpt2")
+    parser.add_argument("--streamed", action="store_true", help="ours with a stream of bfloat16 besides")
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(1)
     sides = {"chainrule": (args.rows, lambda rows: ours(args.kind, rows))}
+    if args.streamed:
+        sides["chainrule, streamed"] = (args.rows, lambda rows: ours(args.kind, rows, "bfloat16-stream"))
     if not args.alone:
         sides["transformers"] = (args.their_rows, theirs)
     figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "length": args.length}

@@ -20,6 +20,7 @@ class Text:
 
 
 Truncate: TypeAlias = Literal["false", "true", "ends"]
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Gradient:
     evaluate: float | None = None       # steps between looks at the validation text; <1: share of all; None: by epoch
     patience: int | None = None         # stop after this many looks in a row without a better one; None: never
     keep_best: bool = True              # the run's model is the best that was looked at; false: the last
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of matrix products; auto: bfloat16 where quick
+    precision: Precision = "auto"       # of matrix products, or of what blocks pass upward too; auto: bfloat16 if quick
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it repays itself
     graph: Literal["auto", "true", "false"] = "auto"  # a step as one CUDA graph; auto: on a GPU, where steps are short
     shard: bool = False                 # under torchrun each rank holds a share of the weights (FSDP), not all (DDP)

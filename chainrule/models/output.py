@@ -14,14 +14,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, autocast
+from torch.library import custom_op
 from torch.nn.functional import linear
 
+from chainrule import kernels
 from chainrule.model import Batch
 from chainrule.models.precision import working_dtype
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
 ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
 UNROLLED = 16                                 # chunks, at most, where a compiler writes each of them out
+LARGE = 4096                                  # words that repay a kernel of our own, which takes a second to be made
 NEVER = -1e9                                  # the logit of such a padding
 
 
@@ -90,10 +93,12 @@ def _in_chunks(
         here = slice(first, first + size)
         some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
-            logits = capped(linear(some, matrix, shift), cap)                              # (C, V)
-            logits[:, len(weight) :] = NEVER
-            share = smoothing / len(weight)
-            surprise, error = _errors(logits, targets[here], cap, any(wanted), smoothing, share)    # (C,), (C, V)
+            logits = linear(some, matrix, shift)                                           # (C, V)
+            if not any(wanted):
+                nats = nats + weights[here] @ _nats(_log_probs(logits, len(weight), cap), targets[here])
+                continue
+            how = surprises_by_kernel if logits.is_cuda and len(weight) >= LARGE else surprises
+            surprise, error = how(logits, targets[here], len(weight), cap, smoothing)      # (C,), (C, V)
             nats = nats + weights[here] @ surprise
             if wanted[0]:
                 to_hidden.append((error @ matrix) * weigh)
@@ -105,24 +110,50 @@ def _in_chunks(
     return nats, [every, _like(to_weight, weight), _like(to_bias, bias)]
 
 
-def _errors(
-    logits: Tensor, targets: Tensor, cap: float | None, wanted: bool, smoothing: float, share: float
+def surprises(
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth.
 
-    Of the truth `smoothing` is taken from the target, and each word is given a `share` of it.
+    Of the truth `smoothing` is taken from the target and spread over all words. What lies behind `vocab` is padding.
     """
-    log_probs = logits.log_softmax(-1, dtype=torch.float32)
-    nats = -log_probs.gather(-1, targets[:, None])                                         # (C, 1)
-    if not wanted:
-        return nats[:, 0], logits
+    log_probs = _log_probs(logits, vocab, cap)
+    nats = _nats(log_probs, targets)
     error = log_probs.exp_().to(logits.dtype)
-    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + smoothing).to(logits.dtype))
+    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + smoothing).to(logits.dtype)[:, None])
     if smoothing:
-        error -= share
+        error -= smoothing / vocab
     if cap is not None:
-        error *= 1 - (logits.float() / cap).square()        # tanh' = 1 - tanh²
-    return nats[:, 0], error
+        error *= 1 - torch.tanh(logits.float() / cap).square()    # tanh' = 1 - tanh²
+    return nats, error
+
+
+def _log_probs(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
+    """(C, V) in float32. What lies behind the vocabulary is written over."""
+    logits = capped(logits, cap)
+    logits[:, vocab:] = NEVER
+    return logits.log_softmax(-1, dtype=torch.float32)
+
+
+def _nats(log_probs: Tensor, targets: Tensor) -> Tensor:
+    return -log_probs.gather(-1, targets[:, None])[:, 0]
+
+
+@custom_op("chainrule::surprises", mutates_args=())
+def surprises_by_kernel(
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The same by one kernel, which the compiler takes as it is."""
+    if not kernels.work():
+        return surprises(logits.clone(), targets, vocab, cap, smoothing)
+    from chainrule.kernels.surprise import surprise
+
+    return surprise(logits, targets, vocab, cap, smoothing)
+
+
+@surprises_by_kernel.register_fake
+def _(logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)
 
 
 def rows_at_once(rows: int, vocab: int, device: str) -> int:

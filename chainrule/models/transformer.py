@@ -24,7 +24,7 @@ from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
-from chainrule.models.precision import working_dtype
+from chainrule.models.precision import streamed, working_dtype
 
 A = TypeVar("A", Attention, CrossAttention)
 
@@ -81,8 +81,7 @@ class Embedding(nn.Module):
             x = x + self.places(places)
         if self.settings.positions == "sinusoidal":
             x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width).to(x.dtype)
-        out: Tensor = self.dropout(self.norm(x))
-        return out
+        return streamed(self.dropout(self.norm(x)))
 
     def reset(self, *, compared: bool) -> None:
         """First vectors. Those that the output is compared with, or that are scaled up on the way in, must be small."""
@@ -158,7 +157,7 @@ class Block(nn.Module):
 
     def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Tensor:
         x = x + self.dropout(found)
-        return x if self.norm_first else norm(x)
+        return x if self.norm_first else streamed(norm(x))
 
 
 def _make(kind: type[A], settings: TransformerSettings) -> A:

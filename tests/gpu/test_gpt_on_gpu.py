@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from chainrule import kernels
 from chainrule.model import Batch, loss, pick
 from chainrule.models import build, cache, kind, output
 from chainrule.models.gpt import GPT, GPTSettings
@@ -14,6 +15,7 @@ from chainrule.models.tracing import compiled
 from chainrule.plan import kept_by_transformer, make_plan
 from chainrule.recipe import make_recipe
 from chainrule.train.pipeline import recipe_for
+from chainrule.train.precision import choose_precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -107,25 +109,60 @@ def test_a_step_can_be_recorded_once_and_replayed(choice):
 
 
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["gpt", "gpt2", "feedforward"])
-def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, precision):
+@pytest.mark.parametrize(("name", "precision", "large"), [        # the output by our own kernel: of 1 word or more
+    ("gpt", "float32", 4096), ("gpt", "bfloat16", 1), ("gpt", "bfloat16-stream", 1),
+    ("gpt2", "float32", 1), ("gpt2", "bfloat16", 4096), ("gpt2", "bfloat16-stream", 4096),
+    ("feedforward", "float32", 4096), ("feedforward", "bfloat16", 1),
+])
+def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, precision, large):
     given = {"model.layers": 2, "model.width": 64, "model.heads": 2, "model.context": 64} if "gpt" in name else {}
     torch.manual_seed(1)
     model = build(name, recipe_for(name, given | {"model.dropout": 0.0}).model, 70).cuda()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
+    monkeypatch.setattr(output, "LARGE", large)
     monkeypatch.setitem(output.LOGITS, "cuda", 128 * 70)         # in two chunks
+    chosen = choose_precision(precision, torch.device("cuda"))
     batch, answers = some_batch(4, 64, 70).to("cuda"), []
     for nats in (model.nats, compiled(model.nats)):
-        with torch.autocast("cuda", precision, enabled=precision != torch.float32):
+        with chosen():
             total, _, _ = nats(batch)
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()))])
-    bound = 1e-3 if precision == torch.float32 else 0.03
+    bound = 1e-3 if precision == "float32" else 0.03
     length = float(torch.stack([gradient.norm() for gradient in answers[0][1:]]).norm())
     for one, other in zip(*answers):
         assert float((one - other).norm()) <= bound * float(other.norm()) + 1e-3 * length
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("norm", ["rms", "layer"])               # the latter gives float32 under CUDA's autocast
+def test_a_low_stream_stays_low_behind_a_norm(norm, norm_first):
+    model, batch, types = made(norm=norm, norm_first=norm_first).cuda(), some_batch().to("cuda"), []
+    for block in model.stack.blocks:
+        block.register_forward_hook(lambda _, __, out: types.append(out[0].dtype))
+    for name, wanted in (("bfloat16", torch.float32), ("bfloat16-stream", torch.bfloat16)):
+        types.clear()
+        with choose_precision(name, torch.device("cuda"))():
+            model(batch)
+        assert set(types) == {wanted}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("cap", [None, 3.0])
+@pytest.mark.parametrize(("vocab", "width"), [(70, 128), (8192, 8192), (30_001, 30_016)])
+def test_the_kernel_of_surprise_says_what_torch_says(vocab, width, cap, smoothing):
+    generator = torch.Generator("cuda").manual_seed(1)
+    logits = 4 * torch.randn(40, width, device="cuda", generator=generator)
+    targets = torch.randint(vocab, (40,), device="cuda", generator=generator)
+    told = output.surprises_by_kernel(logits, targets, vocab, cap, smoothing)
+    nats, error = output.surprises(logits.clone(), targets, vocab, cap, smoothing)
+    assert kernels.work()
+    assert_close(told[0], nats, rtol=1e-5, atol=1e-5)
+    assert_close(told[1][:, :vocab], error[:, :vocab], rtol=1e-4, atol=1e-6)
+    assert not told[1][:, vocab:].any()
+    half, _ = output.surprises_by_kernel(logits.bfloat16(), targets, vocab, cap, smoothing)
+    assert_close(half, nats, rtol=0.02, atol=0.05)
 
 
 def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):

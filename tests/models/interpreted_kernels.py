@@ -10,8 +10,9 @@ from test_one_token import CHOICES, both_ways, made
 from torch import Tensor
 from torch.testing import assert_close
 
-from chainrule.kernels import attention, die, norm
+from chainrule.kernels import attention, die, norm, surprise
 from chainrule.kernels import linear as linears
+from chainrule.models import output
 from chainrule.models.positions import turns
 from chainrule.use.die import Sampling, choose
 
@@ -97,6 +98,20 @@ def _layer(caches: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("choice", CHOICES[:3], ids=str)
 def test_a_step_by_kernels_is_a_step(choice: dict[str, Any], rows: int) -> None:
     both_ways(made(**choice), rows, turns=1)
+
+
+@EITHER
+@pytest.mark.parametrize(("cap", "smoothing"), [(None, 0.0), (None, 0.1), (3.0, 0.0), (3.0, 0.1)])
+@pytest.mark.parametrize(("vocab", "width"), [(70, 128), (2048, 2048), (4500, 4544)])
+def test_surprise_and_its_gradient(
+    vocab: int, width: int, cap: float | None, smoothing: float, dtype: torch.dtype, error: float
+) -> None:
+    logits, targets = 4 * torch.randn(5, width).to(dtype), torch.randint(vocab, (5,))
+    nats, slopes = surprise.surprise(logits, targets, vocab, cap, smoothing)
+    wanted, beside = output.surprises(logits.float(), targets, vocab, cap, smoothing)
+    assert_close(nats, wanted, atol=1e-5, rtol=1e-5)
+    assert_close(slopes[:, :vocab].float(), beside[:, :vocab], atol=error / 10, rtol=error)
+    assert not slopes[:, vocab:].any()
 
 
 @pytest.mark.parametrize(("temperature", "penalty"), [(1.0, 1.0), (0.7, 1.7), (5.0, 1.0), (1e-40, 1.0)])

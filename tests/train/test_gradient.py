@@ -513,6 +513,7 @@ def test_outside_the_main_thread_nobody_listens_for_signals():
         ("auto", True, torch.bfloat16, "weights and sums stay in float32"),
         ("auto", False, torch.float32, "this GPU gains little from bfloat16"),
         ("float32", True, torch.float32, "as asked"),
+        ("bfloat16-stream", False, torch.bfloat16, "as asked, and so is what blocks pass upward"),
     ],
 )
 def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, wanted, why):
