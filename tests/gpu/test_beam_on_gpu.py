@@ -1,11 +1,13 @@
-"""Beam search on a GPU finds what it finds on the CPU."""
+"""Texts on a GPU are those on the CPU: the best that a beam finds, and what is drawn by the same luck."""
 
 import numpy as np
 import pytest
 import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 
+from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 from chainrule.use.beam import Beam, search
+from chainrule.use.consensus import Consensus, draw
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -24,3 +26,17 @@ def test_a_gpu_finds_the_same_texts(kind):
     for one, other in zip(here, there):
         assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
         assert [text.log_prob for text in one.texts] == pytest.approx([text.log_prob for text in other.texts], abs=1e-3)
+
+
+def test_a_gpu_draws_the_same_texts():
+    torch.manual_seed(1)
+    model = Seq2Seq(Seq2SeqSettings(hidden=8, layers=1), vocab=12).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6)                                               # so that sources matter
+    source, lengths = torch.randint(1, 12, (5, 7)), torch.tensor([7, 3, 5, 1, 7])
+    here = draw(model, Consensus(16, limit=10), source, lengths, range(5))
+    there = draw(model.cuda(), Consensus(16, limit=10), source.cuda(), lengths.cuda(), range(5))
+    alike = [one == other for texts, others in zip(here, there) for one, other in zip(texts, others, strict=True)]
+    assert sum(alike) >= 78                                                 # but for a number on the edge of two tokens
+    assert len({tuple(text) for text in here[0]}) > 5
