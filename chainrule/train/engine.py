@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.graphs import undisturbed
 from chainrule.model import Batch, State, changed, tensors
 from chainrule.models.tracing import compiled
 from chainrule.progress import say
@@ -94,8 +95,6 @@ class Engine:
             self.step.nats = self.step.model.nats
 
     def _capture(self, batch: Batch, state: State) -> None:
-        device = batch.tokens.device
-        chance = torch.cuda.get_rng_state(device)
         first = next(iter(self.graphs.values()), None)
         try:
             self.graphs[shapes_of(batch)] = Graph(self.step, batch, state, first)
@@ -106,7 +105,6 @@ class Engine:
             if self.settings.graph == "true":
                 raise UserError(f"train.graph=true: this model cannot be captured: {_reason(error)}") from error
             say(f"no CUDA graph for this model, so its steps run as written: {_reason(error)}")
-            _leave_capture(device, chance)
 
     def _wait_a_little(self) -> None:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -135,7 +133,7 @@ class Graph:
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         pool = other.graph.pool() if other else None
-        with torch.cuda.graph(self.graph, pool=pool):
+        with undisturbed(), torch.cuda.graph(self.graph, pool=pool):
             totals, after = step.accumulate(self.batch, self.state)
             step.change(totals)
             self._keep(after)
@@ -152,14 +150,6 @@ class Graph:
         if self.step.carries:
             for kept, new in zip(tensors(self.state), tensors(state), strict=True):
                 kept.copy_(new)
-
-
-def _leave_capture(device: torch.device, chance: Tensor) -> None:
-    """A capture that fails leaves the generator of chance as if it went on; so take another, at the same place."""
-    torch.cuda.synchronize()
-    generator = torch.cuda.default_generators[device.index or 0]
-    generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
-    torch.cuda.set_rng_state(chance, device)
 
 
 def _reason(error: Exception) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from chainrule import kernels
 from chainrule.errors import UserError
+from chainrule.graphs import undisturbed
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 from chainrule.use.die import Sampling, choose
 from chainrule.use.reading import on_device, read
@@ -142,7 +143,6 @@ class Writing:
             self.values = self.graph.values
         except RuntimeError:
             self.recordable = False
-            torch.cuda.synchronize()
 
 
 class Graph:
@@ -152,7 +152,7 @@ class Graph:
         self.left = left
         self.values, self.uniform = {**values, "column": values["column"].clone()}, uniform.clone()
         self.graph = torch.cuda.CUDAGraph()
-        with _capture(self.graph):
+        with undisturbed(), _capture(self.graph):
             after = turned(self.values, self.uniform)
             for kept, new in zip(tensors(self.values), tensors(after), strict=True):
                 if new.data_ptr() != kept.data_ptr():      # a cache is written in its place

@@ -125,6 +125,7 @@ def test_a_step_can_be_captured_in_a_graph(name):
     model.eval()
     state = {part: value.detach().clone() for part, value in model.start(len(batch.tokens)).items()}
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())    # where tokens may still be on their way
     with torch.cuda.stream(side):
         for _ in range(3):
             model.nats(batch, state)[0].backward()

@@ -1,6 +1,7 @@
 """Scoring and sampling where the model is: the GPU answers what the CPU answers."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,26 @@ def test_a_recorded_sample_ends_where_all_rows_have_ended(pair: tuple[LanguageMo
     assert len(here) == len(there)
     assert (there[-1] == 0).all()
     assert not (there[-2] == 0).all()
+
+
+class Waiting(Recurrent):
+    """Waits for the GPU in every step, which no graph can."""
+
+    def step(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        assert tokens.max().item() < VOCAB
+        return super().step(tokens, state)
+
+
+def test_a_recording_that_fails_harms_nothing() -> None:
+    torch.manual_seed(1)
+    model = Waiting(ToySettings(width=16), VOCAB).cuda()
+    torch.manual_seed(2)
+    _, wanted = torch.randn(5, device="cuda"), torch.randn(5, device="cuda")
+    torch.manual_seed(2)
+    torch.randn(5, device="cuda")
+    written = torch.stack(list(sample(model, [np.array([1])] * 3, 60, ends=False)))
+    assert torch.equal(torch.randn(5, device="cuda"), wanted)           # chance goes on where it was
+    assert torch.equal(torch.stack(list(sample(model.cpu(), [np.array([1])] * 3, 60, ends=False))), written.cpu())
 
 
 def test_a_seed_draws_the_same_tokens() -> None:

@@ -418,8 +418,6 @@ class Gpu:
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-        monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
-        monkeypatch.setattr(engine, "_leave_capture", lambda *words: None)
         monkeypatch.setattr(engine, "compiled", lambda nats: "compiled")
         monkeypatch.setattr(engine.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(engine, "Graph", self.capture)
