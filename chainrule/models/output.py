@@ -95,7 +95,7 @@ def _in_chunks(
         with autocast(device, enabled=False):
             logits = linear(some, matrix, shift)                                           # (C, V)
             if not any(wanted):
-                nats = nats + weights[here] @ _nats(_log_probs(logits, len(weight), cap), targets[here])
+                nats = nats + weights[here] @ _nats(_log_probs(_held(logits, len(weight), cap)), targets[here])
                 continue
             how = surprises_by_kernel if logits.is_cuda and len(weight) >= LARGE else surprises
             surprise, error = how(logits, targets[here], len(weight), cap, smoothing)      # (C,), (C, V)
@@ -117,21 +117,27 @@ def surprises(
 
     Of the truth `smoothing` is taken from the target and spread over all words. What lies behind `vocab` is padding.
     """
-    log_probs = _log_probs(logits, vocab, cap)
+    held = _held(logits, vocab, cap)
+    log_probs = _log_probs(held)
     nats = _nats(log_probs, targets)
     error = log_probs.exp_().to(logits.dtype)
     error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + smoothing).to(logits.dtype)[:, None])
     if smoothing:
         error -= smoothing / vocab
     if cap is not None:
-        error *= 1 - torch.tanh(logits.float() / cap).square()    # tanh' = 1 - tanh²
+        error *= 1 - (held.float() / cap).square()            # tanh' = 1 - tanh²
     return nats, error
 
 
-def _log_probs(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
-    """(C, V) in float32. What lies behind the vocabulary is written over."""
+def _held(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
+    """(C, V) capped, and never what lies behind the vocabulary; without a cap that is written over."""
     logits = capped(logits, cap)
     logits[:, vocab:] = NEVER
+    return logits
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    """(C, V) in float32."""
     return logits.log_softmax(-1, dtype=torch.float32)
 
 
