@@ -11,13 +11,14 @@ Shapes: O rows and I columns of a matrix, r rank, V tokens, N new ones, D width.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from chainrule.models.operators import learns, operator
 from chainrule.models.transfer import body_of
 
 PUT_ON = re.compile(r"(^|.*\.)parametrizations\.(\w+)\.(?:0\.)?(\w+)")    # where, of which weight, what
@@ -40,18 +41,11 @@ def _backward(ctx: Any, gradient: Tensor) -> Any:
     return None, ctx.scale * (gradient @ down.T), ctx.scale * (up.T @ gradient), None
 
 
-# Torch's decorator that does the same would load its compiler.
-OURS: Any = torch.library.Library("chainrule", "DEF")  # type: ignore[no-untyped-call]
-OURS.define("low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor")
-OURS.impl("low_rank", _low_rank, "CompositeExplicitAutograd")
-torch.library.register_fake("chainrule::low_rank", lambda weight, *_: torch.empty_like(weight), lib=OURS)
-torch.library.register_autograd("chainrule::low_rank", _backward, setup_context=_setup, lib=OURS)
-
-
-def low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
-    """(O, I), B (O, r), A (r, I) -> (O, I)"""
-    merged: Tensor = torch.ops.chainrule.low_rank(weight, up, down, scale)
-    return merged
+low_rank: Callable[..., Tensor] = operator(                # (O, I), B (O, r), A (r, I) -> (O, I)
+    "low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor",
+    _low_rank, lambda weight, *_: torch.empty_like(weight),
+)
+learns("low_rank", _backward, _setup)
 
 
 class LowRank(nn.Module):

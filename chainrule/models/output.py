@@ -14,17 +14,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, autocast
-from torch.library import custom_op
 from torch.nn.functional import linear
 
 from chainrule import kernels
 from chainrule.model import Batch
+from chainrule.models.operators import operator
 from chainrule.models.precision import working_dtype
 
 LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
 ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
 UNROLLED = 16                                 # chunks, at most, where a compiler writes each of them out
-LARGE = 4096                                  # words that repay a kernel of our own, which takes a second to be made
+QUICK = {"cuda"}                              # where there is a kernel of our own, and words that repay it,
+LARGE = 4096                                  # since it takes a second to be made
 NEVER = -1e9                                  # the logit of such a padding
 
 
@@ -97,8 +98,8 @@ def _in_chunks(
             if not any(wanted):
                 nats = nats + weights[here] @ _nats(_log_probs(_held(logits, len(weight), cap)), targets[here])
                 continue
-            how = surprises_by_kernel if logits.is_cuda and len(weight) >= LARGE else surprises
-            surprise, error = how(logits, targets[here], len(weight), cap, smoothing)      # (C,), (C, V)
+            by = surprises_by_kernel if device in QUICK and len(weight) >= LARGE else surprises
+            surprise, error = by(logits, targets[here], len(weight), cap, smoothing)      # (C,), (C, V)
             nats = nats + weights[here] @ surprise
             if wanted[0]:
                 to_hidden.append((error @ matrix) * weigh)
@@ -145,11 +146,9 @@ def _nats(log_probs: Tensor, targets: Tensor) -> Tensor:
     return -log_probs.gather(-1, targets[:, None])[:, 0]
 
 
-@custom_op("chainrule::surprises", mutates_args=())
-def surprises_by_kernel(
+def _by_kernel(
     logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The same by one kernel, which the compiler takes as it is."""
     if not kernels.work():
         return surprises(logits.clone(), targets, vocab, cap, smoothing)
     from chainrule.kernels.surprise import surprise
@@ -157,9 +156,10 @@ def surprises_by_kernel(
     return surprise(logits, targets, vocab, cap, smoothing)
 
 
-@surprises_by_kernel.register_fake
-def _(logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float) -> tuple[Tensor, Tensor]:
-    return logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)
+surprises_by_kernel = operator(                             # the same by one kernel
+    "surprises(Tensor logits, Tensor targets, int vocab, float? cap, float smoothing) -> (Tensor, Tensor)",
+    _by_kernel, lambda logits, *_: (logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)),
+)
 
 
 def rows_at_once(rows: int, vocab: int, device: str) -> int:

@@ -33,9 +33,8 @@ def shown(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", SMALL)
-def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
+def compare(kind):
+    """A model's nats and gradients, as written and compiled."""
     torch.manual_seed(1)
     model = build(kind, recipe_for(kind, SMALL[kind]).model, 20).eval()
     with torch.no_grad():
@@ -49,6 +48,12 @@ def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)])
     assert_close(answers[1], answers[0])
     assert all(gradient.any() for gradient in answers[0][1:])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SMALL)
+def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
+    compare(kind)
     assert any("log_softmax" in graph for graph in shown)
     assert not any("lstm" in graph for graph in shown)
     assert kind == "lstm" or len(shown) == 1
@@ -59,11 +64,27 @@ def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
 def test_the_chunks_of_a_compiled_output_are_few_and_have_its_gradients(shown, monkeypatch, most):
     monkeypatch.setitem(output.LOGITS, "cpu", 3 * 20)           # 3 hidden vectors at a time, of 24
     monkeypatch.setattr(output, "UNROLLED", most)
-    test_a_compiled_model_has_the_gradients_of_the_model(shown, "gpt")
+    compare("gpt")
+    assert len(shown) == 1
     assert shown[0]["log_softmax"] == min(8, most)
 
 
-def test_marks_do_not_load_the_compiler():
-    program = "import sys, chainrule.models.rnn, chainrule.models.gpt; print('torch._dynamo' in sys.modules)"
+@pytest.mark.filterwarnings("ignore")
+def test_to_the_compiler_our_kernel_is_one_operation(shown, monkeypatch):
+    monkeypatch.setattr(output, "QUICK", {"cpu"})               # where it does what torch does
+    monkeypatch.setattr(output, "LARGE", 1)
+    compare("gpt")
+    assert len(shown) == 1
+    assert shown[0]["surprises"] == 1
+    assert "log_softmax" not in shown[0]                        # which is within it
+
+
+def test_marks_and_operators_do_not_load_the_compiler():
+    program = """
+import sys, torch, chainrule.models.rnn, chainrule.models.gpt
+from chainrule.models import low_rank, output
+output.surprises_by_kernel(torch.randn(2, 5), torch.tensor([1, 2]), 5, None, 0.0)
+low_rank.low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
+print('torch._dynamo' in sys.modules)"""
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told == "False\n"
