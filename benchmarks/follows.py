@@ -17,8 +17,9 @@ from chainrule.text.json_lines import json_texts
 from chainrule.text.sources import Source, read
 
 SENTENCE = re.compile(r"(?<=[a-z0-9)\"][.!?])\s+(?=[A-Z\"])")
-PART = re.compile(r"[,;:]\s+|\s+[(–—-]+\s*|\)\s*|\s+(?=(?:and|but|which|who|where|while|although|because)\s)")
-LEAD = re.compile(r"^(?:and|but|which|who|where|while|although|because)\s+")
+JOINT = "(?:and|but|which|who|where|while|although|because)"
+PART = re.compile(rf"[,;:]\s+|\s+[(–—-]+\s*|\)\s*|\s+(?={JOINT}\s)")
+LEAD = re.compile(rf"^{JOINT}\s+")
 CONTENT = re.compile(r"[A-Za-z]{5,}|[0-9]+")
 LOST = 0.15                   # share of words
 LEAST, MOST = 5, 18           # words in what follows

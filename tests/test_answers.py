@@ -50,7 +50,7 @@ def scarce(most, error):
 def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
     wanted = answers.write(*made, Letters(), Beam(2, limit=6))
     limited, asked = scarce(3, error)
-    monkeypatch.setattr(answers, "search", limited)
+    monkeypatch.setattr("chainrule.use.beam.search", limited)
     monkeypatch.setattr(answers, "ROWS", 8)
     told = answers.write(*made, Letters(), Beam(2, limit=6))
     assert [texts[0][0] for texts in told] == [texts[0][0] for texts in wanted]
@@ -62,6 +62,6 @@ def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
 
 @pytest.mark.parametrize(("most", "error"), [(0, torch.OutOfMemoryError("no")), (3, RuntimeError("a bug"))])
 def test_what_fewer_do_not_mend_is_not_hidden(made, monkeypatch, most, error):
-    monkeypatch.setattr(answers, "search", scarce(most, error)[0])
+    monkeypatch.setattr("chainrule.use.beam.search", scarce(most, error)[0])
     with pytest.raises(type(error), match=str(error)):
         answers.write(*made, Letters(), Beam(2, limit=6))

@@ -180,7 +180,7 @@ def test_fewer_at_a_time_are_answered_the_same(monkeypatch, capsys, changed, mos
     made, how = (writer("seq2seq"), examples(23), Words()), Consensus(6, limit=6)
     wanted = answers.write(*made, how)
     limited, asked = scarce(most)
-    monkeypatch.setattr(answers, "draw", limited)
+    monkeypatch.setattr("chainrule.use.consensus.draw", limited)
     for name, value in changed.items():
         monkeypatch.setattr(answers, name, value)
     assert answers.write(*made, how) == wanted

@@ -1,6 +1,5 @@
 """`chainrule predict` and the measuring of tasks: a run that labels or translates answers."""
 
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from chainrule.text.sources import Source
 from chainrule.text.tables import format_of
 from chainrule.text.tasks import held_out_examples, plain_examples, rows_to_answer
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.answers import first_texts, label, tag, write
+from chainrule.use.answers import How, first_texts, label, tag, write
 from chainrule.use.beam import Beam
 from chainrule.use.consensus import Consensus
 from chainrule.use.die import Sampling
@@ -39,7 +38,7 @@ def predict(args: Namespace) -> dict[str, Any]:
     return {"run": args.run, "answers": answers}
 
 
-def how_to_write(args: Namespace) -> Beam | Consensus:
+def how_to_write(args: Namespace) -> How:
     if args.samples is None:
         return Beam(args.beam, args.alpha, limit=args.limit)
     return Consensus(args.samples, Sampling(args.temperature), args.limit)
@@ -67,7 +66,7 @@ def lines_of(file: str) -> Iterator[str]:
         raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
 
 
-def answers_to(run: Run, examples: Sequence[Example], how: Beam | Consensus) -> list[dict[str, Any]]:
+def answers_to(run: Run, examples: Sequence[Example], how: How) -> list[dict[str, Any]]:
     """The answer to each example, with how sure the model is."""
     if not examples:
         raise UserError("there is nothing to answer: no line came.")
@@ -87,7 +86,7 @@ def answers_to(run: Run, examples: Sequence[Example], how: Beam | Consensus) -> 
     return [{"answer": texts[0][0] if texts else "", "score": texts[0][1] if texts else None} for texts in written]
 
 
-def measure(run: Run, files: Sequence[str], text: Any, how: Beam | Consensus) -> dict[str, Any]:
+def measure(run: Run, files: Sequence[str], text: Any, how: How) -> dict[str, Any]:
     """The task's metrics on held-out examples, which are read as `text` says."""
     examples = held_out_examples(run.recipe.task, files, text)
     split = make_split(examples, encoding(run.recipe, run.tokenizer, run.labels))
@@ -96,17 +95,10 @@ def measure(run: Run, files: Sequence[str], text: Any, how: Beam | Consensus) ->
     return measure_texts(run, split, how)
 
 
-def measure_texts(run: Run, split: ExampleSplit, how: Beam | Consensus) -> dict[str, Any]:
+def measure_texts(run: Run, split: ExampleSplit, how: How) -> dict[str, Any]:
     told = first_texts(write(run.model, split.encoded, run.tokenizer, how))
     wanted = [list(example.targets) for example in cast(Sequence[Translated], split.examples)]
-    return measure_overlap(told, wanted).as_dict() | _described(how)
-
-
-def _described(how: Beam | Consensus) -> dict[str, Any]:
-    if isinstance(how, Beam):
-        return {"beam": how.width, "alpha": how.alpha, "limit": how.limit}
-    temperature = how.sampling.temperature if math.isfinite(how.sampling.temperature) else None
-    return {"samples": how.samples, "temperature": temperature, "limit": how.limit}
+    return measure_overlap(told, wanted).as_dict() | how.as_dict()
 
 
 class Vocabulary:

@@ -1,9 +1,9 @@
-"""Kernels of our own, in Triton, for a GPU that rolls a die and reads a token, again and again.
+"""Kernels of our own, in Triton: for a GPU that rolls a die and reads a token, again and again; and one for learning.
 
 Torch's kernels are made for large tensors. A step of one token has small ones and hundreds of launches, so here several
-steps of the way are one kernel each. Triton comes with torch for CUDA; it is loaded only once kernels are wanted, and
-whoever wants them says so, for they take seconds to compile the first time and moments in each process. Everything that
-they do is also done without them.
+steps of the way are one kernel each. What is learned from a word's logits is one, too (surprise.py). Triton comes with
+torch for CUDA; it is loaded only once kernels are wanted, and whoever wants them says so, for they take seconds to
+compile the first time and moments in each process. Everything that they do is also done without them.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,7 @@ Shapes: N examples, B rows, T tokens, C labels.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from chainrule.progress import bar, say
 from chainrule.text.buckets import Buckets
 from chainrule.text.encoded import Examples
 from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.beam import Beam, search
-from chainrule.use.consensus import Consensus, draw, ranked
+from chainrule.use.beam import Beam, Scored
+from chainrule.use.consensus import Consensus
 from chainrule.use.reading import at_rest, device_of
+
+How: TypeAlias = Beam | Consensus             # how texts are written
 
 TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}    # read at a time
 ROWS = 64                                     # sources for which texts are written at a time,
@@ -73,13 +75,11 @@ def tag(model: Any, examples: Any) -> list[NDArray[np.int64]]:
     return [rows[number] for number in range(len(examples))]
 
 
-def write(
-    model: Any, examples: Any, tokenizer: Tokenizer, how: Beam | Consensus
-) -> list[list[tuple[str, float]]]:
+def write(model: Any, examples: Any, tokenizer: Tokenizer, how: How) -> list[list[Scored]]:
     """For each source the best texts, best first, with their scores."""
-    found: dict[int, list[tuple[str, float]]] = {}
+    found: dict[int, list[Scored]] = {}
     order = Buckets(examples, seed=0, tokens=1 << 30, rows=ROWS)
-    at_once = max(1, min(ROWS, TEXTS // (how.width if isinstance(how, Beam) else how.samples)))
+    at_once = max(1, min(ROWS, TEXTS // how.rows))
     with bar("writing", len(examples), "texts") as advance:
         for ids, batch in order.every():
             answers, at_once = _written(model, batch, ids.tolist(), tokenizer, how, at_once)
@@ -89,14 +89,14 @@ def write(
 
 
 def _written(
-    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: Beam | Consensus, at_once: int
-) -> tuple[list[list[tuple[str, float]]], int]:
+    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: How, at_once: int
+) -> tuple[list[list[Scored]], int]:
     """The answers to all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
-    answers: list[list[tuple[str, float]]] = []
+    answers: list[list[Scored]] = []
     while len(answers) < len(batch.tokens):
         here = slice(len(answers), len(answers) + at_once)
         try:
-            answers += _texts(model, batch.rows(here), ids[here], tokenizer, how)
+            answers += how.texts(model, batch.rows(here), ids[here], tokenizer.decode)
         except Exception as error:
             if at_once == 1 or not out_of_memory(error):
                 raise
@@ -108,16 +108,5 @@ def _written(
     return answers, at_once
 
 
-def _texts(
-    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: Beam | Consensus
-) -> list[list[tuple[str, float]]]:
-    if isinstance(how, Beam):
-        found = search(model, how, source=batch.source, lengths=batch.source_lengths)
-        return [[(tokenizer.decode(text.tokens), text.score) for text in answer.texts] for answer in found]
-    assert batch.source is not None
-    drawn = draw(model, how, batch.source, batch.source_lengths, ids)
-    return [ranked([tokenizer.decode(tokens) for tokens in texts]) for texts in drawn]
-
-
-def first_texts(written: Sequence[Sequence[tuple[str, float]]]) -> list[str]:
+def first_texts(written: Sequence[Sequence[Scored]]) -> list[str]:
     return [texts[0][0] if texts else "" for texts in written]

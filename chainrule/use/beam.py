@@ -11,8 +11,9 @@ Shapes: B rows, W width, N best, T tokens written, V vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,9 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, LanguageModel, State, pick
+from chainrule.model import BOUNDARY, Batch, LanguageModel, State, pick
 from chainrule.use.reading import at_rest, device_of
 from chainrule.use.writing import Tokens, begun, read_each
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+Scored: TypeAlias = tuple[str, float]
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,20 @@ class Beam:
         for name, (met, want) in wanted.items():
             if not met:
                 raise UserError(f"{name}={getattr(self, name)} will not do: it must be {want}.")
+
+    @property
+    def rows(self) -> int:
+        """Texts of one source that are under way together."""
+        return self.width
+
+    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[Scored]]:
+        """The best for each source of a batch."""
+        found = search(model, self, source=batch.source, lengths=batch.source_lengths)
+        return [[(decode(text.tokens), text.score) for text in answer.texts] for answer in found]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for strict JSON."""
+        return {"beam": self.width, "alpha": self.alpha, "limit": self.limit}
 
     def penalty(self, length: int) -> float:
         """What the log p of a text of `length` tokens, its end included, is divided by."""

@@ -8,17 +8,19 @@ What many samples share is what the model is surer of. Each source has its own l
 Shapes: B sources, N samples of each, T tokens written, R = B * N rows, V vocabulary.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, LanguageModel, pick
-from chainrule.use.beam import begin_from, room_for
+from chainrule.model import BOUNDARY, Batch, LanguageModel, pick
+from chainrule.use.beam import Decode, Scored, begin_from, room_for
 from chainrule.use.die import Sampling, choose, numbers
 from chainrule.use.overlap import common_share, words_of
 from chainrule.use.reading import at_rest
@@ -34,6 +36,22 @@ class Consensus:
         for name in ("samples", "limit"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} will not do: it must be 1 or more.")
+
+    @property
+    def rows(self) -> int:
+        """Texts of one source that are under way together."""
+        return self.samples
+
+    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[Scored]]:
+        """Those drawn for each source of a batch, which is the `ids`-th of all; the likest first."""
+        assert batch.source is not None
+        drawn = draw(model, self, batch.source, batch.source_lengths, ids)
+        return [ranked([decode(tokens) for tokens in texts]) for texts in drawn]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for strict JSON, which has no infinity."""
+        temperature = self.sampling.temperature if math.isfinite(self.sampling.temperature) else None
+        return {"samples": self.samples, "temperature": temperature, "limit": self.limit}
 
 
 @torch.inference_mode()
@@ -66,7 +84,7 @@ def draw(
     return [[list(takewhile(lambda token: token != BOUNDARY, text)) for text in some] for some in texts.tolist()]
 
 
-def ranked(texts: Sequence[str]) -> list[tuple[str, float]]:
+def ranked(texts: Sequence[str]) -> list[Scored]:
     """Each different text once, with how like it is to all of them on average, from 0 to 1; the likest first."""
     counts = Counter(texts)
     words = [words_of(text) for text in counts]
