@@ -65,3 +65,15 @@ def test_what_fewer_do_not_mend_is_not_hidden(made, monkeypatch, most, error):
     monkeypatch.setattr("chainrule.use.beam.search", scarce(most, error)[0])
     with pytest.raises(type(error), match=str(error)):
         answers.write(*made, Letters(), Beam(2, limit=6))
+
+
+def test_a_wide_beam_takes_fewer_sources_at_a_time_and_texts_come_with_their_scores(made, monkeypatch):
+    limited, asked = scarce(TEXTS, None)
+    monkeypatch.setattr("chainrule.use.beam.search", limited)
+    monkeypatch.setattr(answers, "TEXTS", 12)
+    told = answers.write(*made, Letters(), Beam(4, alpha=2.0, best=2, limit=6))
+    assert max(asked) == 3                                                  # of 4 texts each
+    model, examples = made
+    batch = examples.batch(np.array([5]), [size[5] for size in examples.sizes])
+    wanted = search(model, Beam(4, alpha=2.0, best=2, limit=6), source=batch.source, lengths=batch.source_lengths)
+    assert [score for _, score in told[5]] == pytest.approx([text.score for text in wanted[0].texts], abs=1e-4)

@@ -129,7 +129,9 @@ def test_of_many_texts_the_one_most_like_the_others_is_told(chainrule, asked, co
     assert asked(lines, "runs/m", "--samples", "16", "--temperature", "0.5").out == "zwei vier eins\nfünf fünf zwei\n"
     measured = chainrule("eval", "runs/m", *numbers, "--samples", "8", "--temperature", "0.5", "--json").json
     assert measured["chrf"] > 90
-    assert (measured["samples"], measured["temperature"]) == (8, 0.5)
+    assert (measured["samples"], measured["temperature"], measured["limit"]) == (8, 0.5, 256)
+    by_beam = chainrule("eval", "runs/m", *numbers, "--beam", "3", "--alpha", "0.5", "--limit", "7", "--json").json
+    assert (by_beam["beam"], by_beam["alpha"], by_beam["limit"]) == (3, 0.5, 7)
     assert not {"beam", "alpha"} & measured.keys()
     wild = chainrule("eval", "runs/m", *numbers, "--samples", "1", "--temperature", "inf", "--json").json
     assert wild["chrf"] < 60

@@ -61,6 +61,33 @@ def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
     assert_close(chunked, plain)
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_the_operator_of_our_kernel_gives_them_too(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
+    monkeypatch.setattr(output, "QUICK", {"cpu"})           # where no kernel works, so that it does as torch does
+    monkeypatch.setattr(output, "LARGE", VOCAB)
+    monkeypatch.setattr(output, "surprises_by_kernel", asked := Asked(output.surprises_by_kernel))
+    monkeypatch.setitem(output.ALIGNED, "cpu", 8)
+    batch = some_batch(True)
+    assert_close(*(answers(nats, leaves(), True, batch, cap) for nats in (nats_of, plainly)))
+    chunks = -(-ROWS * LENGTH // output.rows_at_once(ROWS * LENGTH, VOCAB, "cpu"))
+    assert asked.times == chunks > 1
+    monkeypatch.setattr(output, "LARGE", VOCAB + 1)         # a smaller vocabulary is not worth it
+    nats_of(*leaves(), batch, cap)
+    monkeypatch.setattr(output, "LARGE", VOCAB)
+    monkeypatch.setattr(output, "QUICK", {"cuda"})
+    nats_of(*leaves(), batch, cap)
+    assert asked.times == chunks
+
+
+class Asked:
+    def __init__(self, function: Callable[..., Any]):
+        self.function, self.times = function, 0
+
+    def __call__(self, *given: Any) -> Any:
+        self.times += 1
+        return self.function(*given)
+
+
 @pytest.mark.parametrize("aligned", [1, 8])
 def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
     monkeypatch.setitem(output.ALIGNED, "cpu", aligned)
