@@ -28,25 +28,25 @@ def _surprise(logits, targets, nats, error, width, vocab, kept, share, CAP: tl.c
     error += row * width
     target = tl.load(targets + row)
     hit = _held(tl.load(logits + target).to(tl.float32), CAP)
-    column = tl.arange(0, BLOCK)
+    lane = tl.arange(0, BLOCK)
     most = tl.full((), float("-inf"), tl.float32)
     mass = tl.zeros((), tl.float32)
-    for first in range(0, vocab, BLOCK):
-        here = first + column < vocab
-        value = _held(tl.load(logits + first + column, mask=here, other=0.0).to(tl.float32), CAP)
-        value = tl.where(here, value, float("-inf"))
+    for first in range(0, width, BLOCK):    # padding is loaded too: to a width that is a multiple of 16 loads are wide
+        column = first + lane
+        value = _held(tl.load(logits + column, mask=column < width, other=0.0).to(tl.float32), CAP)
+        value = tl.where(column < vocab, value, float("-inf"))
         higher = tl.maximum(most, tl.max(value, 0))
         mass = mass * tl.exp(most - higher) + tl.sum(tl.exp(value - higher), 0)
         most = higher
     whole = most + tl.log(mass)
     tl.store(nats + row, whole - hit)
     for first in range(0, width, BLOCK):
-        here = first + column < vocab
-        value = _held(tl.load(logits + first + column, mask=here, other=0.0).to(tl.float32), CAP)
-        wrong = tl.exp(value - whole) - tl.where(first + column == target, kept + share, share)
+        column = first + lane
+        value = _held(tl.load(logits + column, mask=column < width, other=0.0).to(tl.float32), CAP)
+        wrong = tl.exp(value - whole) - tl.where(column == target, kept + share, share)
         if CAP is not None:
             wrong *= 1 - value * value / (CAP * CAP)
-        tl.store(error + first + column, tl.where(here, wrong, 0.0), mask=first + column < width)
+        tl.store(error + column, tl.where(column < vocab, wrong, 0.0), mask=column < width)
 
 
 def surprise(

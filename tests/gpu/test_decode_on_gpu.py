@@ -143,13 +143,13 @@ def test_the_die_falls_where_it_fell(sampling, dtype):
     assert possible.all()
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+DICE = [Sampling(), Sampling(temperature=0), Sampling(0.8, top_k=9)]
+SAMPLED = [(name, die, False) for name in ("gpt", "gpt2", "gpt1", "lstm") for die in DICE] + [("gpt2", DICE[0], True)]
+
+
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0), Sampling(0.8, top_k=9)], ids=str)
-@pytest.mark.parametrize("name", ["gpt", "gpt2", "gpt1", "lstm"])
+@pytest.mark.parametrize(("name", "sampling", "overlap"), SAMPLED, ids=str)
 def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, monkeypatch):
-    if overlap and (name != "gpt2" or sampling != Sampling()):
-        pytest.skip("once is enough")
     monkeypatch.setattr(kernels, "OVERLAP", overlap)
     torch.manual_seed(1)
     given = {"model.layers": 2, "model.width": 192, "model.heads": 3, "model.context": 128} if "gpt" in name else {}
