@@ -65,8 +65,8 @@ class RMSNorm(nn.RMSNorm):
 class LayerNorm(nn.LayerNorm):
     """Compiled it keeps what it norms for the way back, which is there already, and no normed copy beside it.
 
-    Torch's formula for the way back asks for (x - mean) / deviation, and its compiler then keeps that. Of the sum below
-    autograd asks for x itself. In mixed precision x is float32, and a copy less of it is one per cent of the time.
+    Torch's formula for the way back asks for (x - mean) / deviation, and its compiler then writes that down, besides x,
+    which goes on. Of the sum below autograd asks for x itself. In mixed precision both are float32.
     """
 
     def forward(self, x: Tensor) -> Tensor:
