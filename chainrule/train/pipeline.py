@@ -166,7 +166,7 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
-        what = "examples" if recipe.task in EXAMPLES else "documents"
+        what = ("example" if recipe.task in EXAMPLES else "document") + ("" if facts["documents"] == 1 else "s")
         sizes = (short(facts[size]) for size in ("documents", "bytes", "tokens"))
         line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
         log("text", f"{name}: {line}", split=name, **facts)
