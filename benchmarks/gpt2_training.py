@@ -34,7 +34,7 @@ def ours(kind: str, rows: Tensor, precision: str = "auto") -> Callable[[], Any]:
     recipe = recipe_for(kind, {"model.context": rows.shape[1] - 1})
     model = build(kind, recipe.model, VOCAB).to(GPU).train()
     settings = Gradient(optimizer=recipe.train.optimizer)
-    step = Step(model, Optimizers(model, VOCAB, settings), choose_precision(precision, GPU), 1.0, len(rows), False)
+    step = Step(model, Optimizers(model, settings), choose_precision(precision, GPU), 1.0, len(rows), False)
     step.nats = compiled(model.nats)
     batch = Batch(rows[:, :-1], rows[:, 1:])
     return lambda: step.take(batch, None)

@@ -39,6 +39,7 @@ class Batch:
     skips: Tensor | None = None            # (B,) leading targets that give context only, being counted elsewhere
     source: Tensor | None = None           # (B, S) or (B, S, F): what the text is about
     source_lengths: Tensor | None = None   # (B,)
+    afresh: Tensor | None = None           # (B,) True for a row of a stream that begins here, whatever was carried on
 
     @property
     def counted(self) -> Tensor:
@@ -111,8 +112,7 @@ class LanguageModel(Model):
         return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
 
     def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        state = self.begin(batch) if state is None else state
-        logits, state = self.step(batch.tokens, state)
+        logits, state = self.step(batch.tokens, self.begin(batch, state))
         return *loss(logits, batch), state
 
     def forward(self, batch: Batch) -> Tensor:
@@ -127,9 +127,12 @@ class LanguageModel(Model):
         """How many tokens a state can hold beside a source; as many as without one, unless it counts among them."""
         return self.context
 
-    def begin(self, batch: Batch) -> State:
-        """The state before the rows of a batch."""
-        return self.start(len(batch.tokens), batch.source, batch.source_lengths)
+    def begin(self, batch: Batch, state: State = None) -> State:
+        """The state before the rows of a batch: that of `start`, unless they go on from another."""
+        if state is not None and batch.afresh is None:
+            return state
+        begun = self.start(len(batch.tokens), batch.source, batch.source_lengths)
+        return begun if state is None else _where(batch.afresh, begun, state)
 
 
 class Statistics(Protocol):
@@ -203,6 +206,12 @@ def changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
     if isinstance(state, tuple):
         return tuple(changed(part, change) for part in state)
     return change(state)
+
+
+def _where(rows: Any, these: State, those: State) -> State:
+    """The rows that are True from the one state, all others from the other, of which it has the form."""
+    new = tensors(these)
+    return changed(those, lambda part: next(new).to(part).where(rows.view(-1, *[1] * (part.dim() - 1)), part))
 
 
 def _pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:

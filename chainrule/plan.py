@@ -7,18 +7,20 @@ What a token leaves for the way back is an estimate, for mixed precision with no
 """
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.models import build
 from chainrule.models.choices import TransformerSettings
 from chainrule.models.output import LOGITS
 from chainrule.models.published import PUBLISHED
-from chainrule.recipe import Gradient, Pairs, Recipe
+from chainrule.models.weights import sort_parameters
+from chainrule.recipe import MOST_TARGETS, Gradient, Pairs, Recipe
 
 GIB = 1 << 30
 
@@ -51,6 +53,7 @@ USUAL_VOCAB = 50257     # where nothing says how large
 USUAL_LENGTH = 256      # tokens in a row, of a model without a context
 GATHERED = 2            # layers that FSDP holds whole beside what is in no layer: the one it is at and the next
 FURTHEST = 1 << 20      # GPUs; nobody has more
+ENDS = re.compile(r"words\.(embedding|output|bias)")    # names of what has a row for each word
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200") -> Plan:
     vocab = recipe.text.vocab or (published.vocab if published else USUAL_VOCAB)
     length: int = train.length if train.length else getattr(recipe.model, "context", USUAL_LENGTH)
     work = work_of(recipe, vocab, length)
-    batch = train.tokens or length * max(gpus, (1 << 19) // length)
+    batch = train.tokens or length * max(gpus, MOST_TARGETS // length)
     tokens = _tokens(train, batch) or (published and published.tokens) or CHINCHILLA * work.parameters
     rows = {how: _rows(work, train, length, batch, gpus, gpu, how) for how in ("ddp", "fsdp")}
     memory = {how: memory_of(work, train, max(1, rows[how]) * length, gpus, how) for how in rows}
@@ -121,13 +124,13 @@ def work_of(recipe: Recipe, vocab: int, length: int) -> Work:
     """From the model itself, made of shapes alone."""
     with torch.device("meta"):
         model = build(recipe.kind, recipe.model, vocab)
-    parameters, flops, logits = _count(model), 6.0 * _multiplied(model, vocab), 8.0 * vocab
+    parameters, flops, logits = _count(model), 6.0 * _multiplied(model), 8.0 * vocab
     if isinstance(recipe.model, TransformerSettings):
         layers = [_count(block) for block in model.stack.blocks]
         flops += attention_flops(recipe.model, length)
         kept, cache = kept_by_transformer(recipe.model), cache_of_transformer(recipe.model)
         return Work(parameters, flops, sum(layers), max(layers), kept, cache, logits)
-    inside = [weight for weight in model.parameters() if len(weight) != vocab]
+    inside = [weight for name, weight in model.named_parameters() if not ENDS.match(name)]
     hidden = sum(weight.numel() for weight in inside)
     kept = 4.0 * sum(map(len, inside))                                   # each matrix leaves what it gave
     return Work(parameters, flops, hidden, hidden, kept, 0, logits)
@@ -219,13 +222,11 @@ def _tokens(train: Gradient, batch: int) -> float | None:
     return train.total_tokens or (train.steps * batch if train.steps else None)
 
 
-def _multiplied(model: nn.Module, vocab: int) -> int:
+def _multiplied(model: Any) -> int:
     """Weights that multiply, and so not what is looked up, unless it is also the output matrix."""
-    looked_up = [weight for name, weight in model.named_parameters() if "embedding" in name]
-    rest = [weight for name, weight in model.named_parameters() if "embedding" not in name]
-    tied = not any(weight.dim() == 2 and len(weight) == vocab for weight in rest)
-    words = max(weight.numel() for weight in looked_up if len(weight) == vocab)
-    return sum(weight.numel() for weight in rest) + (words if tied else 0)
+    used: list[Tensor] = [weight for name, weight in model.named_parameters() if "embedding" not in name]
+    used += [] if sort_parameters(model)[1] else [model.embeddings]
+    return sum(weight.numel() for weight in used)
 
 
 def _count(model: nn.Module) -> int:

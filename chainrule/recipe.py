@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import make
 
+MOST_TARGETS = 1 << 14    # in a step of gradient descent, where train.tokens does not say how many
+
 
 @dataclass(frozen=True)
 class Text:
@@ -103,7 +105,7 @@ class Gradient:
     epochs: float | None = None         # the end, in readings of the whole text; no end given: 10
     total_tokens: int | None = None     # the end, in targets
     minutes: float | None = None        # the end, by the clock; the schedule follows the clock too
-    tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: by the text
+    tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: up to 16,384
     length: int | None = None           # tokens in a row; None: the model's context, or 64 where it has none
     order: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
     rows: int | None = None             # rows in one micro-batch, which changes no result; None: what memory holds

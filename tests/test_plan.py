@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from chainrule.plan import (
     seen_on_average,
 )
 from chainrule.recipe import Recipe, make_recipe
+from chainrule.text.corpus import Split
+from chainrule.train.feed import make_feed
 
 
 def recipe(name: str, **given: Any) -> Recipe:
@@ -81,6 +84,28 @@ def test_a_network_without_attention_costs_its_weights(monkeypatch: pytest.Monke
     assert made.work.parameters == cells + 1000 * 50 + 1000
     assert made.flops == 6 * (cells + 1000 * 50 + 1000)
     assert made.rows["ddp"] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "vocab", "given"),
+    [
+        ("lstm", 2048, {}), ("gru", 1536, {}), ("feedforward", 512, {}),             # rows of their hidden matrices
+        ("gpt", 512, {"model__size": "tiny", "model__tied": True}), ("gpt2", 1024, {}),
+    ],
+)
+def test_a_vocabulary_as_large_as_something_else_is_nothing_special(name: str, vocab: int, given: Any) -> None:
+    works = [plan(name, text__vocab=vocab + more, **given).work for more in (-1, 0, 1)]
+    for what in ("flops", "parameters", "hidden", "kept"):
+        below, here, above = (getattr(work, what) for work in works)
+        assert here == pytest.approx((below + above) / 2), what
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt2", "lstm", "gpt3-small"])
+def test_a_step_is_as_large_as_training_takes_it(name: str) -> None:
+    made, given = plan(name), recipe(name)
+    text = Split(np.zeros(100 * made.batch + 1, np.uint16), 1, 1, "")
+    context = getattr(given.model, "context", None)
+    assert make_feed(text, given.train, context, torch.device("cpu")).targets == made.batch
 
 
 # Memory

@@ -89,8 +89,7 @@ class WordModel(LanguageModel):
         return self.words.logits(hidden), state
 
     def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        state = self.begin(batch) if state is None else state
-        hidden, state = self.read(batch.tokens, state)
+        hidden, state = self.read(batch.tokens, self.begin(batch, state))
         return *self.words.nats(hidden, batch), state
 
     def nats_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

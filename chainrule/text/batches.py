@@ -8,6 +8,7 @@ but its first.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -75,14 +76,14 @@ class Streams:
 
     def at(self, step: int) -> Batch:
         rows = _gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1))
-        rows[torch.from_numpy(self.afresh(step)), 0] = BOUNDARY
-        return _batch(rows)
+        if (afresh := self.afresh(step)) is None:
+            return _batch(rows)
+        rows[torch.from_numpy(afresh), 0] = BOUNDARY
+        return replace(_batch(rows), afresh=torch.from_numpy(afresh))
 
-    def afresh(self, step: int) -> NDArray[np.bool_]:
+    def afresh(self, step: int) -> NDArray[np.bool_] | None:
         """(B,) which rows forget what they have read and read the boundary in the place of their first token."""
-        if self.share == 0:
-            return np.zeros(self.rows, np.bool_)
-        return np.random.default_rng([self.rows, step]).random(self.rows) < self.share
+        return np.random.default_rng([self.rows, step]).random(self.rows) < self.share if self.share else None
 
     def starts(self, step: int) -> NDArray[np.int64]:
         """(B,) where the rows of a step begin."""

@@ -16,13 +16,13 @@ from chainrule import models, run
 from chainrule.errors import UserError
 from chainrule.models.low_rank import LowRank, NewRows, put_on
 from chainrule.models.transfer import body_of, head_of, take, take_head
+from chainrule.models.weights import sort_parameters
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
 from chainrule.tasks import class_for, recipe_for
 from chainrule.text.tokenizer import Tokenizer
 from chainrule.train.log import Log
-from chainrule.train.optimizers import sort_parameters
 from chainrule.train.parts import freeze
 
 TOKENIZER = ("tokenizer", "vocab", "min_count")
@@ -108,7 +108,7 @@ def begin_with(
         head = same and take_head(model, base.model)
         _tell_taken(model, base.path, grown, vocab - before, head, log)
     freeze(body, settings.freeze)
-    matrices = 0 if settings.lora is None else _adapt(body, settings, vocab)
+    matrices = 0 if settings.lora is None else _adapt(body, settings)
     for name in grown:
         if not (weight := body.get_parameter(name)).requires_grad:
             if settings.shard:
@@ -118,9 +118,9 @@ def begin_with(
     _tell_learning(model, settings, matrices, log)
 
 
-def _adapt(body: Any, settings: Gradient, vocab: int) -> int:
+def _adapt(body: Any, settings: Gradient) -> int:
     """Adapters on all hidden matrices that are not frozen; how many those are. All else of the body stays."""
-    hidden = [name for name, _ in sort_parameters(body, vocab)[0]]
+    hidden = [name for name, _ in sort_parameters(body)[0]]
     if not hidden or settings.lora is None:
         raise UserError("train.lora has no matrix left to adapt: train.freeze keeps them all.")
     body.requires_grad_(False)

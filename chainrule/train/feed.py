@@ -16,7 +16,7 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, UNCOUNTED, Batch
 from chainrule.progress import say
-from chainrule.recipe import Gradient
+from chainrule.recipe import MOST_TARGETS, Gradient
 from chainrule.text.batches import Streams, Windows
 from chainrule.text.buckets import Buckets
 from chainrule.text.corpus import Corpus, Split
@@ -27,7 +27,6 @@ from chainrule.text.example_corpus import ExampleCorpus, ExampleSplit
 from chainrule.train.parallel import ALONE, Ranks
 
 ROW = 64            # tokens in a row, for models without a context
-STEP = 1 << 14      # most targets in a step where their number is left to us
 STEPS = 64          # steps that an epoch then has at least
 ROOM = 0.25         # share of the GPU's free memory that tokens may take
 AFRESH = 0.01       # share of the rows of a stream that begin as a text does (Melis et al. 2018)
@@ -46,11 +45,13 @@ class Feed:
         self.across = torch.arange(order.length + 1, device=device)
 
     def batch(self, step: int) -> Batch:
-        rows = self._rows(step)
-        if (afresh := self.afresh(step)) is not None:
+        rows, afresh = self._rows(step), self._afresh(step)
+        if afresh is not None:
             rows[:, 0] = rows[:, 0].masked_fill(afresh, BOUNDARY)
         tokens, targets = rows[:, :-1], rows[:, 1:]
-        return Batch(tokens, targets if self.beyond is None else targets.masked_fill(self.beyond[:, None], UNCOUNTED))
+        if self.beyond is not None:
+            targets = targets.masked_fill(self.beyond[:, None], UNCOUNTED)
+        return Batch(tokens, targets, afresh=afresh)
 
     def _rows(self, step: int) -> Tensor:
         """(B, T + 1): all but the last column is read, all but the first foretold."""
@@ -63,11 +64,10 @@ class Feed:
     def goes_on(self, step: int) -> bool:
         return self.order.goes_on(step)
 
-    def afresh(self, step: int) -> Tensor | None:
-        """(B,) which rows of this rank begin afresh though the others go on; None: none."""
-        if not isinstance(self.order, Streams) or not (mine := self.order.afresh(step)[self.mine]).any():
-            return None
-        return torch.from_numpy(mine).to(self.device, non_blocking=True)
+    def _afresh(self, step: int) -> Tensor | None:
+        """(B,) which rows of this rank begin afresh though the others go on; None: never any."""
+        afresh = self.order.afresh(step) if isinstance(self.order, Streams) else None
+        return None if afresh is None else torch.from_numpy(afresh[self.mine]).to(self.device, non_blocking=True)
 
     def _on_device(self) -> Tensor:
         return torch.from_numpy(self.order.tokens.astype(np.int32)).to(self.device)
@@ -93,9 +93,6 @@ class BatchFeed:
     def goes_on(self, step: int) -> bool:
         return False
 
-    def afresh(self, step: int) -> None:
-        return None
-
 
 def feed_of(
     corpus: Corpus | ExampleCorpus, settings: Gradient, context: int | None, device: torch.device, ranks: Ranks = ALONE
@@ -112,11 +109,6 @@ def feed_of(
     return BatchFeed(corpus.corrupted(order, settings.seed), device, order.rows, length, targets, ranks)
 
 
-def answers_of(corpus: Any) -> int:
-    """How many a model chooses from: the tokens, unless there are classes or tags."""
-    return corpus.answers if isinstance(corpus, ExampleCorpus) else len(corpus.tokenizer)
-
-
 def target_of(corpus: Any) -> str:
     """What is foretold, one after another: tokens, unless texts have classes or words have tags."""
     if not (isinstance(corpus, ExampleCorpus) and corpus.labels):
@@ -129,7 +121,7 @@ def _feed_of_examples(split: ExampleSplit, settings: Gradient, device: torch.dev
         raise UserError("train.order=streams and train.length are for running text; examples have their own beginnings "
                         "and lengths.")
     sizes = np.max(split.encoded.sizes, axis=0)
-    tokens = settings.tokens or max(int(sizes.max()), min(STEP, int(sizes.sum()) // STEPS))
+    tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
     order = Buckets(split.encoded, seed=settings.seed, tokens=tokens)
     rows = int(np.diff(order.cuts).max())
     answers = len(split.encoded) if isinstance(split.encoded, Classes) else len(split.tokens)
@@ -157,7 +149,7 @@ def make_feed(
 
 
 def _rows(tokens: int | None, length: int, text: int) -> int:
-    few = max(1, min(STEP, text // STEPS) // length)
+    few = max(1, min(MOST_TARGETS, text // STEPS) // length)
     if tokens is None or length > text:      # a text shorter than a row is refused with its rows
         return few
     if tokens > text:

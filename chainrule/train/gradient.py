@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import State, changed, tensors
+from chainrule.model import State
 from chainrule.progress import bar, short
 from chainrule.recipe import Gradient
 from chainrule.run import Done
@@ -23,7 +22,7 @@ from chainrule.text.corpus import Corpus
 from chainrule.train.board import Board, open_board
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.engine import Engine
-from chainrule.train.feed import answers_of, feed_of
+from chainrule.train.feed import feed_of
 from chainrule.train.log import Log
 from chainrule.train.meter import RECORDS, Meter
 from chainrule.train.optimizers import Optimizers
@@ -84,7 +83,7 @@ class Training:
         self.feed = feed_of(corpus, settings, model.context, self.device, ranks)
         self.budget = make_budget(settings, self.feed.order.epoch, self.feed.targets)
         self.precision = choose_precision(settings.precision, self.device)
-        self.optimizers = Optimizers(model, answers_of(corpus), settings)
+        self.optimizers = Optimizers(model, settings)
         rows = min(settings.rows or len(self.feed.mine), len(self.feed.mine))
         carries = settings.order == "streams"
         self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, carries, ranks)
@@ -159,21 +158,12 @@ class Training:
         self.now = Moment(seconds, bool(tell), bool(keep), asked)
 
     def one_step(self) -> None:
-        before = self._carried() if self.feed.goes_on(self.number) else None
+        before = self.state if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
         self.state = self.engine.take(self.feed.batch(self.number), before)
         self.number += 1
         if self.now.tell or self.meter.record_due(self._share()):
             self._read()
-
-    def _carried(self) -> State:
-        """The state that the last step left; rows that begin afresh have that of `start`."""
-        afresh = self.feed.afresh(self.number)
-        if afresh is None or self.state is None:
-            return self.state
-        with torch.no_grad():
-            begun = tensors(self.model.start(len(afresh)))
-            return changed(self.state, lambda part: next(begun).to(part).where(_beside(afresh, part), part))
 
     def keep(self) -> None:
         """Write a checkpoint, unless a gradient has gone wrong since the last."""
@@ -234,8 +224,3 @@ class Training:
         line = f"{short(parameters)} parameters, {until}, {feed.rows} rows of {feed.length} tokens, {self.precision}"
         self.log("descent", line, parameters=parameters, steps=steps, seconds=self.budget.seconds, rows=feed.rows,
                  length=feed.length, epoch=self.budget.epoch, precision=str(self.precision))
-
-
-def _beside(rows: Tensor, part: Tensor) -> Tensor:
-    """(B,) in as many dimensions as a part of a state has."""
-    return rows.view(-1, *[1] * (part.dim() - 1))

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from chainrule.models.weights import sort_parameters
 from chainrule.text.corpus import Corpus
 from chainrule.text.corrupted_corpus import CorruptedCorpus
 from chainrule.text.example_corpus import ExampleCorpus
-from chainrule.train.feed import answers_of, target_of
+from chainrule.train.feed import target_of
 from chainrule.train.log import Log
-from chainrule.train.optimizers import sort_parameters
 from chainrule.train.step import Reading
 
 RECORDS = 200
@@ -49,7 +49,7 @@ class Meter:
         bits = whole and corpus.tokenizer.lossless
         self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
         self.target = target_of(corpus)
-        self.work = operations(model, answers_of(corpus))
+        self.work = operations(model)
         peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.start(0)
@@ -96,12 +96,11 @@ def _note(nats: float, target: str, bits: float, used: float) -> str:
     return note + ("" if math.isnan(used) else f", {100 * used:.0f} % of the GPU's peak")
 
 
-def operations(model: nn.Module, vocab: int) -> float:
+def operations(model: Any) -> float:
     """Additions and multiplications for a target, forward and backward: 6 for each weight that it is multiplied by."""
-    hidden, output, rest = sort_parameters(model, vocab)
-    tied = [parameter for _, parameter in rest if parameter.dim() == 2 and len(parameter) == vocab]
-    used = [parameter for _, parameter in hidden + output] + ([] if output else tied[-1:])
-    return 6.0 * sum(parameter.numel() for parameter in used)
+    hidden, output, _ = sort_parameters(model)
+    used: list[Tensor] = [weight for _, weight in hidden + output] + ([] if output else [model.embeddings])
+    return 6.0 * sum(weight.numel() for weight in used)
 
 
 def peak_of(device: torch.device) -> float | None:

@@ -4,39 +4,21 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from chainrule.models.weights import sort_parameters
 from chainrule.recipe import Gradient
 from chainrule.train.muon import Muon, maps_of
 from chainrule.train.parts import rates
 from chainrule.train.rules import SGD, AdamW, Rule
 
-MATRIX_MODULES = (nn.Linear, nn.RNNBase, nn.RNNCellBase)
-
-Named = list[tuple[str, nn.Parameter]]
 Weights = list[nn.Parameter]
-
-
-def sort_parameters(model: nn.Module, vocab: int) -> tuple[Named, Named, Named]:
-    """Matrices of hidden layers, the output's matrix, and the rest: embeddings, norms, biases."""
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    inside = {
-        id(parameter): module
-        for module in model.modules() if isinstance(module, MATRIX_MODULES)
-        for parameter in module.parameters(recurse=False) if parameter.dim() == 2
-    }
-    ends = [module for module in inside.values() if isinstance(module, nn.Linear) and module.out_features == vocab]
-    output = [(name, parameter) for name, parameter in named if ends and inside.get(id(parameter)) is ends[-1]]
-    aside = {id(parameter) for _, parameter in output}
-    hidden = [(name, parameter) for name, parameter in named if id(parameter) in inside and id(parameter) not in aside]
-    aside |= {id(parameter) for _, parameter in hidden}
-    return hidden, output, [(name, parameter) for name, parameter in named if id(parameter) not in aside]
 
 
 class Optimizers:
     """The rules of all weights as one, with names for what they remember so that it can be saved."""
 
-    def __init__(self, model: nn.Module, vocab: int, settings: Gradient):
+    def __init__(self, model: nn.Module, settings: Gradient):
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        shares, sorts, maps = rates(model, settings), sort_parameters(model, vocab), maps_of(model)
+        shares, sorts, maps = rates(model, settings), sort_parameters(model), maps_of(model)
         self.rules: list[Rule] = []
         for share in sorted({1.0, *shares.values()}, reverse=True):
             alike = ([weight for name, weight in some if shares.get(name, 1.0) == share] for some in sorts)

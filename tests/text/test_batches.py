@@ -77,6 +77,7 @@ def test_some_rows_begin_as_a_text_does_and_no_target_is_lost():
     assert begun.any(0).all()
     for step in range(125):
         batch, wanted, rows = made.at(step), plain.at(step), torch.from_numpy(begun[step])
+        assert torch.equal(batch.afresh, rows)
         assert torch.equal(batch.targets, wanted.targets)
         assert torch.equal(batch.tokens[:, 1:], wanted.tokens[:, 1:])
         assert torch.equal(batch.tokens[:, 0], wanted.tokens[:, 0].masked_fill(rows, 0))

@@ -32,14 +32,14 @@ class Net(LanguageModel):
         self.dropout = nn.Dropout(settings.dropout)
         self.layer = nn.GRU(settings.width, settings.width, batch_first=True)
         self.norm = nn.LayerNorm(settings.width)
-        self.out = nn.Linear(settings.width, vocab)
+        self.output = nn.Linear(settings.width, vocab)
 
     def start(self, rows, source=None, lengths=None):
-        return self.out.weight.new_zeros(rows, self.norm.normalized_shape[0])
+        return self.output.weight.new_zeros(rows, self.norm.normalized_shape[0])
 
     def step(self, tokens, state):
         hidden, last = self.layer(self.dropout(self.embed(tokens)), state[None].contiguous())
-        return self.out(self.norm(hidden)), last[0]
+        return self.output(self.norm(hidden)), last[0]
 
 
 def net(dropout=0.0, width=16, seed=1):

@@ -28,6 +28,8 @@ def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
             assert batch.tokens.dtype == torch.int64
             assert torch.equal(batch.tokens, wanted.tokens)
             assert torch.equal(batch.targets, wanted.targets)
+            assert (batch.afresh is None) == (wanted.afresh is None) == (order is not ORDERS["afresh"])
+            assert batch.afresh is None or torch.equal(batch.afresh, wanted.afresh)
 
 
 def test_large_ids_survive_the_journey():

@@ -86,7 +86,7 @@ class Listening(Net):
         self.given, self.left = [], []
 
     def nats(self, batch, state=None):
-        self.given.append(state)
+        self.given.append(None if state is None else self.begin(batch, state))
         nats, count, state = super().nats(batch, state)
         self.left.append(state)
         return nats, count, state
@@ -115,6 +115,35 @@ def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypat
         if state is not None:
             assert torch.equal(state[~begun[step]], before[~begun[step]])
             assert (state[begun[step]] == 0).all()
+
+
+class Beginning(Net):
+    """Its first state is learned; notes what it was before each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.been = torch.nn.Parameter(torch.zeros(16)), []
+
+    def start(self, rows, source=None, lengths=None):
+        return self.first.expand(rows, -1)
+
+    def nats(self, batch, state=None):
+        self.been.append((batch.afresh.clone(), self.first.detach().clone()))
+        return super().nats(batch, state)
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_first_state_learns_from_every_row_that_begins_afresh(monkeypatch, rows):
+    monkeypatch.setattr(feed, "AFRESH", 0.15)
+    model = Beginning()
+    train(model, steps=9, order="streams", optimizer="sgd", lr=0.1, rows=rows)     # an epoch
+    steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]
+    assert len(steps) == 9
+    begun = [any(bool(afresh.any()) for afresh, _ in step) for step in steps]
+    assert begun.count(True) > 2
+    assert False in begun[1:]
+    for step, then, some in zip(steps[1:], steps[2:], begun[1:]):
+        assert torch.equal(step[0][1], then[0][1]) != some      # it moves where a row begins, and only there
 
 
 def test_windows_carry_nothing():
@@ -212,7 +241,7 @@ def test_a_seed_repeats_and_another_does_not():
     train(two, steps=8)
     train(other, steps=8, seed=2)
     assert_same_bits(weights(one), weights(two))
-    assert not torch.equal(one.out.weight, other.out.weight)
+    assert not torch.equal(one.output.weight, other.output.weight)
 
 
 # What may go wrong
@@ -248,7 +277,7 @@ class Bursting(Net):
     def step(self, tokens, state):
         hidden, last = self.layer(self.embed(tokens), state[None].contiguous())
         burst = (hidden.detach() * 0 + (hidden - hidden.detach())).sqrt()    # 0, with an infinite slope
-        return self.out(self.norm(hidden.detach() + burst)), last[0]
+        return self.output(self.norm(hidden.detach() + burst)), last[0]
 
 
 def test_the_layer_that_is_named_is_the_first_to_break_on_the_way_back():
@@ -359,7 +388,7 @@ def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch):
 
 
 def test_operations_are_six_for_each_weight_that_is_multiplied():
-    assert meter.operations(net(), 7) == 6 * (2 * 48 * 16 + 7 * 16)
+    assert meter.operations(net()) == 6 * (2 * 48 * 16 + 7 * 16)
 
 
 # How it is run

@@ -8,9 +8,11 @@ import torch
 from train.small import net
 
 from chainrule.models import model_class
-from chainrule.recipe import Gradient
+from chainrule.models.weights import sort_parameters
+from chainrule.recipe import Gradient, make_recipe
+from chainrule.tasks import build_for, class_for
 from chainrule.train.muon import Muon, maps_of, newton_schulz
-from chainrule.train.optimizers import Optimizers, sort_parameters
+from chainrule.train.optimizers import Optimizers
 from chainrule.train.rules import SGD, AdamW
 
 SHAPES = [(8, 8), (16, 8), (8, 16), (8, 8), (24, 8)]
@@ -96,47 +98,65 @@ def names(parts):
 
 
 def test_hidden_matrices_are_told_from_the_ends_of_a_network():
-    hidden, output, rest = names(sort_parameters(net(), 7))
+    hidden, output, rest = names(sort_parameters(net()))
     assert hidden == ["layer.weight_ih_l0", "layer.weight_hh_l0"]
-    assert output == ["out.weight"]
-    assert rest == ["embed.weight", "layer.bias_ih_l0", "layer.bias_hh_l0", "norm.weight", "norm.bias", "out.bias"]
+    assert output == ["output.weight"]
+    assert rest == ["embed.weight", "layer.bias_ih_l0", "layer.bias_hh_l0", "norm.weight", "norm.bias", "output.bias"]
 
 
-def test_a_hidden_layer_as_wide_as_the_vocabulary_is_hidden():
-    torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Embedding(9, 9), torch.nn.Linear(9, 9), torch.nn.Linear(9, 9))
-    assert names(sort_parameters(model, 9)) == [["1.weight"], ["2.weight"], ["0.weight", "1.bias", "2.bias"]]
+@pytest.mark.parametrize(
+    ("task", "kind", "given", "vocab", "wanted"),
+    [
+        ("lm", "gpt", {"tied": True}, 64, []),                           # hidden layers of 64 x 16
+        ("lm", "lstm", {"tied": False}, 64, ["words.output.weight"]),
+        ("lm", "feedforward", {"hidden": 64}, 64, ["words.output.weight"]),
+        ("translate", "transformer", {"tied": False}, 64, ["output.weight"]),
+        ("translate", "transformer", {"tied": False}, 48, ["output.weight"]),
+        ("translate", "seq2seq", {"tied": False}, 16, ["words.output.weight"]),
+        ("classify", "gpt", {"tied": False}, 64, ["body.output.weight", "output.weight"]),
+    ],
+)
+def test_the_output_is_known_by_its_name_whatever_else_is_as_large(task, kind, given, vocab, wanted):
+    sizes = {"hidden": 16} if kind in ("lstm", "feedforward", "seq2seq") else {"width": 16, "heads": 2, "layers": 1}
+    settings = {f"model.{name}": value for name, value in {**sizes, **given}.items()}
+    recipe = make_recipe(kind, class_for(kind, task), settings, task=task)
+    model = build_for(recipe, vocab, ("good", "bad") if task == "classify" else ())
+    hidden, output, rest = names(sort_parameters(model))
+    assert output == wanted
+    assert not any("embedding" in name or "output" in name for name in hidden)
+    assert all(weight.dim() == 1 or "embedding" in name for name, weight in sort_parameters(model)[2])
+    assert len(hidden) + len(output) + len(rest) == len(list(model.parameters()))
 
 
 def test_frozen_weights_are_nobodys():
     model = net()
     model.embed.weight.requires_grad_(False)
-    assert not any("embed" in name for part in names(sort_parameters(model, 7)) for name in part)
+    assert not any("embed" in name for part in names(sort_parameters(model)) for name in part)
 
 
 def test_the_matrices_of_a_transformer_go_to_muon_and_its_ends_do_not():
     kind = model_class("gpt")
     model = kind(kind.Settings(), 50)
-    hidden, output, rest = sort_parameters(model, 50)
+    hidden, output, rest = sort_parameters(model)
     assert len(hidden) >= 4
     assert all(parameter.dim() == 2 and 50 not in parameter.shape for _, parameter in hidden)
     assert {id(parameter) for parameter in model.parameters()} == {id(one) for _, one in hidden + output + rest}
 
 
 def test_nothing_but_matrices_decays():
-    made = Optimizers(net(), 7, Gradient(weight_decay=0.3))
+    made = Optimizers(net(), Gradient(weight_decay=0.3))
     assert [rule.decay for rule in made.rules] == [0.3, 0.0]
     assert all(weight.dim() == 2 for weight in made.rules[0].weights)
 
 
 def test_rates_of_both_optimizers_move_together():
-    made = Optimizers(net(), 7, Gradient(optimizer="muon", lr=0.02, rest_lr=0.001))
+    made = Optimizers(net(), Gradient(optimizer="muon", lr=0.02, rest_lr=0.001))
     made.set_rate(0.5)
     assert [rule.lr for rule in made.rules] == pytest.approx([0.01, 0.0005, 0.0005])
 
 
 def test_a_rate_that_is_a_tensor_is_changed_in_place():
-    made = Optimizers(net(), 7, Gradient(optimizer="muon", lr=0.5))
+    made = Optimizers(net(), Gradient(optimizer="muon", lr=0.5))
     rates = [torch.tensor(0.5) for _ in made.rules]
     for rule, rate in zip(made.rules, rates):
         rule.lr = rate
@@ -181,7 +201,7 @@ from chainrule.recipe import Gradient
 from chainrule.train.optimizers import Optimizers
 for name in ("adamw", "muon", "sgd"):
     model = torch.nn.Linear(3, 4)
-    made = Optimizers(model, 7, Gradient(optimizer=name))
+    made = Optimizers(model, Gradient(optimizer=name))
     model(torch.ones(2, 3)).sum().backward()
     made.step()
 print("torch._dynamo" in sys.modules)
@@ -195,7 +215,7 @@ def test_what_an_optimizer_remembers_can_be_taken_to_another(name):
     given = {"momentum": 0.9} if name == "sgd" else {}
     settings = Gradient(optimizer=name, lr=0.01, **given)
     first, second = net(), net()
-    one, other = Optimizers(first, 7, settings), Optimizers(second, 7, settings)
+    one, other = Optimizers(first, settings), Optimizers(second, settings)
 
     def step(model, made, seed):
         torch.manual_seed(seed)
