@@ -37,7 +37,7 @@ class GPT(Decoder):
         if source is None:
             return state
         _, state = self.read(_begun(source), state)
-        return state if lengths is None else {**state, "length": lengths}    # what lies behind is written over
+        return state if lengths is None else {**state, "length": lengths.clone()}    # what lies behind is written over
 
     def room(self, source: Tensor | None) -> int:
         return self.context - (0 if source is None else source.shape[1])

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 WAVELENGTH = 10_000.0    # the longest wave is 2π times this many tokens
 
 
-def waves(places: Tensor, pairs: int, longest: float = WAVELENGTH) -> Tensor:
-    """(…) -> (…, pairs): the place as an angle, once for each wavelength, short to long."""
-    pace = torch.arange(pairs, dtype=torch.float32, device=places.device) / pairs
+def waves(places: Tensor, width: int, longest: float = WAVELENGTH) -> Tensor:
+    """(…) -> (…, D/2): the place as an angle, t / longest^(2i/D), once for each two of D numbers."""
+    pace = torch.arange(0, width, 2, dtype=torch.float32, device=places.device) / width
     return places[..., None] * longest**-pace
 
 
 def sinusoids(places: Tensor, width: int) -> Tensor:
     """(…) -> (…, D): sin at even numbers, cos at odd ones."""
-    angle = waves(places, (width + 1) // 2)
+    angle = waves(places, width)
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
@@ -33,7 +33,7 @@ Turns = tuple[Tensor, Tensor]    # (B, T, 1, d) each: cos twice, and sin with it
 
 def turns(places: Tensor, size: int, longest: float, dtype: torch.dtype = torch.float32) -> Turns:
     """(B, T) -> the rotation of each place."""
-    angle = waves(places, size // 2, longest)[:, :, None]
+    angle = waves(places, size, longest)[:, :, None]
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 

@@ -107,11 +107,13 @@ def test_a_cache_keeps_each_row_at_its_own_place() -> None:
     assert copied is not keys
 
 
-def test_sinusoids_are_those_of_2017() -> None:
-    table = sinusoids(torch.arange(50), 10)
-    for place, pair in [(0, 0), (7, 0), (7, 3), (49, 4)]:
-        angle = place / 10_000 ** (2 * pair / 10)
-        assert_close(table[place, 2 * pair : 2 * pair + 2], torch.tensor([math.sin(angle), math.cos(angle)]))
+@pytest.mark.parametrize("width", [9, 10])
+def test_sinusoids_are_those_of_2017(width: int) -> None:
+    table = sinusoids(torch.arange(50), width)
+    assert table.shape == (50, width)
+    for place, number in [(0, 0), (7, 0), (7, 3), (7, 6), (49, 8)]:
+        angle = place / 10_000 ** (number // 2 * 2 / width)
+        assert float(table[place, number]) == pytest.approx([math.sin, math.cos][number % 2](angle), abs=1e-5)
 
 
 def test_rotary_scores_feel_only_distance() -> None:

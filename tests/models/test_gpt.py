@@ -86,6 +86,7 @@ def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) ->
     batch = Batch(text, text.roll(-1, 1), torch.tensor([4, 3]), source=source, source_lengths=lengths)
     with torch.no_grad():
         whole, state = model(batch), model.start(2, source, lengths)
+        assert state["length"] is not lengths               # a step by kernels counts on in its place
         first, state = model.step(text[:, :1], state)
         rest, _ = model.step(text[:, 1:], state)
         alone = [model(Batch(row[None], row[None]))[0, -size:] for row, size in
