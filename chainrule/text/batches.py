@@ -1,7 +1,7 @@
 """Tokens into batches. A batch is a pure function of tokens, seed and step, so going on from any step is instant.
 
 For networks `Windows` (shuffled) and `Streams` (in order, with a state that is carried on); for evaluation `stream`,
-the whole text in order; for models that begin afresh with each text, `texts`.
+the whole text in order, and `InOrder`, the same by windows; for models that begin afresh with each text, `texts`.
 
 Shapes: B rows, T tokens. Rows lie in one int64 tensor (B, T + 1): `tokens` is all but its last column, `targets` all
 but its first.
@@ -94,6 +94,28 @@ class Streams:
     def goes_on(self, step: int) -> bool:
         """Does each row go on where the step before ended?"""
         return step % self.steps > 0
+
+
+class InOrder:
+    """Windows of the stream for evaluation: each token is in one of them, and each window in one batch.
+
+    They are as few as hold the text, and none is more than a token longer than another, so that none of them is left
+    with hardly any context. Those of a batch are alike, the longer ones come first.
+    """
+
+    def __init__(self, tokens: Tokens, rows: int, length: int):
+        _refuse_short(tokens, 1)
+        self.tokens = tokens
+        windows = -(-(len(tokens) - 1) // length)
+        self.length, self.longer = divmod(len(tokens) - 1, windows)    # so many windows have a token more
+        self.cuts = [*range(0, self.longer, rows), *range(self.longer, windows, rows), windows]
+        self.epoch = float(len(self.cuts) - 1)
+
+    def at(self, step: int) -> Batch:
+        windows = np.arange(*self.cuts[step : step + 2])
+        starts = windows * self.length + windows.clip(max=self.longer)
+        length = self.length + (windows[0] < self.longer)
+        return _batch(_gather(self.tokens, starts[:, None] + np.arange(length + 1)))
 
 
 def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:

@@ -41,6 +41,11 @@ class Classes:
         return len(self.targets)
 
     @property
+    def answers(self) -> int:
+        """What an epoch learns from."""
+        return _known(self.targets)
+
+    @property
     def sizes(self) -> tuple[Places, ...]:
         return (self.tokens.lengths,)
 
@@ -58,6 +63,10 @@ class Tags:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def answers(self) -> int:
+        return _known(self.targets.flat)
 
     @property
     def sizes(self) -> tuple[Places, ...]:
@@ -81,6 +90,10 @@ class Sequences:
         return len(self.source)
 
     @property
+    def answers(self) -> int:
+        return len(self.targets.flat) + len(self)          # the end of each, too
+
+    @property
     def sizes(self) -> tuple[Places, ...]:
         return self.targets.lengths + 1, self.source.lengths
 
@@ -95,6 +108,10 @@ class Sequences:
             source=_tensor(self.source.padded(rows, widths[1], BOUNDARY)),
             source_lengths=_tensor(self.source.lengths[rows]),
         )
+
+
+def _known(targets: NDArray[Any]) -> int:
+    return int((targets != UNCOUNTED).sum())
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -102,6 +102,10 @@ class Lettered:
         return self.tags.notes
 
     @property
+    def answers(self) -> int:
+        return self.tags.answers
+
+    @property
     def sizes(self) -> tuple[Places, ...]:
         return self.tags.sizes
 

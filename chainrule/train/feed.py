@@ -120,12 +120,13 @@ def _feed_of_examples(split: ExampleSplit, settings: Gradient, device: torch.dev
     if settings.order == "streams" or settings.length is not None:
         raise UserError("train.order=streams and train.length are for running text; examples have their own beginnings "
                         "and lengths.")
-    sizes = np.max(split.encoded.sizes, axis=0)
+    encoded: Any = split.encoded
+    sizes = np.max(encoded.sizes, axis=0)
     tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
-    order = Buckets(split.encoded, seed=settings.seed, tokens=tokens)
+    order = Buckets(encoded, seed=settings.seed, tokens=tokens)
     rows = int(np.diff(order.cuts).max())
-    answers = len(split.encoded) if isinstance(split.encoded, Classes) else len(split.tokens)
-    return BatchFeed(order, device, rows, int(sizes.max()), max(1, answers // order.steps), ranks)
+    targets = max(1, round(encoded.answers / order.epoch))
+    return BatchFeed(order, device, rows, int(sizes.max()), targets, ranks)
 
 
 def make_feed(
@@ -153,7 +154,8 @@ def _rows(tokens: int | None, length: int, text: int) -> int:
     if tokens is None or length > text:      # a text shorter than a row is refused with its rows
         return few
     if tokens > text:
-        say(f"the text is shorter than one step of {tokens} tokens, so a step has {few * length}.")
+        say(f"the text is shorter than one step of {tokens} tokens. So a step has {few * length}, as if none had been "
+            f"asked for; train.tokens={text // length * length} would be all of the text.")
         return few
     if tokens < length:
         raise UserError(f"train.tokens={tokens} is less than one row of {length} tokens. Raise it, or shorten rows.")

@@ -178,7 +178,7 @@ class Training:
         reading = self.step.read()
         if reading.trouble is not None:
             raise self._diverged(*reading.trouble)
-        facts = self.meter.tell(reading, self.number, self._share(), self.settings.lr * self._rate())
+        facts = self.meter.tell(reading, self.number, self._share(), self.settings.lr * self.optimizers.factor)
         if facts and self.board:
             self.board.add(facts)
         if facts and self.settings.gradients and self.meter.told.records % (RECORDS // LOOKS) == 0:
@@ -188,13 +188,13 @@ class Training:
 
     def _diverged(self, step: int, layer: str) -> Diverged:
         checkpoint = self.checkpoints.last(self.weights) if self.checkpoints else None
-        where = "there is no checkpoint before it"
+        where, again = "there is no checkpoint before it", ""
         if checkpoint is not None:
             unpack(self, checkpoint)
-            where = f"the model is back at the checkpoint of step {self.number}"
+            where, again = f"the model is back at the checkpoint of step {self.number}", ", with --overwrite"
         return Diverged(
             f"step {step}: the gradient of {layer} is not finite; {where}. "
-            f"A lower train.lr (it is {self.settings.lr:g}) or a lower train.clip helps, with --overwrite.",
+            f"A lower train.lr (it is {self.settings.lr:g}) or a lower train.clip helps{again}.",
             Done(self.number if checkpoint is not None else 0),
         )
 

@@ -49,7 +49,7 @@ class _Clock:
         self.seconds, self._last = 0.0, 0.0
 
     def see(self, record: Mapping[str, Any]) -> None:
-        if record["event"] in ("descent", "resume"):
+        if record["event"] in ("descent", "pairs", "resume"):
             self._last = record["elapsed"]
         elif record["event"] in ("step", "evaluation"):
             self.seconds += max(0.0, record["elapsed"] - self._last)

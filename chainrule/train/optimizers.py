@@ -20,6 +20,7 @@ class Optimizers:
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         shares, sorts, maps = rates(model, settings), sort_parameters(model), maps_of(model)
         self.rules: list[Rule] = []
+        self.factor = 1.0                                  # of the learning rates, now
         for share in sorted({1.0, *shares.values()}, reverse=True):
             alike = ([weight for name, weight in some if shares.get(name, 1.0) == share] for some in sorts)
             hidden, output, rest = alike
@@ -27,6 +28,7 @@ class Optimizers:
 
     def set_rate(self, factor: float) -> None:
         """Each learning rate at `factor` times its highest."""
+        self.factor = factor
         for rule in self.rules:
             rule.set_rate(factor)
 

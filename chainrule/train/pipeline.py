@@ -1,7 +1,6 @@
 """The whole of training, as the pipeline it is: text → corpus → model → fit → evaluate → run directory."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +26,7 @@ from chainrule.train.base import begin_with, refuse_itself, tokenizer_of
 from chainrule.train.checkpoint import Checkpoints
 from chainrule.train.fit import fit
 from chainrule.train.gradient import Diverged
+from chainrule.train.history import spent
 from chainrule.train.log import Log
 from chainrule.train.pairs import measure
 from chainrule.train.parallel import ALONE, Ranks, join
@@ -123,7 +123,7 @@ def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
 
 def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
     """What is still to be done, of all that `make_run` does."""
-    began, out, ranks, splits = time.monotonic(), checkpoints.out, checkpoints.ranks, checkpoints.splits
+    out, ranks, splits = checkpoints.out, checkpoints.ranks, checkpoints.splits
     keep = partial(_keep, checkpoints, model, corpus, log)
     if not done.finished:
         _begin(log, corpus, recipe, splits, ranks)
@@ -133,7 +133,7 @@ def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, chec
             if error.done.rounds:
                 keep(error.done)
             raise
-    result = _measure(model, corpus, log, time.monotonic() - began, ranks) if done.finished else None
+    result = _measure(model, corpus, log, ranks) if done.finished else None
     keep(done)
     if done.finished and ranks.first:
         run.forget_checkpoints(out)
@@ -175,9 +175,7 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(
-    model: Any, corpus: Corpus | ExampleCorpus, log: Log, seconds: float, ranks: Ranks
-) -> dict[str, Any] | None:
+def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks) -> dict[str, Any] | None:
     """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
     result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
     if model.learns_by == "counting":                      # then the first rank has the model, and looks things up
@@ -194,7 +192,7 @@ def _measure(
                 result = evaluate_together(model, corpus, ranks, stop).as_dict()
     except KeyboardInterrupt:
         return None
-    result["train_seconds"] = round(seconds, 3)
+    result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)
     log("result", split="valid", **result)
     return result
 

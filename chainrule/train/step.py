@@ -87,8 +87,9 @@ class Step:
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
     def length_of_gradient(self, batch: Batch, state: State) -> float:
-        """Of the sum of nats of a batch. The gradient is forgotten."""
-        self.accumulate(batch, state)
+        """Of the sum of nats of a batch. The gradient is forgotten, and chance as it was."""
+        with torch.random.fork_rng([self.totals.device] if self.totals.is_cuda else []):
+            self.accumulate(batch, state)
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         self.optimizers.forget_gradients()
         return float(torch.stack(torch._foreach_norm(gradients)).norm()) if gradients else 0.0
@@ -97,9 +98,10 @@ class Step:
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
         self.ranks.add([totals] if self.sharded else [totals, *gradients])    # those of shards were added on their way
         every = [self.nothing if parameter.grad is None else local(parameter.grad) for parameter in self.parameters]
-        self.norms.copy_(self._lengths(every) / totals[1])
+        targets = totals[1].clamp(min=1)                   # of a step without any the gradient is nothing
+        self.norms.copy_(self._lengths(every) / targets)
         shorter = (self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)
-        torch._foreach_mul_(gradients, (shorter / totals[1]).float())
+        torch._foreach_mul_(gradients, (shorter / targets).float())
         self.optimizers.step()
         self._note(totals)
 

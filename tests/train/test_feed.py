@@ -1,12 +1,18 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from train.small import split
 
 from chainrule.errors import UserError
+from chainrule.model import UNCOUNTED
 from chainrule.recipe import Gradient
 from chainrule.text.batches import Streams, Windows
-from chainrule.train.feed import Feed, make_feed
+from chainrule.text.encoded import Classes, Sequences, Tags
+from chainrule.text.ragged import Ragged
+from chainrule.train.feed import Feed, _feed_of_examples, make_feed
+from chainrule.train.parallel import ALONE
 
 CPU = torch.device("cpu")
 TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
@@ -69,7 +75,8 @@ def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
 def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
     feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, order=order), None, CPU)
     assert feed.order.rows == 3
-    assert "shorter than one step of 4096 tokens, so a step has 12" in capsys.readouterr().err
+    told = "the text is shorter than one step of 4096 tokens. So a step has 12, as if none had been asked for; "
+    assert told + "train.tokens=996 would be all of the text." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -85,3 +92,22 @@ def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
 def test_what_cannot_be_fed_is_refused_in_one_line(given, context, line):
     with pytest.raises(UserError, match=line):
         make_feed(split(TOKENS), Gradient(**given), context, CPU)
+
+
+def rows_of(*texts):
+    return Ragged(np.array([number for text in texts for number in text]), np.cumsum([len(text) for text in texts]))
+
+
+TOKENS_OF_THREE = rows_of([0, 4, 5, 6], [0, 4], [0, 4, 5])
+EXAMPLES = {
+    "classes": Classes(TOKENS_OF_THREE, np.array([1, UNCOUNTED, 0])),
+    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, UNCOUNTED])),
+    "sequences": Sequences(TOKENS_OF_THREE, rows_of([4, 5], [4, 5, 6, 7], [4])),
+}
+
+
+@pytest.mark.parametrize("encoded", EXAMPLES.values(), ids=EXAMPLES)
+def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
+    feed = _feed_of_examples(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
+    assert feed.order.epoch == 1
+    assert feed.targets == int(feed.batch(0).counted.sum())

@@ -108,6 +108,16 @@ def test_a_run_killed_at_any_step_ends_where_it_would_have_ended(make, tmp_path,
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
+def test_the_seconds_of_all_sittings_are_told(make, monkeypatch):
+    take = Step.take
+    monkeypatch.setattr(Step, "take", lambda *words: time.sleep(0.05) or take(*words))
+    with monkeypatch.context() as patched:
+        patched.setattr(Step, "take", killed_at(20, Step.take))
+        with pytest.raises(Killed):
+            make("killed")
+    assert make("killed").result["train_seconds"] >= 0.05 * 23        # the last sitting has five steps
+
+
 @pytest.mark.parametrize("name", ["write_aside", "write_text", "sha256"])
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_run_killed_while_it_writes_a_checkpoint_loses_only_that(make, tmp_path, monkeypatch, name, number):
