@@ -1,11 +1,12 @@
-"""Files that are never half written: aside, fsync, rename."""
+"""Files that are never half written: aside, fsync, rename. And folders that one process at a time writes to."""
 
 import errno
+import fcntl
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chainrule.errors import UserError
@@ -50,6 +51,34 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def claim(folder: Path) -> Iterator[None]:
+    """A folder for this process alone, which is made if it is not there; left empty, it is gone afterwards."""
+    new = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made: {error.strerror}. Choose another folder.") from error
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        os.close(handle)                                   # which gives it up, as the end of a process would
+        with suppress(OSError):                            # something lies in one of them
+            for path in new:
+                path.rmdir()
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another process is writing to {folder}. Wait for it, or choose another folder.") from None
+    except OSError:                                        # some network's disks know no locks
+        return
 
 
 def _umask() -> int:

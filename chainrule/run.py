@@ -166,6 +166,9 @@ def read_about(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise UserError(f"{path} is a file; a run is a folder that `chainrule train` has made.")
     if not (path / RECIPE).is_file():
+        if read_begun(path, damaged_is_none=True) is not None:
+            raise UserError(f"{path} was begun and is not finished: the same `chainrule train` goes on from its last "
+                            "checkpoint.")
         raise UserError(f"{path} is not a run: it has no {RECIPE}. A run is a folder that `chainrule train` has made.")
     try:
         about = json.loads((path / RECIPE).read_text(encoding="utf-8"))
@@ -207,18 +210,22 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str, Any] | None:
-    """What recipe.json of an earlier run by the same recipe says, or None where `path` is free to be written to."""
+def refuse_unwritable(path: Path) -> None:
     near = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if near.is_dir() and not os.access(near, os.W_OK | os.X_OK):
         raise UserError(f"{near} may not be written to. Choose another folder.")
     if near != path and not near.is_dir():
         raise UserError(f"{near} is a file, so {path} cannot be made. Choose another folder.")
+    if not near.is_dir():
+        raise UserError(f"{path} is a file; a run is written to a folder. Choose another folder.")
+
+
+def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str, Any] | None:
+    """What recipe.json of an earlier run by the same recipe says, or None where `path` is free to be written to."""
+    refuse_unwritable(path)
     if not path.exists():
         return None
-    if not path.is_dir():
-        raise UserError(f"{path} is a file; a run is written to a folder. Choose another folder.")
-    if (begun := read_begun(path)) is not None:
+    if (begun := read_begun(path, damaged_is_none=overwrite)) is not None:
         differing = differences(begun, recipe.as_dict())
         if differing and not overwrite:
             raise UserError(f"{path} holds another run that was begun: {'; '.join(differing)}. {INSTEAD}")
@@ -243,12 +250,17 @@ def begin(path: Path, recipe: Recipe, splits: Mapping[str, Mapping[str, Any]]) -
     write_text(path / CHECKPOINTS / BEGUN, json.dumps(about, indent=1) + "\n")
 
 
-def read_begun(path: Path) -> dict[str, Any] | None:
+def read_begun(path: Path, *, damaged_is_none: bool = False) -> dict[str, Any] | None:
     """What is being made at `path`; None where nothing is."""
+    file = path / CHECKPOINTS / BEGUN
     try:
-        return dict(json.loads((path / CHECKPOINTS / BEGUN).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
         return None
+    except (ValueError, TypeError) as error:
+        if damaged_is_none:
+            return None
+        raise UserError(f"{file} is damaged, so the checkpoints beside it cannot be used. {INSTEAD}") from error
 
 
 def forget_checkpoints(path: Path) -> None:

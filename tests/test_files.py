@@ -8,7 +8,7 @@ import pytest
 
 from chainrule import files
 from chainrule.errors import UserError
-from chainrule.files import sha256, sync, write_aside, write_text
+from chainrule.files import claim, sha256, sync, write_aside, write_text
 
 
 def test_a_file_is_written_whole_into_folders_that_need_not_exist(tmp_path: Path) -> None:
@@ -71,3 +71,42 @@ def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc" * 100_000)
     assert sha256(tmp_path / "x") == hashlib.sha256(b"abc" * 100_000).hexdigest()
     sync(tmp_path / "x")
+
+
+def test_a_folder_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "a"
+    with claim(folder):
+        with pytest.raises(UserError, match="another process is writing to .*runs/a. Wait for it, or choose another"):
+            claim(folder).__enter__()
+        with claim(tmp_path / "runs" / "b"):
+            (folder / "file").touch()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
+    with claim(folder):
+        (folder / "file").unlink()
+    assert folder.is_dir()                                     # it was there before
+
+
+def test_a_claimed_folder_that_stays_empty_was_never_made(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), claim(tmp_path / "runs" / "a"):
+        assert (tmp_path / "runs" / "a").is_dir()
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")    # as /proc answers
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(UserError, match="cannot be made: No such file or directory. Choose another folder.$"):
+        claim(tmp_path / "a").__enter__()
+
+
+def test_where_disks_know_no_locks_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files.fcntl, "flock", fail)
+    with claim(tmp_path / "a"), claim(tmp_path / "a"):
+        (tmp_path / "a" / "file").touch()
+    assert (tmp_path / "a" / "file").exists()

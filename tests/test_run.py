@@ -93,6 +93,8 @@ def test_no_folder_a_file_and_a_folder_that_is_no_run_are_told_apart(tmp_path):
     assert "there is no run" in one_line(load, tmp_path / "nowhere")
     assert "is a file" in one_line(load, tmp_path / "file")
     assert "is not a run" in one_line(load, tmp_path / "folder")
+    run.begin(tmp_path / "folder", recipe_for(), SPLITS)
+    assert "was begun and is not finished: the same `chainrule train` goes on" in one_line(load, tmp_path / "folder")
 
 
 def change(path, **values):

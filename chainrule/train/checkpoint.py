@@ -43,6 +43,7 @@ class Checkpoints:
     def __init__(self, out: Path, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks = ALONE):
         self.out, self.recipe, self.splits, self.ranks = out, recipe, splits, ranks
         self.folder = out / CHECKPOINTS
+        self.damaged: list[Path] = []                      # passed over, until there is a newer one
 
     def write(self, step: int, facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         if not self.ranks.first:
@@ -62,11 +63,13 @@ class Checkpoints:
             if self.ranks.first:
                 for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
                     run.remove(aside)
+        self.damaged = []
         for path in self._newest_first():
             try:
                 return self._read(path, weights)
             except UserError as error:
                 say(f"{error} The one before it is used.")
+                self.damaged.append(path)
         return None
 
     def _begin(self) -> None:
@@ -74,7 +77,8 @@ class Checkpoints:
             run.begin(self.out, self.recipe, self.splits)
 
     def _forget_old(self) -> None:
-        for old in list(self._newest_first())[KEPT:]:
+        whole = [path for path in self._newest_first() if path not in self.damaged]
+        for old in (*self.damaged, *whole[KEPT:]):
             _seal(old).unlink(missing_ok=True)
             run.remove(old)
 

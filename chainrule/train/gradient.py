@@ -96,6 +96,7 @@ class Training:
         self.state: State = None                           # of the streams
         self.earlier, self.sat = 0.0, time.monotonic()     # seconds of earlier sittings, and when this one began
         self.kept, self.kept_at = 0, self.sat              # step and time of the last checkpoint
+        self.news = True                                   # has anything happened since?
         self.now = Moment()
 
     def begin(self) -> None:
@@ -107,6 +108,7 @@ class Training:
         checkpoint = self.checkpoints.last(self.weights) if self.checkpoints else None
         if checkpoint is not None:
             unpack(self, checkpoint)
+            self.news = False
             self.log("resume", f"going on from step {self.number}", step=self.number)
         else:
             self._introduce()
@@ -125,7 +127,8 @@ class Training:
                     self._look(self._share(), stop)
                     self.meter.start(self.meter.targets)
                 elif self.now.stop:
-                    self.keep()
+                    if self.news:
+                        self.keep()
                     return False
                 elif self.number > self.kept and self.now.keep:
                     self.keep()
@@ -147,6 +150,7 @@ class Training:
         return not self.now.stop
 
     def _look(self, share: float, stop: Stop) -> None:
+        self.news = True
         with stop.while_waiting(at_once=not self.ranks.together):
             self.validation.look(self.number, share, stop)
 
@@ -161,7 +165,7 @@ class Training:
         before = self.state if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
         self.state = self.engine.take(self.feed.batch(self.number), before)
-        self.number += 1
+        self.number, self.news = self.number + 1, True
         if self.now.tell or self.meter.record_due(self._share()):
             self._read()
 
@@ -170,7 +174,7 @@ class Training:
         self._read()
         if self.checkpoints is not None:
             self.checkpoints.write(self.number, *pack(self))
-        self.kept, self.kept_at = self.number, time.monotonic()
+        self.kept, self.kept_at, self.news = self.number, time.monotonic(), False
         self.meter.start(self.meter.targets)
 
     def _read(self) -> None:

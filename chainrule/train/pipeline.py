@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from chainrule import run
 from chainrule.errors import UserError
+from chainrule.files import claim
 from chainrule.models.low_rank import learned, plain_weights
 from chainrule.models.transfer import body_of
 from chainrule.progress import short
@@ -68,11 +70,14 @@ def make_run(
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
     recipe = fitted(recipe, texts)
     refuse_itself(recipe, out)
-    with join(device) as ranks:
+    with join(device) as ranks, ExitStack() as until_made:
         if sharded and not ranks.together:
             raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
                             "torchrun --nproc-per-node N -m chainrule train … starts N.")
         with ranks.first_goes_first():
+            run.refuse_unwritable(out)
+            if ranks.first:
+                until_made.enter_context(claim(out))
             about = run.look_before_writing(out, recipe, overwrite)
             corpus = prepare_for(recipe, texts, valid, test, tokenizer_of(recipe, out))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}

@@ -18,7 +18,7 @@ from train.small import assert_same_bits
 from chainrule import files, models, run
 from chainrule.errors import UserError
 from chainrule.recipe import make_recipe
-from chainrule.train import checkpoint, pipeline
+from chainrule.train import checkpoint, gradient, pipeline
 from chainrule.train.gradient import Diverged
 from chainrule.train.pipeline import make_run
 from chainrule.train.step import Step
@@ -296,6 +296,60 @@ def test_a_look_is_left_at_once_and_taken_again_later(make, tmp_path, monkeypatc
     make("killed")
     assert told(tmp_path / "killed") == told(tmp_path / "whole")
     assert_same_bits(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
+def test_a_folder_in_which_a_run_is_being_made_is_not_used_for_another(make, tmp_path, monkeypatch):
+    take, said = Step.take, []
+
+    def meanwhile(*words):
+        if not said:
+            with pytest.raises(UserError) as refused:
+                make("one", train_seed=2)
+            said.append(str(refused.value))
+        return take(*words)
+
+    monkeypatch.setattr(Step, "take", meanwhile)
+    assert make("one").finished
+    assert "another process is writing to" in said[0]
+    assert run.load(tmp_path / "one").recipe.train.seed == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"7"])
+def test_checkpoints_of_nobody_knows_what_are_not_thrown_away(make, tmp_path, monkeypatch, content):
+    with monkeypatch.context() as patched:
+        patched.setattr(Step, "take", killed_at(9, Step.take))
+        with pytest.raises(Killed):
+            make("killed")
+    there = checkpoints(tmp_path)
+    (tmp_path / "killed" / "checkpoints" / "begun.json").write_bytes(content)
+    with pytest.raises(UserError, match="begun.json is damaged, so the checkpoints beside it cannot be used. Choose an"):
+        make("killed")
+    assert checkpoints(tmp_path) == there
+    assert make("killed", overwrite=True).finished
+
+
+def test_checkpoints_that_are_written_after_damaged_ones_stay(make, tmp_path, monkeypatch):
+    for number in (16, 6):
+        with monkeypatch.context() as patched:
+            patched.setattr(Step, "take", killed_at(number, Step.take))
+            with pytest.raises(Killed):
+                make("killed")
+        if number == 16:
+            for file in checkpoints(tmp_path):
+                file.write_bytes(b"damaged")
+    assert [path.stem for path in checkpoints(tmp_path)] == ["000000004", "000000005"]
+
+
+def test_a_checkpoint_is_not_written_again_when_nothing_has_happened(make, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        stop_in_step(patched, 9, [signal.SIGINT])
+        make("killed", train_checkpoint=1000.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.Checkpoints, "write", killed_at(1))
+        go = gradient.Training.run
+        patched.setattr(gradient.Training, "run", lambda *words: [os.kill(os.getpid(), signal.SIGINT), go(*words)][1])
+        assert make("killed", train_checkpoint=1000.0).interrupted
+    assert make("killed", train_checkpoint=1000.0).finished
 
 
 def test_a_stopped_run_whose_checkpoints_are_gone_begins_again(make, tmp_path, monkeypatch):
