@@ -1,4 +1,7 @@
-"""Texts are written so many sources at a time, and fewer where memory runs out; which changes none of them."""
+"""Texts are written so many sources at a time, and fewer where memory runs out; which changes none of them.
+
+Answers are scored by parts, which all read as often and are together the whole.
+"""
 
 import numpy as np
 import pytest
@@ -77,3 +80,21 @@ def test_a_wide_beam_takes_fewer_sources_at_a_time_and_texts_come_with_their_sco
     batch = examples.batch(np.array([5]), [size[5] for size in examples.sizes])
     wanted = search(model, Beam(4, alpha=2.0, best=2, limit=6), source=batch.source, lengths=batch.source_lengths)
     assert [score for _, score in told[5]] == pytest.approx([text.score for text in wanted[0].texts], abs=1e-4)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 50])
+def test_every_part_reads_as_often_and_together_they_are_the_whole(made, monkeypatch, parts):
+    model, examples = made
+    monkeypatch.setitem(answers.TOKENS, "cpu", 40)
+    order = answers.buckets(model, examples)
+    assert order.steps == 5
+    asked, nats = [], model.nats
+    monkeypatch.setattr(model, "nats", lambda batch: asked.append(batch) or nats(batch))
+    whole = np.sum(list(answers.nats_by_batch(model, order)), 0)
+    asked.clear()
+    found = []
+    for part in range(parts):
+        found += answers.nats_by_batch(model, order, part, parts)
+        assert len(asked) == (part + 1) * -(-order.steps // parts)
+    np.testing.assert_allclose(np.sum(found, 0), whole, rtol=1e-6)
+    assert whole[1] == 2 * TEXTS                                            # a token each, and its end

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from chainrule import __version__
 from chainrule.recipe import Gradient
-from chainrule.text.batches import Windows
+from chainrule.text.batches import InOrder
 from chainrule.text.corpus import Corpus
 from chainrule.text.corrupted_corpus import CorruptedCorpus
 from chainrule.text.example_corpus import ExampleCorpus
@@ -27,9 +26,8 @@ from chainrule.train.precision import Precision
 from chainrule.train.schedule import Looks
 from chainrule.train.shards import forget_whole
 from chainrule.train.stop import Stop
-from chainrule.use.answers import nats_of_examples
+from chainrule.use.answers import buckets, nats_by_batch
 from chainrule.use.evaluate import Result, count_parameters, evaluate
-from chainrule.use.reading import at_rest
 from chainrule.use.score import stream_pieces, stride_of
 
 EXPONENT = 700.0    # above this a perplexity is more than a float can hold
@@ -50,21 +48,22 @@ class Seen:
 def evaluate_together(model: Any, corpus: Corpus | ExampleCorpus, ranks: Ranks, stop: Stop) -> Result:
     """On the validation text. Ranks leave it together, by KeyboardInterrupt, when one of them is asked to stop."""
     if isinstance(corpus, ExampleCorpus):
-        return _of_answers(model, corpus, ranks, partial(nats_of_examples, model, corpus.splits["valid"].encoded))
+        return _of_answers(model, corpus, buckets(model, corpus.splits["valid"].encoded), ranks, stop)
     if isinstance(corpus, CorruptedCorpus):
-        return _of_answers(model, corpus, ranks, partial(nats_restored, model, corpus))
+        return _of_answers(model, corpus, incomplete(corpus), ranks, stop)
     if not ranks.together:
         return evaluate(model, corpus.tokenizer, corpus.splits["valid"])
     return evaluate(model, corpus.tokenizer, corpus.splits["valid"], total_nats=_shared(ranks, stop))
 
 
-def _of_answers(
-    model: Any, corpus: Corpus | ExampleCorpus, ranks: Ranks, nats_of_part: Callable[[int, int], tuple[float, int]]
-) -> Result:
+def _of_answers(model: Any, corpus: Corpus | ExampleCorpus, order: Any, ranks: Ranks, stop: Stop) -> Result:
     """Where the answers are not the whole text: their nats, of which each rank finds a part."""
-    began = time.perf_counter()
-    mine, counted = nats_of_part(ranks.rank, ranks.size)
-    nats, count = ranks.sum(mine), round(ranks.sum(counted))
+    began, found = time.perf_counter(), []
+    for piece in nats_by_batch(model, order, ranks.rank, ranks.size):
+        found.append(piece)
+        _leave_together(ranks, stop)
+    nats = ranks.sum(math.fsum(nats for nats, _ in found))
+    count = round(ranks.sum(sum(count for _, count in found)))
     mean = nats / max(count, 1)
     return Result(
         nats=mean if math.isfinite(mean) else None, tokens=count, bytes=corpus.splits["valid"].bytes,
@@ -74,19 +73,15 @@ def _of_answers(
     )  # fmt: skip
 
 
-@torch.inference_mode()
-def nats_restored(model: Any, corpus: CorruptedCorpus, part: int = 0, parts: int = 1) -> tuple[float, int]:
-    """-log p of what was taken from the validation text, always the same, and how much that is."""
-    tokens = corpus.splits["valid"].tokens
-    length = min(corpus.length, len(tokens) - 1)
-    order = corpus.corrupted(Windows(tokens, max(1, ROWS // length), length, seed=0), seed=0)
-    device, nats, count = next(model.parameters()).device, [], 0
-    with at_rest(model):
-        for step in range(part, math.ceil(order.epoch), parts):
-            total, counted, *_ = model.nats(order.at(step).to(device))
-            nats.append(float(total))
-            count += int(counted)
-    return math.fsum(nats), count
+def incomplete(corpus: CorruptedCorpus) -> Any:
+    """The validation text, from which the same is taken at every look."""
+    windows: Any = InOrder(corpus.splits["valid"].tokens, max(1, ROWS // corpus.length), corpus.length)
+    return corpus.corrupted(windows, seed=0)
+
+
+def _leave_together(ranks: Ranks, stop: Stop) -> None:
+    if ranks.agree((), stop.asked)[1]:
+        raise KeyboardInterrupt
 
 
 def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]:
@@ -95,8 +90,7 @@ def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]
         nats = []
         for piece in stream_pieces(model, tokens, stride=stride, part=ranks.rank % parts, parts=parts):
             nats.append(float(piece.sum()))
-            if ranks.agree((), stop.asked)[1]:
-                raise KeyboardInterrupt
+            _leave_together(ranks, stop)
         mine = math.fsum(nats)
         return ranks.sum(mine) if parts > 1 else ranks.agree([mine])[0][0]
 
@@ -120,20 +114,25 @@ class Validation:
         return self.settings.patience is not None and self.seen.worse >= self.settings.patience
 
     def look(self, step: int, share: float, stop: Stop) -> None:
+        """Only reading can be interrupted, and then nothing was seen: what it finds is taken whole."""
         self.model.eval()
+        result = None
         try:
-            with self.precision():
+            with stop.while_waiting(at_once=not self.ranks.together), self.precision():
                 result = evaluate_together(self.model, self.corpus, self.ranks, stop)
         finally:
             self.model.train()
             forget_whole(self.model)
+        if result is not None:
+            self._take(result, step, share)
+
+    def _take(self, result: Result, step: int, share: float) -> None:
         seen, nats = self.seen, math.inf if result.nats is None else result.nats
         better = seen.best is None or nats < seen.best
-        self.seen = Seen(step, share, seen.best, seen.best_step, seen.worse + 1)
-        if better:
-            self.seen = Seen(step, share, nats, step)
         if better and self.settings.keep_best:
             self.best = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
+        worse = Seen(step, share, seen.best, seen.best_step, seen.worse + 1)
+        self.seen = Seen(step, share, nats, step) if better else worse
         line = f"step {step}: {nats:.4f} nats per {target_of(self.corpus)} of the validation text"
         line += f", {result.bits_per_byte:.4f} bits per byte" if result.bits_per_byte is not None else ""
         self.log("evaluation", line + (", the best so far" if better else ""), step=step, best=better,

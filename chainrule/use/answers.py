@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from chainrule.errors import out_of_memory
 from chainrule.model import Batch, Model
-from chainrule.progress import bar, say
+from chainrule.progress import bar, say, track
 from chainrule.text.buckets import Buckets
 from chainrule.text.encoded import Examples
 from chainrule.text.tokenizer import Tokenizer
@@ -30,27 +30,34 @@ ROWS = 64                                     # sources for which texts are writ
 TEXTS = 1024                                  # and texts, at most, unless one source has more
 
 
-def batches(model: Model, examples: Examples, title: str, part: int = 0, parts: int = 1) -> Iterator[tuple[Any, Batch]]:
-    """Which examples, and they as a batch where the model is; of every `parts` batches one."""
+def buckets(model: Any, examples: Examples) -> Buckets:
+    """As much at a time as is good where the model is."""
+    return Buckets(examples, seed=0, tokens=TOKENS.get(device_of(model).type, TOKENS["cpu"]))
+
+
+def batches(model: Model, examples: Examples, title: str) -> Iterator[tuple[Any, Batch]]:
+    """Which examples, and they as a batch where the model is."""
     device: Any = device_of(model)  # type: ignore[arg-type]
-    order = Buckets(examples, seed=0, tokens=TOKENS.get(device.type, TOKENS["cpu"]))
     with bar(title, len(examples), "examples") as advance:
-        for number, (ids, batch) in enumerate(order.every()):
-            if number % parts == part:
-                yield ids, batch.to(device)
+        for ids, batch in buckets(model, examples).every():
+            yield ids, batch.to(device)
             advance(len(ids))
 
 
 @torch.inference_mode()
-def nats_of_examples(model: Any, examples: Examples, part: int = 0, parts: int = 1) -> tuple[float, int]:
-    """-log p of all answers, and how many there are."""
-    nats, count = [], 0
+def nats_by_batch(model: Any, order: Any, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+    """-log p of the answers in each batch of an epoch, and how many they are.
+
+    Batches can be shared out: these are then one part of several. All of them read as often, for ranks that have shares
+    of the weights make them whole together: where there is no batch left, the last is read again and counts nothing.
+    """
+    device, steps = device_of(model), math.ceil(order.epoch)
+    turns = -(-steps // parts)
     with at_rest(model):
-        for _, batch in batches(model, examples, "scoring", part, parts):
-            total, counted, *_ = model.nats(batch)
-            nats.append(float(total))
-            count += int(counted)
-    return math.fsum(nats), count
+        for turn in track(range(turns), "scoring", turns, "batches"):
+            step = turn * parts + part
+            nats, count, *_ = model.nats(order.at(min(step, steps - 1)).to(device))
+            yield (float(nats), int(count)) if step < steps else (0.0, 0)
 
 
 @torch.inference_mode()
