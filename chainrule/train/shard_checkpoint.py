@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from chainrule.train.checkpoint import Checkpoint, Checkpoints
 from chainrule.train.parallel import Ranks
 from chainrule.train.shards import is_shared
 
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.api import CheckpointException
+
 FACTS, SEAL = "facts.json", "seal.json"
 
 
@@ -27,6 +30,7 @@ class ShardCheckpoints(Checkpoints):
     """As `Checkpoints`; every rank writes and reads its share."""
 
     def write(self, step: int, facts: Mapping[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -38,7 +42,10 @@ class ShardCheckpoints(Checkpoints):
             write_text(aside / FACTS, json.dumps(facts))
         self.ranks.agree(())                               # the folder is there
         tensors = {f"{part}/{name}": tensor for part, some in parts.items() for name, tensor in some.items()}
-        save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+        try:
+            save(tensors, storage_writer=HuggingFaceStorageWriter(str(aside), save_distributed=True))
+        except CheckpointException as error:               # on all ranks, though one disk alone may be full
+            raise _cause(error, aside) from error
         self.ranks.agree(())                               # all files are
         seal = seal_of(aside, self.ranks)
         if self.ranks.first:
@@ -60,6 +67,14 @@ class ShardCheckpoints(Checkpoints):
         tensors = {name: _room(name, facts, weights) for name, facts in known.items()}
         load(tensors, storage_reader=HuggingFaceStorageReader(str(path)))
         return Checkpoint(path, json.loads((path / FACTS).read_text()), tensors)
+
+
+def _cause(error: "CheckpointException", folder: Path) -> BaseException:
+    """What the machine said on some rank, if it did. DCP's own is no `Exception`, so no one would catch it."""
+    for cause, _ in error.failures.values():
+        if isinstance(cause, OSError):
+            return OSError(cause.errno, cause.strerror, cause.filename or str(folder))
+    return error
 
 
 def seal_of(folder: Path, ranks: Ranks) -> dict[str, list[Any]]:

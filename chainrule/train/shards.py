@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from chainrule.models.attention import CrossAttention
+
 if TYPE_CHECKING:    # importing them takes a second, which runs without shards need not spend
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
@@ -27,6 +29,9 @@ def shard(model: nn.Module, device: torch.device) -> nn.Module:
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")    # of outputs that are changed in place; nobody does
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for module in model.modules():
+        if isinstance(module, CrossAttention):             # it reads the source before its layer is at work, so what
+            fully_shard(module.memory, mesh=mesh)          # reads must be made whole by itself
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for layer in (layer for layers in reversed(lists) for layer in layers):
         fully_shard(layer, mesh=mesh)

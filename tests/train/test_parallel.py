@@ -5,6 +5,7 @@ All that is looked at is made once, by `made`: ranks take seconds to start.
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
+from train import topics
 from train.ranks import codes, said, spawn, start
 from train.small import assert_same_bits
 
@@ -39,10 +41,15 @@ GPT = {
 }
 HMM = {"model.states": 4, "train.steps": 6, "train.restarts": 2, "train.length": 16}
 NGRAM = {"text.tokenizer": "bytes", "train.tokens": 100}
+TASKS = {
+    "classify": ("gpt", "topics/few.tsv"), "tag": ("encoder", "topics/tagged.tsv"),
+    "translate": ("transformer", "topics/pairs.tsv"),
+    "mask": ("encoder", "book.txt"), "span": ("transformer", "book.txt"),
+}                                                          # whose validation is one batch, which two ranks cannot share
 
 
-def job(kind, settings, out, stop=NEVER):
-    words = ["train", "book.txt", "--kind", kind, "--out", out]
+def job(kind, settings, out, stop=NEVER, text="book.txt", task="lm"):
+    words = ["train", text, "--kind", kind, "--task", task, "--out", out]
     return {"words": words + [f"{name}={value}" for name, value in settings.items()], "stop": stop}
 
 
@@ -66,7 +73,15 @@ def made(tmp_path_factory):
     return folder
 
 
+def jobs_of_tasks(ranks, **more):
+    settings = GPT | {"model.dropout": 0.0, "model.context": 64, "train.tokens": 256, "train.gradients": "false"} | more
+    for task, (kind, text) in TASKS.items():
+        head = {"head.dropout": 0.0} if task in ("classify", "tag") else {}
+        yield job(kind, settings | head, f"{task}-{ranks}", text=text, task=task)
+
+
 def make(folder):
+    topics.write_data(folder / "topics")
     (folder / "book.txt").write_text("the cat saw the dog, and the dog ran. the cow saw the cat; nobody ran.\n" * 12)
     spawn(2, [
         job("small", WINDOWS, "windows-2"),
@@ -82,6 +97,7 @@ def make(folder):
         job("uniform", {}, "uniform-2"),
         job("small", SMALL | {"train.lr": "0.{rank}1"}, "unlike-2"),
     ], folder, "by-2")
+    spawn(2, [*jobs_of_tasks(2, **{"train.shard": "true"})], folder, "tasks-by-2")
     for ranks in (1, 4):
         copy(folder, "streams-2", f"streams-2-{ranks}")
         copy(folder, "shards-2", f"shards-2-{ranks}")
@@ -95,6 +111,7 @@ def make(folder):
         job("unigram", NGRAM, "unigram-1"),
         job("hmm", HMM, "hmm-1"),
         job("uniform", {}, "uniform-1"),
+        *jobs_of_tasks(1),
     ], folder, "alone")
     spawn(1, [job("small", SHARDS, "shards-2-1")], folder, "by-1")
     assert alone[0].wait() == 0, said(folder, "alone")
@@ -130,7 +147,7 @@ def told(path):
 CURVES = [
     "windows-2 windows-1", "windows-4 windows-1", "gpt-2 gpt-1",
     "streams-2-1 streams-1", "streams-2-4 streams-1", "streams-1-4 streams-1", "shards-2-1 streams-1",
-    "shards-2-4 streams-1",
+    "shards-2-4 streams-1", *(f"{task}-2 {task}-1" for task in TASKS),
 ]
 
 
@@ -192,6 +209,25 @@ def test_only_the_first_rank_speaks_and_one_complains(made):
     complaints = [line for line in said(made, "by-2").splitlines() if line.startswith("chainrule:")]
     assert len(complaints) == 1
     assert "ranks differ in their recipe or text" in complaints[0]
+
+
+def test_a_full_disk_is_one_line_and_all_ranks_end(tmp_path):
+    """A limit on the size of files stands in for the disk; the shards of a checkpoint are the first beyond it."""
+    (tmp_path / "book.txt").write_text("the cat saw the dog, and the dog ran.\n" * 30)
+    settings = GPT | {"model.width": 64, "train.shard": "true", "train.checkpoint": 0}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        ranks = start(2, [job("gpt", settings, "full-2")], tmp_path, "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0], said(tmp_path, "full")
+    assert codes(tmp_path, "full", 0) == codes(tmp_path, "full", 1) == [2]
+    complaints = [line for line in said(tmp_path, "full").splitlines() if line.startswith("chainrule:")]
+    assert len(complaints) == 1
+    assert "no room to write" in complaints[0]
+    assert "000000001.aside: File too large" in complaints[0]
+    assert "Traceback" not in said(tmp_path, "full")
 
 
 def test_a_killed_worker_restarts_under_torchrun_from_the_last_checkpoint(made, tmp_path):
