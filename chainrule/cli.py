@@ -56,7 +56,9 @@ def _train(parser: ArgumentParser) -> None:
     parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on")
     parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+    parser.add_argument("--overwrite", action="store_true",
+                        help="replace the run that is there already; one of the same recipe that is not finished goes "
+                             "on (to begin it afresh, delete its folder)")
     parser.add_argument("--minutes", type=float, metavar="M", help="train for so long (kinds that learn by gradient)")
     parser.add_argument("--recipe", metavar="F.toml", help="settings from a file; those on the command line win")
     _device(parser)

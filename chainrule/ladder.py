@@ -32,7 +32,7 @@ from chainrule.train.counting import batches
 from chainrule.train.history import Point, history, spent
 from chainrule.train.pipeline import make_run
 from chainrule.train.threads import quickest_threads
-from chainrule.use.compare import Scored, score, weigh_state
+from chainrule.use.compare import Blocks, Scored, score, weigh_state
 from chainrule.use.excerpt import Excerpt, Strip, strip
 from chainrule.use.sample import generate
 
@@ -113,7 +113,8 @@ def corpus_for(kind: str, asked: Asked) -> Corpus:
     if not corpus.tokenizer.lossless:
         raise UserError(f"{corpus.tokenizer.unit} do not give the text's bytes back, so {kind} would have no bits per "
                         "byte; text.tokenizer=characters, bytes or bpe does.")
-    held_out(corpus)
+    _, split = held_out(corpus)
+    Blocks.of(split.bytes)    # which refuses a text too short to judge by
     return corpus
 
 

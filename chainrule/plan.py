@@ -102,7 +102,11 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        return self.flops / (self.gpus * GPUS[self.gpu].peak * 1e12 * UTILISATION)
+        return self.flops / flops_a_second(self.gpus, self.gpu)
+
+
+def flops_a_second(gpus: int, gpu: str) -> float:
+    return gpus * GPUS[gpu].peak * 1e12 * UTILISATION
 
 
 def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200") -> Plan:
@@ -114,7 +118,8 @@ def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200") -> Plan:
     length: int = train.length if train.length else getattr(recipe.model, "context", USUAL_LENGTH)
     work = work_of(recipe, vocab, length)
     batch = train.tokens or length * max(gpus, MOST_TARGETS // length)
-    tokens = _tokens(train, batch) or (published and published.tokens) or CHINCHILLA * work.parameters
+    asked = _tokens(train, batch, flops_a_second(gpus, gpu) / work.flops)
+    tokens = asked or (published and published.tokens) or CHINCHILLA * work.parameters
     rows = {how: _rows(work, train, length, batch, gpus, gpu, how) for how in ("ddp", "fsdp")}
     memory = {how: memory_of(work, train, max(1, rows[how]) * length, gpus, how) for how in rows}
     return Plan(work, vocab, length, tokens, batch, gpu, gpus, rows, memory)
@@ -218,7 +223,13 @@ def _rows(work: Work, train: Gradient, length: int, batch: int, gpus: int, gpu: 
     return max(fitting, default=0)
 
 
-def _tokens(train: Gradient, batch: int) -> float | None:
+def _tokens(train: Gradient, batch: int, speed: float) -> float | None:
+    """Targets in all, at so many a second; None: nothing says how many."""
+    if train.epochs is not None:
+        raise UserError(f"train.epochs={train.epochs:g}: a plan does not know the text. Give train.total_tokens, "
+                        "train.steps or train.minutes.")
+    if train.minutes is not None:
+        return math.ceil(60 * train.minutes * speed)
     return train.total_tokens or (train.steps * batch if train.steps else None)
 
 

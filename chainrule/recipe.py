@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.settings import make
+from chainrule.settings import flatten, make
 
 MOST_TARGETS = 1 << 14    # in a step of gradient descent, where train.tokens does not say how many
 
@@ -84,9 +84,9 @@ class Counting:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"train.{name}={value}: it is 1 or more.")
-        for name in ("seed", "tolerance"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"train.{name}={getattr(self, name)}: it is 0 or more.")
+        if not self.tolerance >= 0:
+            raise UserError(f"train.tolerance={self.tolerance}: it is 0 or more.")
+        _refuse_seed(self.seed)
 
 
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
@@ -157,8 +157,9 @@ class Gradient:
                 raise UserError(f"train.{name}={value}: it is 1 or more.")
         for name in ("epochs", "minutes", "lr", "rest_lr", "body_lr", "layer_decay", "lora_alpha"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise UserError(f"train.{name}={value:g}: it is more than 0.")
-        for name in ("seed", "weight_decay", "clip", "evaluate", "checkpoint"):
+                raise UserError(f"train.{name}={value:g}: it is more than 0, and finite.")
+        _refuse_seed(self.seed)
+        for name in ("weight_decay", "clip", "evaluate", "checkpoint"):
             if (value := getattr(self, name)) is not None and not value >= 0:
                 raise UserError(f"train.{name}={value:g}: it is 0 or more.")
         for name in ("warmup", "decay", "final_lr"):
@@ -207,11 +208,10 @@ class Pairs:
             raise UserError("train.epochs and train.minutes: training has one end; give one of them.")
         for name in ("epochs", "minutes", "lr"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise UserError(f"train.{name}={value:g}: it is more than 0.")
+                raise UserError(f"train.{name}={value:g}: it is more than 0, and finite.")
         if self.tokens is not None and self.tokens < 1:
             raise UserError(f"train.tokens={self.tokens}: it is 1 or more.")
-        if self.seed < 0:
-            raise UserError(f"train.seed={self.seed}: it is 0 or more.")
+        _refuse_seed(self.seed)
         if not 0 <= self.final_lr <= 1:
             raise UserError(f"train.final_lr={self.final_lr:g}: it is a share, from 0 to 1.")
 
@@ -266,6 +266,12 @@ HEADS: Mapping[tuple[str, str], type] = {
 """By task and by how the kind learns. Other tasks have no head: the model answers by itself."""
 
 
+def _refuse_seed(seed: int) -> None:
+    """Generators of chance take 64 bits, of which one is a sign."""
+    if not 0 <= seed < 1 << 63:
+        raise UserError(f"train.seed={seed}: it is 0 or more, and at most {(1 << 63) - 1}.")
+
+
 def _refuse_no_share(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise UserError(f"{name}={value:g}: it is a share, from 0 to less than 1.")
@@ -307,7 +313,7 @@ def make_recipe(
             hint = did_you_mean(part, parts) or f" Settings begin with {', '.join(begins[:-1])} or {begins[-1]}"
             raise UserError(f"unknown setting {name}.{hint}")
         parts[part][rest] = value
-    return Recipe(
+    recipe = Recipe(
         kind,
         task,
         make(TEXT.get(task, Text), parts["text"], "text"),
@@ -315,6 +321,10 @@ def make_recipe(
         make(TRAIN[model_class.learns_by], parts["train"], "train"),
         make(head, parts["head"], "head") if head else None,
     )
+    for name, value in flatten(recipe.as_dict()).items():
+        if isinstance(value, float) and not math.isfinite(value):    # which JSON has no word for
+            raise UserError(f"{name}={value:g}: it must be finite. `chainrule settings {kind}` says what it means.")
+    return recipe
 
 
 def over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_there_are_many_blocks_of_like_size(size, count):
 
 
 def test_a_text_too_short_for_an_interval_is_refused():
-    with pytest.raises(UserError, match="has 300 bytes; an interval needs 512"):
+    with pytest.raises(UserError, match=r"has 300 bytes; an interval needs 512 or more\. Give more text"):
         Blocks.of(300)
 
 

@@ -157,6 +157,13 @@ def test_without_held_out_text_or_a_text_that_can_be_read_again_there_is_nothing
         climb(asked("-", ("bigram",)), Path("out"))
 
 
+def test_a_text_too_short_to_judge_by_is_refused_before_anything_is_learned(book, tmp_path):
+    (tmp_path / "book.txt").write_text(BOOK[:4000])
+    with pytest.raises(UserError, match=r"an interval needs 512 or more\. Give more text, a longer --valid F"):
+        climb(asked(book, ("bigram",)), Path("out"))
+    assert not Path("out").exists()
+
+
 def test_a_test_text_comes_before_a_validation_text(book, monkeypatch):
     corpus = ladder.corpus_for("bigram", asked("die", ("bigram",)))
     assert held_out(corpus) == ("test", corpus.splits["test"])

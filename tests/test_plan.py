@@ -69,6 +69,9 @@ def test_the_end_of_training_is_the_recipes_or_the_papers_or_twenty_tokens_a_par
     assert plan("gpt3-small", train__steps=10).tokens == 10 * 512 * 1024
     made = plan("gpt")
     assert made.tokens == 20 * made.work.parameters
+    one, eight = (plan("gpt3-small", gpus, train__minutes=5) for gpus in (1, 8))
+    assert eight.seconds == pytest.approx(300)
+    assert eight.tokens == pytest.approx(8 * one.tokens)
 
 
 def test_days_are_flops_by_what_the_gpus_do() -> None:
@@ -231,6 +234,7 @@ def test_the_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         (["gpt3"], "unknown kind gpt3"),
         (["gpt3-175b"], "does not fit"),
         (["gpt2", "model.heads=5"], "does not divide"),
+        (["gpt2", "train.epochs=3"], "train.epochs=3: a plan does not know the text. Give train.total_tokens"),
     ],
 )
 def test_a_plan_that_cannot_be_made_is_one_line(words: list[str], says: str, capsys: Any) -> None:

@@ -104,6 +104,27 @@ def test_settings_of_descent_that_make_no_sense_are_refused(given, line) -> None
         Gradient(**given)
 
 
+@pytest.mark.parametrize("settings", TRAIN.values())
+def test_a_seed_is_one_that_generators_take(settings: type) -> None:
+    assert settings(seed=2**63 - 1).seed == 2**63 - 1
+    for seed in (-1, 2**63, 10**23):
+        with pytest.raises(UserError, match=rf"^train\.seed={seed}: it is 0 or more, and at most {2**63 - 1}\.$"):
+            settings(seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        *(("lstm", f"train.{name}") for name in ("lr", "weight_decay", "clip", "evaluate", "checkpoint")),
+        ("lstm", "text.held_out"), ("hmm", "train.tolerance"), ("word2vec", "train.lr"), ("ngram", "text.held_out"),
+    ],
+)
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_what_json_cannot_write_down_is_refused(name: str, setting: str, value: str) -> None:
+    with pytest.raises(UserError, match=f"^{setting}={value}: it "):
+        recipe({setting: value}, name=name)
+
+
 def test_a_budget_takes_the_place_of_any_other() -> None:
     made = recipe({"train.minutes": 2}, {"train.epochs": 40}, "lstm")
     assert made.train.budget == ("minutes", 2)

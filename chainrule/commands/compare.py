@@ -17,6 +17,7 @@ from chainrule.files import write_text
 from chainrule.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
 from chainrule.look.report import ranking, report
 from chainrule.models import KINDS
+from chainrule.models.published import PUBLISHED
 from chainrule.progress import say, short
 from chainrule.recipe import BUDGETS
 from chainrule.settings import make
@@ -47,6 +48,8 @@ def asked_by(args: Namespace) -> Asked:
 def parse_kinds(words: str | None) -> tuple[str, ...]:
     kinds = LADDER if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
     for kind in kinds:
+        if kind in PUBLISHED:
+            raise UserError(f"--kinds: {kind} is a fixed size of gpt, and here sizes follow the time. Compare gpt.")
         if kind not in LADDER:
             why = "does not foretell a text from what came before it alone" if kind in KINDS else "is no kind"
             hint = "" if kind in KINDS else did_you_mean(kind, LADDER)

@@ -80,7 +80,8 @@ class Blocks:
         length = min(max(size // BLOCKS, SHORTEST), LONGEST)
         count = size // length
         if count < 2:
-            raise UserError(f"the held-out text has {size} bytes; an interval needs {2 * SHORTEST} or more.")
+            raise UserError(f"the held-out text has {size} bytes; an interval needs {2 * SHORTEST} or more. Give more "
+                            "text, a longer --valid F, or a larger text.held_out.")
         return cls(np.linspace(0, size, count + 1).round().astype(np.int64))
 
     def __len__(self) -> int:

@@ -44,6 +44,15 @@ def test_each_verb_has_its_own_help(capsys):
         assert f"usage: chainrule {verb}" in capsys.readouterr().out
 
 
+def test_help_says_that_an_unfinished_run_goes_on_even_where_it_may_be_replaced(capsys):
+    from chainrule.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "not finished goes on (to begin it afresh, delete its folder)" in told
+
+
 def test_the_version_is_said(chainrule):
     assert chainrule("--version").out == f"chainrule {__version__}\n"
 
@@ -83,6 +92,7 @@ def test_no_words_at_all_shows_the_verbs_but_is_no_success(chainrule):
         (["train", "book.txt", "model.order=0"], "model.order=0"),
         (["train", "book.txt", "train.steps=0"], "train.steps=0: it is 1 or more"),
         (["train", "book.txt", "train.tolerance=-1"], "train.tolerance=-1.0: it is 0 or more"),
+        (["train", "book.txt", "train.seed=99999999999999999999999"], "0 or more, and at most 9223372036854775807"),
         (["train", "book.txt", "--recipe", "none.toml"], "none.toml: there is no such file"),
         (["settings", "ngarm"], "unknown kind ngarm. Did you mean ngram?"),
         (["export", "run", "out"], "the following arguments are required: --to"),
