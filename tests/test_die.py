@@ -145,6 +145,12 @@ def test_choosing_is_rolling_the_die_that_the_dials_leave() -> None:
     assert choose(LOGITS, Sampling(temperature=0), torch.tensor([0.99]))[0].tolist() == [1]
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_what_is_no_number_or_impossible_is_no_choice(temperature: float) -> None:
+    logits = torch.tensor([[0.0, -math.inf], [0.0, math.nan], [-math.inf, -math.inf]])
+    assert choose(logits, Sampling(temperature), torch.full((3,), 0.5))[1].tolist() == [True, False, False]
+
+
 def test_nothing_to_draw_from_is_said() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [-math.inf] * 3])
     token, possible = choose(logits, Sampling(), torch.tensor([0.5, 0.5]))

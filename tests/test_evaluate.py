@@ -19,7 +19,7 @@ from chainrule.models.uniform import Uniform, UniformSettings
 from chainrule.recipe import make_recipe
 from chainrule.text.batches import texts
 from chainrule.text.corpus import prepare
-from chainrule.use.evaluate import Signature, count_parameters, evaluate, require_alike
+from chainrule.use.evaluate import DIVERGED, Signature, count_parameters, evaluate, require_alike
 from chainrule.use.score import score_stream
 
 
@@ -87,6 +87,15 @@ def test_an_infinite_surprise_is_null_and_says_why() -> None:
     assert (numbers["nats"], numbers["perplexity"], numbers["bits_per_byte"]) == (None, None, None)
     assert "probability 0" in numbers["why"]
     json.dumps(numbers, allow_nan=False)
+
+
+def test_a_model_that_diverged_is_not_said_to_give_probability_0() -> None:
+    model = Certain()
+    model.doubt = math.nan
+    numbers = evaluate(model, Unit(), Text()).as_dict()
+    assert (numbers["nats"], numbers["perplexity"], numbers["bits_per_byte"]) == (None, None, None)
+    assert numbers["why"] == DIVERGED
+    assert "lower train.lr and --overwrite" in DIVERGED
 
 
 def test_a_perplexity_too_large_for_a_float_is_null_and_says_why() -> None:

@@ -8,14 +8,15 @@ import torch
 from contract.toy import Attentive, ToySettings
 
 from chainrule import kernels
+from chainrule.errors import UserError
 from chainrule.use.die import Sampling
 from chainrule.use.writing import ROOM, Writing
 
 
-def writing(rows: int) -> Writing:
+def writing(rows: int, temperature: float = 1) -> Writing:
     model = Attentive(ToySettings(width=16, context=12), 50)
     with torch.no_grad():
-        return Writing(model, [np.array([1, 2, 3])] * rows, Sampling(), ends=False)
+        return Writing(model, [np.array([1, 2, 3])] * rows, Sampling(temperature), ends=False)
 
 
 @pytest.mark.parametrize(("rows", "room"), [(1, 512), (64, 512), (128, 256), (256, 128), (5000, 128)])
@@ -31,6 +32,22 @@ def test_where_only_what_is_there_is_read_memory_says_how_much_room(monkeypatch:
     assert many._room() == pytest.approx(one._room() / 8, rel=0.01)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 1 << 31))
     assert one._room() == ROOM[0]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(("learns_by", "says"), [("gradient", "it diverged"), ("counting", "train it with smoothing")])
+def test_where_no_token_can_be_drawn_the_cure_is_that_of_the_kind(
+    temperature: float, learns_by: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Attentive, "learns_by", learns_by)
+    here = writing(2, temperature)
+    here.turn(torch.zeros(2), 2)
+    here.refuse_nothing()
+    here = writing(2, temperature)
+    here.first = torch.full((2, 50), torch.nan)
+    here.turn(torch.zeros(2), 2)
+    with pytest.raises(UserError, match=says):
+        here.refuse_nothing()
 
 
 def test_kernels_are_asked_about_turns_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
 """`chainrule predict` and the measuring of tasks: a run that labels or translates answers."""
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from chainrule.commands.reading import reading
 from chainrule.device import choose_device
@@ -18,11 +21,14 @@ from chainrule.text.tables import format_of
 from chainrule.text.tasks import held_out_examples, plain_examples, rows_to_answer
 from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.answers import How, first_texts, label, tag, write
-from chainrule.use.beam import Beam
+from chainrule.use.beam import Beam, Scored
 from chainrule.use.consensus import Consensus
 from chainrule.use.die import Sampling
+from chainrule.use.evaluate import DIVERGED, why_no_answer
 from chainrule.use.labels import measure_labels
 from chainrule.use.overlap import measure_overlap
+
+IMPOSSIBLE = "the model gives a text probability 0 in every class"
 
 
 def predict(args: Namespace) -> dict[str, Any]:
@@ -72,9 +78,12 @@ def answers_to(run: Run, examples: Sequence[Example], how: How) -> list[dict[str
         raise UserError("there is nothing to answer: no line came.")
     encoded: Any = encoding(run.recipe, run.tokenizer, run.labels)(examples)
     if run.recipe.task == "classify":
+        rows = label(run.model, encoded)
+        if not np.isfinite(rows).all():
+            raise UserError(f"{why_no_answer(run.model, IMPOSSIBLE)}.")
         return [
             {"answer": run.labels[int(row.argmax())], "probabilities": dict(zip(run.labels, row.tolist()))}
-            for row in label(run.model, encoded)
+            for row in rows
         ]
     if run.recipe.task == "tag":
         pairs = zip(cast(Sequence[Tagged], examples), tag(run.model, encoded))
@@ -82,8 +91,15 @@ def answers_to(run: Run, examples: Sequence[Example], how: How) -> list[dict[str
             {"answer": " ".join(run.labels[number] for number in told), "words": list(example.words)}
             for example, told in pairs
         ]
+    return [{"answer": text, "score": score} for (text, score), *_ in texts_for(run, encoded, how)]
+
+
+def texts_for(run: Run, encoded: Any, how: How) -> list[list[Scored]]:
+    """Those for each source, the best first. Where numbers are finite there is one, if only that of no tokens."""
     written = write(run.model, encoded, run.tokenizer, how)
-    return [{"answer": texts[0][0] if texts else "", "score": texts[0][1] if texts else None} for texts in written]
+    if not all(written):
+        raise UserError(f"{DIVERGED}.")
+    return written
 
 
 def measure(run: Run, files: Sequence[str], text: Any, how: How) -> dict[str, Any]:
@@ -91,12 +107,14 @@ def measure(run: Run, files: Sequence[str], text: Any, how: How) -> dict[str, An
     examples = held_out_examples(run.recipe.task, files, text)
     split = make_split(examples, encoding(run.recipe, run.tokenizer, run.labels))
     if run.labels:
-        return measure_labels(run.model, split, run.labels, Vocabulary(run.tokenizer))
+        result = measure_labels(run.model, split, run.labels, Vocabulary(run.tokenizer))
+        known = math.isfinite(result.get("nats", 0))
+        return result if known else result | {"nats": None, "why": why_no_answer(run.model, IMPOSSIBLE)}
     return measure_texts(run, split, how)
 
 
 def measure_texts(run: Run, split: ExampleSplit, how: How) -> dict[str, Any]:
-    told = first_texts(write(run.model, split.encoded, run.tokenizer, how))
+    told = first_texts(texts_for(run, split.encoded, how))
     wanted = [list(example.targets) for example in cast(Sequence[Translated], split.examples)]
     return measure_overlap(told, wanted).as_dict() | how.as_dict()
 

@@ -56,7 +56,15 @@ def recipe_from(args: Namespace) -> Recipe:
     given, from_file = given_by(args)
     kind, base = args.kind or from_file.get("kind"), args.base or from_file.get("from")
     task = args.task or from_file.get("task", "lm")
+    if base is None and "train.minutes" in given:
+        refuse_minutes(kind or "ngram", task)
     return recipe_for(kind or "ngram", given, task) if base is None else recipe_on(base, given, task, kind)
+
+
+def refuse_minutes(kind: str, task: str) -> None:
+    if class_for(kind, task).learns_by == "counting":
+        raise UserError(f"--minutes is for kinds that learn by gradient; {kind} counts, which takes the time it takes. "
+                        "Leave it out, or choose --kind lstm, gpt, ….")
 
 
 def given_by(args: Namespace) -> tuple[dict[str, Any], dict[str, str]]:

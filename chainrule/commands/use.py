@@ -20,8 +20,10 @@ from chainrule.run import Run, load
 from chainrule.tasks import EXAMPLES
 from chainrule.text.corpus import read_split
 from chainrule.text.sources import find, read
+from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import evaluate as evaluate_split
+from chainrule.use.evaluate import why_no_number
 from chainrule.use.sample import generate, stream_text
 from chainrule.use.score import token_bits
 
@@ -49,9 +51,9 @@ def sample(args: Namespace) -> dict[str, Any]:
 def speaker(args: Namespace) -> Run:
     """The run, if its model can tell what comes next."""
     run = load(args.run, choose_device(args.device))
+    refuse_task(run, args)
     if not isinstance(run.model, LanguageModel):
         raise UserError(f"{args.run} is a {run.recipe.kind}, which cannot tell what comes next; a language model can.")
-    refuse_task(run, args)
     return run
 
 
@@ -66,10 +68,11 @@ def refuse_task(run: Run, args: Namespace) -> None:
 
 
 def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
-    """Writes the text as it comes."""
-    print(args.prompt, end="", flush=True)
-    written = ""
-    for piece in stream_text(run.model, run.tokenizer, args.prompt, args.tokens, sampling):
+    """Writes the text as it comes, and nothing where none can come."""
+    pieces = stream_text(run.model, run.tokenizer, args.prompt, args.tokens, sampling)
+    written = next(pieces, "")
+    print(args.prompt + written, end="", flush=True)
+    for piece in pieces:
         print(piece, end="", flush=True)
         written += piece
     print()
@@ -80,7 +83,7 @@ def score(args: Namespace) -> dict[str, Any]:
     run = speaker(args)
     text = text_of(args.file, reading(run, args))
     pairs = token_bits(run.model, run.tokenizer, text)
-    answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer.lossless)
+    answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer)
     if not args.json:
         print_bits(pairs, answer)
     shown = {"shown": [token for token, _ in pairs], "bits": [finite(bits) for _, bits in pairs]}
@@ -96,14 +99,16 @@ def text_of(file: str, settings: Text) -> str:
     return text
 
 
-def totals(bits: list[float], size: int, lossless: bool) -> dict[str, Any]:
+def totals(bits: list[float], size: int, tokenizer: Tokenizer) -> dict[str, Any]:
     total = sum(bits)
+    why = why_no_number(total * math.log(2) / len(bits), tokenizer)
     return {
         "total_bits": finite(total),
         "tokens": len(bits),
         "bytes": size,
-        "bits_per_byte": finite(total / size) if lossless and size else None,
+        "bits_per_byte": finite(total / size) if tokenizer.lossless and size else None,
         "perplexity": finite(2 ** (total / len(bits))) if total / len(bits) < 1000 else None,
+        **({"why": why} if why else {}),
     }
 
 
@@ -111,8 +116,7 @@ def print_bits(pairs: list[tuple[str, float]], answer: Mapping[str, Any]) -> Non
     width = min(40, max(len(token) for token, _ in pairs))
     for token, bits in pairs:
         print(f"{token:<{width}} {bits:8.3f}")
-    total = "infinite" if answer["total_bits"] is None else f"{answer['total_bits']:.3f}"
-    print(f"{'total':<{width}} {total:>8} bits, {summary(answer)}")
+    print(f"{'total':<{width}} {sum(bits for _, bits in pairs):8.3f} bits, {summary(answer)}")
 
 
 def evaluate(args: Namespace) -> dict[str, Any]:

@@ -126,8 +126,9 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
     if sampling.temperature == 0:
-        token = _penalised(logits, sampling, seen).argmax(-1)
-        return token, torch.ones_like(token, dtype=torch.bool)
+        logits = _penalised(logits, sampling, seen)
+        token = logits.argmax(-1)
+        return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # nor is nan
     if kernels.fit(logits) and not sampling.cuts and sampling.temperature < math.inf:
         from chainrule.kernels import die
 

@@ -23,6 +23,8 @@ ALIKE = {
 }
 """What two signatures must share for a metric to compare their models."""
 
+DIVERGED = "the model gives numbers that are not finite: it diverged; train again with a lower train.lr and --overwrite"
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -122,7 +124,7 @@ def evaluate(
         seconds=seconds,
         parameters=count_parameters(model),
         signature=signature,
-        why=_why(total / tokens, tokenizer),
+        why=why_no_number(total / tokens, tokenizer),
     )
 
 
@@ -143,9 +145,17 @@ def _finite(number: float | None) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-def _why(nats: float, tokenizer: Tokenizer) -> str:
+def why_no_answer(model: Model, impossible: str) -> str:
+    """Why a probability is no number: a model that counts finds all `impossible`, and any other has diverged."""
+    return f"{impossible}; train it with smoothing" if model.learns_by == "counting" else DIVERGED
+
+
+def why_no_number(nats: float, tokenizer: Tokenizer) -> str:
+    """Why so many nats a token, or what follows from them, cannot be told; nothing where all can."""
     reasons = []
-    if not math.isfinite(nats):
+    if math.isnan(nats):
+        reasons.append(DIVERGED)
+    elif not math.isfinite(nats):
         reasons.append("the model gives a token of this text probability 0, so its surprise is infinite")
     elif not math.isfinite(_exp(nats)):
         reasons.append("the perplexity is beyond what a float can hold")

@@ -21,6 +21,7 @@ from chainrule.errors import UserError
 from chainrule.graphs import undisturbed
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 from chainrule.use.die import Sampling, choose
+from chainrule.use.evaluate import why_no_answer
 from chainrule.use.reading import on_device, read
 
 Tokens: TypeAlias = NDArray[np.integer]
@@ -67,9 +68,8 @@ class Writing:
     def refuse_nothing(self) -> None:
         """Waits for the device."""
         if not self.values["possible"].all():
-            raise UserError(
-                "the model gives no token a probability here, so none can be drawn. Train it with smoothing."
-            )
+            impossible = "the model gives no token a probability here, so none can be drawn"
+            raise UserError(f"{why_no_answer(self.model, impossible)}.")
 
     def _before(self, prompts: Sequence[Tokens], logits: Tensor) -> Values:
         """What there is before the first turn."""

@@ -19,7 +19,10 @@ def test_a_network_is_trained_from_the_command_line(chainrule, book):
 def test_minutes_are_a_budget(chainrule, book, complaint):
     words = ["train", book, "text.tokenizer=characters", "--minutes", "0.01"]
     assert chainrule(*words, "--kind", "lstm", "model.hidden=8", "--out", "runs/lstm").code == 0
-    assert "unknown setting train.minutes" in complaint(*words, "--kind", "ngram")
+    assert "--minutes is for kinds that learn by gradient; ngram counts" in complaint(*words)
+    assert "hmm counts, which takes the time it takes. Leave it out" in complaint(*words, "--kind", "hmm")
+    vectors = ("--kind", "word2vec", "text.tokenizer=words", "text.min_count=1", "--out", "runs/w")
+    assert chainrule(*words, *vectors).code == 0
     assert "training has one end" in complaint(*words, "--kind", "gru", "train.steps=5")
 
 
@@ -50,6 +53,22 @@ def test_minutes_take_the_place_of_the_budget_of_a_recipe(chainrule, book, tmp_p
     (tmp_path / "r.toml").write_text('kind = "lstm"\n[train]\nsteps = 1000000\ncompile = false\n[model]\nhidden = 8\n')
     answer = chainrule("train", book, "--recipe", "r.toml", "text.tokenizer=characters", "--minutes", "0.01")
     assert answer.code == 0, answer.err
+
+
+DIVERGING = ("--kind", "rnn", "model.hidden=16", "model.nonlinearity=relu", "text.tokenizer=characters",
+             "train.warmup=0", "train.lr=1e20", "train.steps=1", "--out", "runs/d")
+
+
+def test_a_network_that_diverged_is_said_to_have(chainrule, complaint, book):
+    told = "numbers that are not finite: it diverged; train again with a lower train.lr and --overwrite"
+    assert told in chainrule("train", book, *DIVERGING).out
+    assert told in chainrule("eval", "runs/d", book).out
+    assert told in chainrule("score", "runs/d", book).out
+    answer = chainrule("score", "runs/d", book, "--json").json
+    assert (answer["total_bits"], answer["perplexity"]) == (None, None)
+    assert told in answer["why"]
+    for words in ([], ["--json"], ["--rows", "2"], ["--temperature", "0"]):
+        assert told in complaint("sample", "runs/d", "--prompt", "the ", *words)
 
 
 def test_a_context_longer_than_the_text_is_one_line(chainrule, book):

@@ -251,6 +251,7 @@ def test_texts_are_restored(chainrule, book, task, kind):
         (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it is a share"),
         (["--task", "classify", "--kind", "unigram", "head.calm=-1"], "head.calm=-1: it is from 0 to 1"),
         (["--task", "classify", "--kind", "lstm", "head.auxiliary=-1"], "head.auxiliary=-1: it is 0 or more"),
+        (["--task", "classify", "--kind", "lstm", "head.auxiliary=nan"], "head.auxiliary=nan: it must be finite"),
         (["--kind", "ngram", "head.pool=last"], "unknown setting head.pool"),
     ],
 )
@@ -281,6 +282,41 @@ def test_what_was_trained_for_a_task_is_not_taken_for_a_language_model(chainrule
     assert chainrule("train", book, "--task", "span", "--kind", "transformer", "--out", "runs/s", *given).code == 0
     assert "--from runs/s" in complaint("sample", "runs/s")
     assert "--from runs/s" in complaint("eval", "runs/s", book)
+
+
+def test_a_classifier_is_not_taken_for_a_language_model(chainrule, complaint, reviews, book):
+    words = ["--task", "classify", "--kind", "gpt", "model.layers=1", "model.width=8", "model.heads=1",
+             "model.context=64", "train.steps=1", "--out", "runs/c"]
+    assert chainrule("train", reviews, *words).code == 0
+    for verb in (["sample", "runs/c"], ["score", "runs/c", book]):
+        assert "runs/c was trained for --task classify: `chainrule predict runs/c`" in complaint(*verb)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["rnn", "model.nonlinearity=relu", "model.hidden=16", "train.warmup=0", "train.lr=1e20", "train.steps=1"],
+         "it diverged; train again with a lower train.lr"),
+        (["bigram", "model.estimator=mle"], "probability 0 in every class; train it with smoothing"),
+    ],
+)
+def test_classes_without_a_probability_are_not_told(chainrule, complaint, reviews, tmp_path, given, told):
+    chainrule("train", reviews, "--task", "classify", "--out", "runs/c", "text.tokenizer=characters", "--kind", *given)
+    (tmp_path / "new.tsv").write_text("sentence\tlabel\nzzz\tgood\n")
+    for words in ([], ["--json"]):
+        assert told in complaint("predict", "runs/c", "new.tsv", *words)
+    assert told in chainrule("eval", "runs/c", "new.tsv").out
+    answer = chainrule("eval", "runs/c", "new.tsv", "--json").json
+    assert answer["nats"] is None
+    assert told in answer["why"]
+
+
+def test_a_network_that_diverged_writes_no_empty_texts(chainrule, complaint, numbers):
+    words = ["--task", "translate", "--kind", "transformer", "model.layers=1", "model.width=16", "model.heads=2",
+             "model.context=64", "train.warmup=0", "train.lr=3e38", "train.steps=1", "--out", "runs/t"]
+    assert chainrule("train", *numbers, *words).code == 0
+    assert "it diverged; train again with a lower train.lr" in complaint("predict", "runs/t", numbers[0])
+    assert "it diverged; train again with a lower train.lr" in complaint("eval", "runs/t", *numbers)
 
 
 def test_predict_says_what_is_wrong_with_its_lines(chainrule, asked, complaint, reviews, tmp_path):

@@ -148,7 +148,7 @@ def test_a_sample_ends_before_a_stop_text(chainrule, trained):
 
 @pytest.mark.parametrize("dial", ["--rows=0", "--tokens=-1", "--temperature=-1", "--top-k=0", "--top-p=0", "--seed=-1"])
 def test_dials_out_of_range_are_refused(complaint, trained, dial):
-    assert complaint("sample", trained, dial)
+    assert complaint("sample", trained, "--prompt", "the ", dial)
 
 
 # score and eval
@@ -176,6 +176,7 @@ def test_a_text_that_cannot_be_is_infinite_and_json_still_json(chainrule, book, 
     answer = chainrule("score", "runs/m", "new.txt", "--json")
     assert answer.json["total_bits"] is None
     assert None in answer.json["bits"]
+    assert "probability 0" in answer.json["why"]
     assert "infinite" in chainrule("score", "runs/m", "new.txt").out
     assert chainrule("eval", "runs/m", "new.txt", "--json").json["nats"] is None
 
