@@ -11,6 +11,7 @@ import re
 import tokenize
 from collections import ChainMap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from io import StringIO
@@ -96,11 +97,19 @@ def _read_plain(value: Any, hint: type) -> Any:
             return value
         return str(value).lower() in ("true", "yes", "1") or _no(value)
     if hint is int and isinstance(value, str):
-        number = float(value.replace("_", ""))  # 1e6 and 16_384 are whole numbers too
-        return int(number) if number.is_integer() else _no(value)
+        return _read_whole(value)
     if hint is int and (isinstance(value, bool) or int(value) != value):
         raise ValueError(value)
     return hint(value)
+
+
+def _read_whole(value: str) -> int:
+    with suppress(ValueError):
+        return int(value)
+    number = float(value.replace("_", ""))    # 1e6 is a whole number too
+    if not number.is_integer():
+        raise ValueError(value)
+    return int(number)
 
 
 def _no(value: Any) -> bool:

@@ -72,6 +72,7 @@ def make_bare() -> type:
         ("order", "7", 7),
         ("order", "1e6", 1_000_000),
         ("order", "16_384", 16_384),
+        ("order", "9223372036854775807", 2**63 - 1),      # which no float holds
         ("order", 3, 3),
         ("order", 3.0, 3),
         ("rate", "3e-4", 3e-4),

@@ -1,6 +1,5 @@
 """`chainrule predict` and the measuring of tasks: a run that labels or translates answers."""
 
-import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -25,10 +24,8 @@ from chainrule.use.beam import Beam, Scored
 from chainrule.use.consensus import Consensus
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import DIVERGED, why_no_answer
-from chainrule.use.labels import measure_labels
+from chainrule.use.labels import IMPOSSIBLE, measure_labels
 from chainrule.use.overlap import measure_overlap
-
-IMPOSSIBLE = "the model gives a text probability 0 in every class"
 
 
 def predict(args: Namespace) -> dict[str, Any]:
@@ -107,9 +104,7 @@ def measure(run: Run, files: Sequence[str], text: Any, how: How) -> dict[str, An
     examples = held_out_examples(run.recipe.task, files, text)
     split = make_split(examples, encoding(run.recipe, run.tokenizer, run.labels))
     if run.labels:
-        result = measure_labels(run.model, split, run.labels, Vocabulary(run.tokenizer))
-        known = math.isfinite(result.get("nats", 0))
-        return result if known else result | {"nats": None, "why": why_no_answer(run.model, IMPOSSIBLE)}
+        return measure_labels(run.model, split, run.labels, Vocabulary(run.tokenizer))
     return measure_texts(run, split, how)
 
 

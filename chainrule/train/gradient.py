@@ -151,8 +151,7 @@ class Training:
 
     def _look(self, share: float, stop: Stop) -> None:
         self.news = True
-        with stop.while_waiting(at_once=not self.ranks.together):
-            self.validation.look(self.number, share, stop)
+        self.validation.look(self.number, share, stop)
 
     def meet(self, stop: Stop) -> None:
         """Between steps: what all ranks go by until they meet again."""

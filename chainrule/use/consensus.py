@@ -22,6 +22,7 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, pick
 from chainrule.use.beam import Decode, Scored, begin_from, room_for
 from chainrule.use.die import Sampling, choose, numbers
+from chainrule.use.evaluate import DIVERGED
 from chainrule.use.overlap import common_share, words_of
 from chainrule.use.reading import at_rest
 
@@ -70,7 +71,7 @@ def draw(
             luck = numbers(how.sampling.seed, step, (max(ids) + 1) * how.samples).view(-1, how.samples)[ids].flatten()
             tokens, possible = choose(logits, how.sampling, luck.to(logits.device)[going])
             if not possible.all():
-                raise UserError("the model gives no token a probability here, so none can be drawn.")
+                raise UserError(f"{DIVERGED}.")
             column = torch.full((len(source) * how.samples,), BOUNDARY, device=logits.device)
             written.append(column.scatter(0, going, tokens))
             alive = (tokens != BOUNDARY).nonzero()[:, 0]

@@ -1,5 +1,6 @@
 """How well a model labels examples: their classes, or the tags of their words, with all the numbers people cite."""
 
+import math
 from collections.abc import Container, Sequence
 from typing import Any, cast
 
@@ -9,8 +10,10 @@ from chainrule.model import UNCOUNTED
 from chainrule.text.example_corpus import ExampleSplit
 from chainrule.text.examples import Tagged
 from chainrule.use.answers import label, tag
-from chainrule.use.evaluate import count_parameters
+from chainrule.use.evaluate import count_parameters, why_no_answer
 from chainrule.use.metrics import measure_classes, measure_tags
+
+IMPOSSIBLE = "the model gives a text probability 0 in every class"
 
 
 def measure_labels(
@@ -25,7 +28,8 @@ def measure_labels(
     result = measure_classes(truth[here], probs.argmax(1), labels)
     told = probs[np.arange(len(probs)), truth[here]]
     nats = float(-np.log(np.maximum(told, np.finfo(float).tiny)).mean())
-    return {**result.as_dict(), "nats": nats, "parameters": count_parameters(model)}
+    facts = {**result.as_dict(), "nats": nats, "parameters": count_parameters(model)}
+    return facts if math.isfinite(nats) else facts | {"nats": None, "why": why_no_answer(model, IMPOSSIBLE)}
 
 
 def _measure_tags(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:

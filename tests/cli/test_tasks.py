@@ -301,7 +301,8 @@ def test_a_classifier_is_not_taken_for_a_language_model(chainrule, complaint, re
     ],
 )
 def test_classes_without_a_probability_are_not_told(chainrule, complaint, reviews, tmp_path, given, told):
-    chainrule("train", reviews, "--task", "classify", "--out", "runs/c", "text.tokenizer=characters", "--kind", *given)
+    words = ["--task", "classify", "--valid", reviews, "text.tokenizer=characters", "--json", "--out", "runs/c"]
+    assert chainrule("train", reviews, *words, "--kind", *given).code == 0
     (tmp_path / "new.tsv").write_text("sentence\tlabel\nzzz\tgood\n")
     for words in ([], ["--json"]):
         assert told in complaint("predict", "runs/c", "new.tsv", *words)
