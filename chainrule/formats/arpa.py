@@ -9,6 +9,7 @@ The boundary is one token here and two words there: <s> where it begins a gram, 
 """
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,9 @@ from chainrule.text.units.words import UNKNOWN, Words
 BEGIN, END = "<s>", "</s>"
 NEVER = -99.0            # how ARPA files write log10 0
 LINES = 1 << 18          # lines written or read at a time
+GAP = re.compile(r"[ \t\n\r\v\f]+")
+WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
+"""White space that separates fields, and that which Python would split at besides, though it may be part of a word."""
 Text = np.dtypes.StringDType()
 
 
@@ -126,7 +130,7 @@ class _Reader:
         """The next line that is not blank."""
         for line in self.file:
             self.line += 1
-            if stripped := line.strip():
+            if stripped := line.strip(" \t\n\r\v\f"):
                 return stripped
         raise self.wrong("the file ends here, before \\end\\; it is cut short")
 
@@ -140,7 +144,7 @@ class _Reader:
         sizes: list[int] = []
         while (line := self.next()).startswith("ngram "):
             order, _, size = line[6:].partition("=")
-            if not (order.strip().isdigit() and size.strip().isdigit()) or int(order) != len(sizes) + 1:
+            if not (order.strip().isdecimal() and size.strip().isdecimal()) or int(order) != len(sizes) + 1:
                 raise self.wrong(f"{line!r} should be ngram {len(sizes) + 1}=<a number>")
             sizes.append(int(size))
         if not sizes or line != "\\1-grams:":
@@ -167,7 +171,8 @@ class _Reader:
 
     def _fields(self, lines: list[str], order: int, want: int, at: int, size: int) -> list[list[str]]:
         """The lines turned into columns: probability, words, back-off (0 where a line has none)."""
-        rows = [line.split() for line in lines]
+        odd = any(map(WIDER.search, lines))
+        rows = [GAP.split(line.strip(" \t\n\r\v\f")) if odd else line.split() for line in lines]
         for offset, row in enumerate(rows):
             if len(row) == order + 1:
                 row.append("0")

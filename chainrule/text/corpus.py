@@ -55,16 +55,15 @@ def prepare(
     """A corpus from paths and names of known corpora. The tokenizer, unless given, is learned from `train` alone."""
     folder = cache_folder(cache)
     given = gather(train, valid, test, folder)
-    key = _key(_fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
+    key = _key([*given], _fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
     record = folder / "corpora" / f"{key}.json"
-    known = _remembered(record)
+    known = _remembered(record, folder / "tokenizers")
     if known is None:
         selections, notes = _select(given, settings)
         tokenizer = tokenizer or _learn(selections["train"], settings)
         tokenizer.save(folder / "tokenizers" / f"{tokenizer.sha256}.json")
     else:
-        selections, notes = known["selections"], known["notes"]
-        tokenizer = tokenizer or Tokenizer.load(folder / "tokenizers" / f"{known['tokenizer']}.json")
+        selections, notes, tokenizer = known["selections"], known["notes"], tokenizer or known["tokenizer"]
     splits = {name: _store(selection, settings, tokenizer, folder) for name, selection in selections.items()}
     _remember(record, selections, notes, tokenizer)
     return Corpus(splits, tokenizer, notes)
@@ -125,7 +124,7 @@ def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads(sidecar.read_text())
         whole = path.stat().st_size == facts["tokens"] * np.dtype(facts["dtype"]).itemsize
         return facts if whole else None
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
@@ -168,15 +167,22 @@ def _remember(record: Path, selections: Mapping[str, Selection], notes: tuple[st
     write_text(record, json.dumps(facts, indent=1, default=str))
 
 
-def _remembered(record: Path) -> dict[str, Any] | None:
+def _remembered(record: Path, tokenizers: Path) -> dict[str, Any] | None:
+    """What `_remember` wrote, if all of it is still there: a cache may lose any of its files."""
     try:
         known = json.loads(record.read_text())
-    except (OSError, ValueError):
+        selections = {
+            name: Selection(**written | {"sources": tuple(_source(**source) for source in written["sources"])})
+            for name, written in known["selections"].items()
+        }
+        tokenizer = Tokenizer.load(tokenizers / f"{known['tokenizer']}.json")
+        return {"selections": selections, "notes": tuple(known["notes"]), "tokenizer": tokenizer}
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
-    for name, written in known["selections"].items():
-        sources = tuple(Source(**source | {"path": Path(source["path"])}) for source in written["sources"])
-        known["selections"][name] = Selection(**written | {"sources": sources})
-    return {**known, "notes": tuple(known["notes"])}
+
+
+def _source(path: str, **place: Any) -> Source:
+    return Source(Path(path), **place)
 
 
 def _fingerprints(sources: Iterable[tuple[Source, ...]]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Running text out of JSON lines: every line is an object, and the text in it a document of its own."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from chainrule.errors import UserError
 SUFFIXES = (".jsonl", ".ndjson")
 TEXTS = ("text", "sentence", "review", "content", "comment", "tweet", "document", "body", "message", "utterance")
 """Names that people give to the field of the text, likeliest first."""
+
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")    # the two halves of a character beyond U+FFFF
 
 
 def json_texts(path: Path, pieces: Iterable[str]) -> Iterator[str]:
@@ -32,12 +35,23 @@ def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
 def read_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = str(error).split(":")[0]
         raise UserError(f"{path} line {number} is not JSON: {reason}. Each line is an object of its own.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} line {number} is JSON but no object; a row reads {{\"text\": …, \"label\": …}}.")
+    if SURROGATE.search(line) and not _is_text(value):
+        raise UserError(f"{path} line {number} has half of a surrogate pair, which is no character. Leave it out, or "
+                        "write U+FFFD in its place.")
     return value
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text_in(path: Path, number: int, fields: dict[str, Any]) -> str:

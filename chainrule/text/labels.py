@@ -18,8 +18,8 @@ SHOWN = 8        # names in a message
 def names_of(labels: Iterable[str | None]) -> Names:
     """The names of classes or tags in order: of numbers, their own."""
     names = {label for label in labels if label is not None}
-    if all(name.lstrip("-").isdigit() for name in names):
-        return tuple(sorted(names, key=int))
+    if all(name.removeprefix("-").isdecimal() for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
 
 

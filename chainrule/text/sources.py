@@ -32,6 +32,7 @@ BLOCK = 1 << 20                      # bytes read at a time
 PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
 LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
 LINE_END = re.compile(r"\r?(?:\n|\Z)")
+LONGEST_NAME = 80        # letters of a name that is no file's, in a message
 SPACE = " \t\r\v\f"                  # where a long line may be cut
 
 
@@ -54,7 +55,7 @@ def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
     """The files that one word of a command names, in order. `-` is stdin, kept in `spool` to be read more than once."""
     if word == "-":
         return [Source(keep(sys.stdin.buffer, "stdin", spool))]
-    path = Path(word).expanduser()
+    path = _path(word)
     if path.is_fifo():
         with path.open("rb") as pipe:
             return [Source(keep(pipe, word, spool))]
@@ -66,6 +67,17 @@ def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
         return _in_glob(str(path))
     near = [str(path.parent / other.name) for other in _children(path.parent)]
     raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), near) or did_you_mean(word, known)}")
+
+
+def _path(word: str) -> Path:
+    """Whatever word it is, a path that can be asked for."""
+    try:
+        path = Path(word).expanduser()
+        path.is_fifo()
+    except (OSError, RuntimeError) as error:    # as of a whole text given in the place of its file
+        named = word if len(word) <= LONGEST_NAME else f"{word[:LONGEST_NAME]}…"
+        raise UserError(f"there is no file or folder {named}: {getattr(error, 'strerror', None) or error}") from None
+    return path
 
 
 def _in_folder(folder: Path) -> list[Source]:

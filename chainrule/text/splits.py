@@ -87,7 +87,9 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
     nth = max(round(1 / share), 2)
     count, sizes = _survey(sources, settings, nth)
     if count < nth and not any(is_json_lines(source.path) for source in sources):
-        return _hold_out_end(sources, share)
+        train, valid, note = _hold_out_end(sources, share)
+        both = valid is None or all(_has_text(part, settings) for part in (train, valid))
+        return (train, valid, note) if both else (Selection(sources), None, TOO_SHORT)
     if count == 1:
         return Selection(sources), None, TOO_SHORT
     nth = min(nth, count)                                 # a line of JSON is not cut in two
@@ -96,6 +98,14 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
     which = f"every {nth}th document from number {first + 1}" if count > nth else f"document number {first + 1}"
     note = f"validation: {which}, {part:.3g} % of the text in {count} documents"
     return Selection(sources, nth, first), Selection(sources, nth, first, held=True), note
+
+
+def _has_text(part: Selection, settings: Text) -> bool:
+    """Or is it but the line that separates documents?"""
+    try:
+        return any(True for _ in part.pieces(settings))
+    except UserError:
+        return False
 
 
 def _survey(sources: tuple[Source, ...], settings: Text, nth: int) -> tuple[int, list[int]]:

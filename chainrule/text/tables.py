@@ -41,7 +41,7 @@ class Table:
         for place, name in enumerate(self.columns):
             if name == given:
                 return place
-        if given.isdigit() and 1 <= int(given) <= len(self.columns):
+        if given.isdecimal() and 1 <= int(given) <= len(self.columns):
             return int(given) - 1
         hint = did_you_mean(given, self.columns) or f" It has {self.shown}."
         raise UserError(f"{self.path} has no column {given}, which {setting} asks for.{hint}")

@@ -52,7 +52,7 @@ def _sentences(source: Source, errors: str) -> Iterator[list[Row]]:
 def _sentence(rows: list[Row], columns: int, settings: Tag, place: Place) -> Tagged | None:
     word, tag = _columns(columns, settings.tag, place)
     if columns == len(CONLLU):
-        rows = [(number, row) for number, row in rows if row[0].isdigit()]
+        rows = [(number, row) for number, row in rows if row[0].isdecimal()]
     for number, row in rows:
         if not row[word] or row[tag] in ("", NOTHING):
             what = f"tag ({settings.tag})" if row[word] else "word"
@@ -67,7 +67,7 @@ def _columns(columns: int, tag: str, place: Place) -> tuple[int, int]:
         if tag.lower() not in CONLLU:
             raise UserError(f"text.tag={tag} is no column of CoNLL-U: {', '.join(CONLLU)}.{did_you_mean(tag, CONLLU)}")
         return FORM, CONLLU.index(tag.lower())
-    if tag.isdigit() and 2 <= int(tag) <= columns:
+    if tag.isdecimal() and 2 <= int(tag) <= columns:
         return 0, int(tag) - 1
     if columns > 2 or tag != Tag.tag:
         raise UserError(f"{place} has {columns} columns, of which the first is the word. "

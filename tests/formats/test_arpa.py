@@ -84,6 +84,16 @@ def test_what_we_write_we_read(unit, given, tmp_path):
     np.testing.assert_allclose(found[0][:, ours].exp(), wanted[0].exp(), rtol=1e-5, atol=1e-12)
 
 
+def test_a_word_may_hold_what_is_white_space_elsewhere(tmp_path):
+    text = "prix 10\u00a0000 euros\n10\u00a0000 \u3000 a\u2028b c\x1cd e\x85f\n"
+    model, tokenizer = trained(text, order=2)
+    write_arpa(model, tokenizer, tmp_path / "a.arpa")
+    read, again = read_arpa(tmp_path / "a.arpa")
+    for line in text.split("\n"):
+        assert log10_score(read, again, line) == pytest.approx(log10_score(model, tokenizer, line), abs=1e-4)
+    assert all(again.id(word) is not None for word in ("10\u00a0000", "\u3000", "a\u2028b", "c\x1cd", "e\x85f"))
+
+
 def test_the_file_is_laid_out_as_kenlm_wants_it(tmp_path):
     model, tokenizer = trained("a b\na\n", order=2)
     write_arpa(model, tokenizer, tmp_path / "m.arpa")

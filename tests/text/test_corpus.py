@@ -205,6 +205,20 @@ def test_nothing_is_done_twice(book, cache, work):
         assert second.splits[split].sha256 == first.splits[split].sha256
 
 
+def test_a_text_to_validate_on_is_not_taken_for_one_to_test_on(tmp_path, book, cache):
+    [other] = write(tmp_path, other="another text\n" * 9)
+    made = [prepare([str(book)], BYTES, **{name: [other]}, cache=cache) for name in ("valid", "test")]
+    assert [sorted(corpus.splits) for corpus in made] == [["train", "valid"], ["test", "train", "valid"]]
+    assert text_of(made[0], "valid") == text_of(made[1], "test") != text_of(made[1], "valid")
+
+
+def test_a_part_without_a_document_is_not_held_out(tmp_path, cache):
+    [path] = write(tmp_path, a="word " * 17 + "\n<|endoftext|>\n")
+    made = prepare([path], BYTES, cache=cache)
+    assert text_of(made, "train") == "word " * 17 + "\n"
+    assert "too short" in made.notes[0]
+
+
 def test_a_changed_text_is_read_again(book, cache, work):
     prepare([str(book)], BYTES, cache=cache)
     times = book.stat()
@@ -231,16 +245,17 @@ def test_another_ready_tokenizer_under_the_same_name_is_seen(book, tmp_path, cac
     assert prepare([str(book)], wanted, cache=cache).tokenizer.unit == "characters"
 
 
-@pytest.mark.parametrize("harm", ["truncated", "deleted", "sidecar", "record"])
-def test_a_harmed_cache_is_made_anew(harm, book, cache):
+@pytest.mark.parametrize("content", ["{", "{}", "[]", None])
+@pytest.mark.parametrize("harm", ["truncated", "deleted", "tokens", "corpora", "tokenizers"])
+def test_a_harmed_cache_is_made_anew(harm, content, book, cache):
     whole = text_of(prepare([str(book)], BYTES, cache=cache), "train")
     for path in cache.rglob("*"):
         if harm == "truncated" and path.suffix == ".bin":
             path.write_bytes(path.read_bytes()[:-1])
         elif harm == "deleted" and path.suffix == ".bin":
             path.unlink()
-        elif (harm, path.parent.name) in (("sidecar", "tokens"), ("record", "corpora")):
-            path.write_text("{")
+        elif path.parent.name == harm and path.suffix == ".json":
+            path.unlink() if content is None else path.write_text(content)
     assert text_of(prepare([str(book)], BYTES, cache=cache), "train") == whole
 
 

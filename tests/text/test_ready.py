@@ -179,3 +179,12 @@ def test_gpt2_gives_the_published_counts(tmp_path):
     assert len(ours) == 50257
     assert ours.lossless
     assert (len(ours.encode(text[:1_003_854])), len(ours.encode(text[1_003_854:]))) == (301_966, 36_059)
+
+
+def test_a_boundary_that_was_missing_gets_an_id_of_its_own():
+    given = HuggingFace(models.WordLevel({"a": 0, "[UNK]": 1, "b": 2, "c": 3, "e": 6, "d": 7}, "[UNK]"))
+    given.pre_tokenizer = pre_tokenizers.Whitespace()
+    made = Tokenizer.from_spec(ready.with_boundary_first(json.loads(given.to_str())))
+    ids = [int(made.encode(word)[0]) for word in "abcde"]
+    assert 0 not in ids
+    assert len(set(ids)) == 5

@@ -125,6 +125,8 @@ def test_what_is_not_there_is_named_with_what_is_near(tmp_path):
     refused(lambda: find(f"{tmp_path}/bok.txt", tmp_path), "bok.txt", "Did you mean", "book.txt")
     refused(lambda: find("tinyshakespear", tmp_path, ["tinyshakespeare"]), "Did you mean tinyshakespeare?")
     refused(lambda: find(f"{tmp_path}/none/x.txt", tmp_path), "no file or folder")
+    refused(lambda: find("a whole text " * 400, tmp_path), "no file or folder a whole text", "…: File name too long")
+    refused(lambda: find("~nobody-of-that-name/x.txt", tmp_path), "no file or folder ~nobody", "home directory")
     refused(lambda: find(f"{tmp_path}/*.none", tmp_path), "no file matches")
     refused(lambda: find(f"{tmp_path}/empty", tmp_path), "holds no text")
 
@@ -218,6 +220,8 @@ def test_a_line_of_json_is_a_document(tmp_path):
 def test_json_lines_without_a_text_are_refused_with_what_they_have(tmp_path):
     path = tmp_path / "rows.ndjson"
     for row, words in (('{"id": 1, "label": "x"}', ["has id, label", "text"]), ('{"text": 5}', ["no text"]),
-                       ("{}", ["has nothing"]), ("[1]", ["no object"]), ('{"text"', ["not JSON"])):
+                       ("{}", ["has nothing"]), ("[1]", ["no object"]), ('{"text"', ["not JSON"]),
+                       (r'{"text": "a \ud800 b"}', ["half of a surrogate pair", "U+FFFD"]),
+                       ("[" * 200_000, ["not JSON"])):
         path.write_text('{"text": "good"}\n' + row)
         refused(lambda: texts_of(path), "line 2", *words)

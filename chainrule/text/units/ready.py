@@ -124,7 +124,7 @@ def with_boundary_first(given: Spec) -> Spec:
     name = next((name for name in ENDS + BEGINNINGS if name in vocab.ids), None)
     if name is None:
         name = BOUNDARY_NAME
-        vocab.add(name, len(vocab.ids))
+        vocab.add(name, 1 + max(vocab.ids.values(), default=-1))
     elif spec == given and any((token["content"], token["id"]) == (name, BOUNDARY) for token in spec["added_tokens"]):
         return given                                            # it was saved here, maybe with special tokens
     vocab.swap(name)
