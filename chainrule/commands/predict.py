@@ -14,7 +14,7 @@ from chainrule.errors import UserError
 from chainrule.run import Run, load
 from chainrule.tasks import EXAMPLES, encoding
 from chainrule.text.example_corpus import ExampleSplit, make_split
-from chainrule.text.examples import Example, Tagged, Translated
+from chainrule.text.examples import Example, Translated
 from chainrule.text.sources import Source
 from chainrule.text.tables import format_of
 from chainrule.text.tasks import held_out_examples, plain_examples, rows_to_answer
@@ -83,10 +83,9 @@ def answers_to(run: Run, examples: Sequence[Example], how: How) -> list[dict[str
             for row in rows
         ]
     if run.recipe.task == "tag":
-        pairs = zip(cast(Sequence[Tagged], examples), tag(run.model, encoded))
         return [
-            {"answer": " ".join(run.labels[number] for number in told), "words": list(example.words)}
-            for example, told in pairs
+            {"answer": " ".join(run.labels[number] for number in told), "words": list(words)}
+            for words, told in zip(encoded.words, tag(run.model, encoded))
         ]
     return [{"answer": text, "score": score} for (text, score), *_ in texts_for(run, encoded, how)]
 

@@ -59,6 +59,7 @@ class Tags:
     tokens: Ragged
     places: Ragged                                   # of each word: where its last token stands
     targets: Ragged                                  # of each word: its tag; UNCOUNTED: not known
+    words: Ragged                                    # as they are written, less those that were cut away
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

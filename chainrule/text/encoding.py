@@ -63,11 +63,14 @@ def encode_tagged(
     tokens, places = Ragged(words.flat, ends[1:]), Ragged(_last(words, sentences, ends), sentences)
     labels = [tag for example in examples for tag in example.tags or [None] * len(example.words)]
     where = [example.place for example in examples for _ in example.words]
-    targets = Ragged(numbers_of(labels, tags, where, "tag"), sentences)
+    numbers = numbers_of(labels, tags, where, "tag")
+    written = np.array([word for example in examples for word in example.words], object)
     kept, notes = fit([tokens], limit, 1, truncate, [example.place for example in examples])
     if notes:
-        places, targets = _still_there(tokens, kept[0], places, targets, truncate)
-    return Tags(beside([alike(BOUNDARY, len(examples)), kept[0]]), places, targets, notes)
+        places, here = _still_there(tokens, kept[0], places, truncate)
+        numbers, written = numbers[here], written[here]
+    read = beside([alike(BOUNDARY, len(examples)), kept[0]])
+    return Tags(read, places, Ragged(numbers, places.ends), Ragged(written, places.ends), notes)
 
 
 def _last(words: Ragged, sentences: Places, ends: Places) -> NDArray[np.int32]:
@@ -84,10 +87,8 @@ def _refuse_wordless(words: Ragged, sentences: Places, examples: Sequence[Tagged
         raise UserError(f"{example.place}: the tokenizer makes nothing of the word {text!r} in this sentence.")
 
 
-def _still_there(
-    tokens: Ragged, kept: Ragged, places: Ragged, targets: Ragged, truncate: Truncate
-) -> tuple[Ragged, Ragged]:
-    """The places and tags of the words whose last token was not cut away."""
+def _still_there(tokens: Ragged, kept: Ragged, places: Ragged, truncate: Truncate) -> tuple[Ragged, Places]:
+    """The places of the words whose last token was not cut away, and which of all words they are."""
     marks = np.full(len(tokens.flat), -1, np.int64)                 # of each token: the word that it ends
     marks[np.repeat(tokens.begins, places.lengths) + places.flat - 1] = np.arange(len(places.flat))
     left = Ragged(marks, tokens.ends).kept(kept.lengths, truncate == "ends")
@@ -95,7 +96,7 @@ def _still_there(
     row = np.repeat(np.arange(len(left)), left.lengths)[here]
     ends = np.cumsum(np.bincount(row, minlength=len(left)))
     columns = (within(left.lengths)[here] + 1).astype(np.int32)
-    return Ragged(columns, ends), Ragged(targets.flat[left.flat[here]], ends)
+    return Ragged(columns, ends), left.flat[here]
 
 
 def encode_translated(

@@ -78,7 +78,7 @@ class Encoding:
         if self.task == "tag":
             tagged = cast(Sequence[Tagged], examples)
             tags = encode_tagged(tagged, self.tokenizer, self.labels, self.limit, self.truncate)
-            return Lettered(tags, [example.words for example in tagged]) if self.letters else tags
+            return Lettered(tags) if self.letters else tags
         if self.task == "caption":
             return encode_captioned(cast(Sequence[Captioned], examples), self.tokenizer, self.limit, self.truncate)
         pairs, limit = cast(Sequence[Translated], examples), self.limit
@@ -92,7 +92,6 @@ class Lettered:
     """Tagged words with their letters as the batch's source: those of a word lie where its tag does."""
 
     tags: Tags
-    words: Sequence[Sequence[str]]
 
     def __len__(self) -> int:
         return len(self.tags)
@@ -114,6 +113,14 @@ class Lettered:
         return self.tags.places
 
     @property
+    def targets(self) -> Ragged:
+        return self.tags.targets
+
+    @property
+    def words(self) -> Ragged:
+        return self.tags.words
+
+    @property
     def tokens(self) -> Ragged:
         return self.tags.tokens
 
@@ -124,8 +131,8 @@ class Lettered:
     def _letters(self, rows: Places, width: int) -> Tensor:
         spelled = []
         for row in rows.tolist():
-            line, places = [""] * width, self.tags.places[row]
-            for place, word in zip(places.tolist(), self.words[row]):    # where a row was cut, its last words are gone
+            line = [""] * width
+            for place, word in zip(self.places[row].tolist(), self.words[row]):
                 line[place] = word
             spelled.append(line)
         return spell(spelled)

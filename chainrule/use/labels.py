@@ -33,12 +33,9 @@ def measure_labels(
 
 
 def _measure_tags(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
-    examples = cast(Sequence[Tagged], split.examples)
-    told = tag(model, split.encoded)
-    numbers = {name: number for number, name in enumerate(labels)}
-    truth = [np.array([numbers[name] for name in example.tags][: len(said)]) for example, said in zip(examples, told)]
-    seen = [np.array([word in known for word in example.words][: len(said)]) for example, said in zip(examples, told)]
-    result = measure_tags(truth, told, labels, seen)
+    encoded = cast(Any, split.encoded)
+    seen = [np.array([word in known for word in words], bool) for words in encoded.words]
+    result = measure_tags(list(encoded.targets), tag(model, encoded), labels, seen)
     return {**result.as_dict(), "parameters": count_parameters(model)}
 
 

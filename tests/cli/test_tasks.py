@@ -99,6 +99,31 @@ def test_words_are_tagged(chainrule, asked, tagged, kind):
     assert asked("the dog sees a cat\n", "runs/t").out == "DET NOUN VERB DET NOUN\n"
 
 
+@pytest.mark.parametrize("letters", ["true", "false"])
+@pytest.mark.parametrize(("truncate", "left"), [
+    ("true", {"a": "DET", "dog": "NOUN", "sees": "VERB"}), ("ends", {"a": "DET", "dog": "NOUN", "cat": "NOUN"}),
+])
+def test_of_cut_sentences_what_is_left_is_measured_and_told(chainrule, asked, tagged, truncate, left, letters):
+    given = [*TAGGERS["encoder"], "model.context=4", f"text.truncate={truncate}", f"head.letters={letters}"]
+    made = chainrule("train", tagged, "--valid", tagged, "--task", "tag", "--kind", "encoder", "--out", "runs/t",
+                     *given, "--json").json
+    assert made["accuracy"] == 1
+    assert made["words"] == 24 * 3
+    told = asked("the cat runs\na dog sees the cat\n", "runs/t", "--json").json["answers"]
+    assert told[0] == {"answer": "DET NOUN VERB", "words": ["the", "cat", "runs"]}
+    assert told[1] == {"answer": " ".join(left.values()), "words": list(left)}
+
+
+def test_a_sentence_of_which_no_word_is_left_counts_nothing(chainrule, asked, tmp_path):
+    (tmp_path / "long.txt").write_text("a\tX\nb\tY\n\nabcdefgh\tX\n\nb\tY\n")
+    given = [*TAGGERS["encoder"], "model.context=4", "text.tokenizer=bytes", "text.truncate=true"]
+    made = chainrule("train", "long.txt", "--valid", "long.txt", "--task", "tag", "--kind", "encoder",
+                     "--out", "runs/t", *given, "--json").json
+    assert made["words"] == 3
+    told = asked("b\nabcdefgh\n", "runs/t", "--json").json["answers"]
+    assert [answer["words"] for answer in told] == [["b"], []]
+
+
 WRITERS = {
     "seq2seq": ["model.hidden=32", "model.layers=1", "model.dropout=0", "model.bidirectional=true", "train.lr=0.02"],
     "transformer": ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "train.lr=0.01"],

@@ -17,8 +17,10 @@ from chainrule.text.encoding import (
     encode_tagged,
     encode_translated,
 )
+from chainrule.text.example_corpus import Encoding
 from chainrule.text.examples import Captioned, Labelled, Place, Tagged, Translated
 from chainrule.text.labels import names_of, numbers_of
+from chainrule.text.letters import spell
 from chainrule.text.ragged import Ragged, alike, beside, encode, ragged
 from chainrule.text.tokenizer import train_tokenizer
 
@@ -154,6 +156,9 @@ def test_a_label_that_training_never_saw_is_named():
 def test_names_are_in_order():
     assert names_of(["10", "9", "-1", None, "9"]) == ("-1", "9", "10")
     assert names_of(["b", "10", "a"]) == ("10", "a", "b")
+    assert names_of(["1", "01", "0", "00"]) == ("0", "00", "01", "1")     # in every process
+    assert names_of(["①", "²"]) == ("²", "①")
+    assert names_of(["--1", "2"]) == ("--1", "2")
 
 
 def test_texts_of_unlike_number_are_refused():
@@ -199,11 +204,22 @@ def test_a_cut_sentence_keeps_the_tags_of_what_is_left(truncate, kept):
     sentences = [Tagged(tuple(words), tuple(words), HERE), Tagged(("b",), ("b",), HERE)]
     found = encode_tagged(sentences, tokenizer, tuple(words), 4, truncate)
     batch = whole(found)
+    assert [row.tolist() for row in found.words] == [list(kept), ["b"]]
     assert [tokenizer.token(id) for id in batch.tokens[0].tolist()[1:]] == list(kept)
     assert [words[tag] for tag in batch.targets[0].tolist()[1:]] == list(kept)
     assert batch.targets[:, 0].tolist() == [-1, -1]
     assert batch.targets[1].tolist() == [-1, 1, -1, -1]
     assert found.notes[0].startswith("1 of 2 texts")
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [("true", "ab cd ef"), ("ends", "ab cd kl")])
+def test_the_letters_of_a_cut_sentence_are_those_of_what_is_left(truncate, kept):
+    words = ("ab", "cd", "ef", "gh", "ij", "kl")
+    tokenizer = train_tokenizer(Text(tokenizer="words", min_count=1), [" ".join(words)])
+    encode = Encoding("tag", tokenizer, ("N",), limit=4, truncate=truncate, letters=True)
+    batch = whole(encode([Tagged(words, (), HERE)]))
+    assert [tokenizer.token(id) for id in batch.tokens[0].tolist()[1:]] == kept.split()
+    assert torch.equal(batch.source, spell([["", *kept.split()]]))
 
 
 def test_a_word_that_becomes_nothing_is_named(monkeypatch):

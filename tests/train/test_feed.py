@@ -101,7 +101,8 @@ def rows_of(*texts):
 TOKENS_OF_THREE = rows_of([0, 4, 5, 6], [0, 4], [0, 4, 5])
 EXAMPLES = {
     "classes": Classes(TOKENS_OF_THREE, np.array([1, UNCOUNTED, 0])),
-    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, UNCOUNTED])),
+    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, UNCOUNTED]),
+                 rows_of(["a"], ["b"], ["a", "b"])),
     "sequences": Sequences(TOKENS_OF_THREE, rows_of([4, 5], [4, 5, 6, 7], [4])),
 }
 
