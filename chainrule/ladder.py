@@ -84,6 +84,9 @@ class Rung:
 def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
     """All kinds, the bottom first. Raises Stopped when asked to; the same call goes on from there."""
     corpora = {kind: corpus_for(kind, asked) for kind in asked.given}
+    if len({tuple((name, split.sha256) for name, split in corpus.splits.items()) for corpus in corpora.values()}) > 1:
+        raise UserError("kinds are compared on the same bytes, learned from and held out: give text.held_out, "
+                        "text.separator and text.errors for all of them, or for none.")
     with quickest_threads() if asked.device == "cpu" and asked.share.weights < SMALL else nullcontext():
         return _climb(asked, corpora, out, overwrite)
 

@@ -236,6 +236,7 @@ def test_dropout_sleeps_and_the_mode_comes_back():
 @pytest.mark.parametrize(("given", "match"), [
     ({"width": 0}, "width=0 will not do: it must be 1"),
     ({"alpha": -1}, "alpha=-1 will not do"),
+    ({"alpha": 400}, "alpha=400 will not do: it must be from 0"),
     ({"best": 0}, "best=0 will not do"),
     ({"limit": 0}, "limit=0 will not do"),
     ({"least": 9, "limit": 8}, "least=9 will not do: it must be from 0 to limit=8"),

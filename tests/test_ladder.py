@@ -150,6 +150,13 @@ def test_units_that_give_no_bytes_back_are_refused_before_anything_is_learned(bo
     assert not Path("out").exists()
 
 
+def test_kinds_that_would_not_read_the_same_bytes_are_refused_before_any_is_trained(book, tmp_path):
+    given = {"unigram": {}, "bigram": {"text.held_out": "0.4"}}
+    with pytest.raises(UserError, match=r"compared on the same bytes, .*: give text\.held_out, .* for all of them"):
+        climb(asked(book, ("unigram", "bigram"), given=given), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_held_out_text_or_a_text_that_can_be_read_again_there_is_nothing_to_compare(book):
     with pytest.raises(UserError, match="no held-out text"):
         climb(asked(book, ("bigram",), given={"bigram": {"text.held_out": "0"}}), Path("out"))

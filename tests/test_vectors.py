@@ -127,3 +127,5 @@ def test_similarities_are_judged_by_those_covered():
     result = evaluate_similarity(ROYAL, test)
     assert (result.spearman.value, result.covered, result.pairs) == (1.0, 3, 4)
     assert evaluate_similarity(ROYAL, Similarities((("a", "b"),), (1.0,))).as_dict()["spearman"] is None
+    alike = Similarities(test.pairs, (5.0,) * 4)                 # of which none can be ranked before another
+    assert evaluate_similarity(ROYAL, alike).as_dict()["spearman"] is None

@@ -3,9 +3,6 @@
 import math
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from chainrule.commands import vectors
@@ -15,17 +12,15 @@ from chainrule.commands.train import summary
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
-from chainrule.recipe import Text
 from chainrule.run import Run, load
 from chainrule.tasks import EXAMPLES
 from chainrule.text.corpus import read_split
-from chainrule.text.sources import find, read
 from chainrule.text.tokenizer import Tokenizer
 from chainrule.use.die import Sampling
 from chainrule.use.evaluate import evaluate as evaluate_split
 from chainrule.use.evaluate import why_no_number
 from chainrule.use.sample import generate, stream_text
-from chainrule.use.score import token_bits
+from chainrule.use.score import stream_bits
 
 
 def sample(args: Namespace) -> dict[str, Any]:
@@ -45,7 +40,7 @@ def sample(args: Namespace) -> dict[str, Any]:
     if not args.json:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{args.prompt}{text}")
-    return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": asdict(sampling)}
+    return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": sampling.as_dict()}
 
 
 def speaker(args: Namespace) -> Run:
@@ -81,22 +76,13 @@ def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
 
 def score(args: Namespace) -> dict[str, Any]:
     run = speaker(args)
-    text = text_of(args.file, reading(run, args))
-    pairs = token_bits(run.model, run.tokenizer, text)
-    answer = totals([bits for _, bits in pairs], len(text.encode()), run.tokenizer)
+    split = read_split(args.file, reading(run, args), run.tokenizer)
+    pairs = stream_bits(run.model, run.tokenizer, split.tokens)
+    answer = totals([bits for _, bits in pairs], split.bytes, run.tokenizer)
     if not args.json:
         print_bits(pairs, answer)
     shown = {"shown": [token for token, _ in pairs], "bits": [finite(bits) for _, bits in pairs]}
     return {"run": args.run, **answer, **shown}
-
-
-def text_of(file: str, settings: Text) -> str:
-    """The whole text that one word names, stdin too."""
-    with TemporaryDirectory() as spool:
-        text = "".join(piece for source in find(file, Path(spool)) for piece in read(source, settings.errors))
-    if not text:
-        raise UserError(f"{'stdin' if file == '-' else file} is empty: there is nothing to score.")
-    return text
 
 
 def totals(bits: list[float], size: int, tokenizer: Tokenizer) -> dict[str, Any]:

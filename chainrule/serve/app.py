@@ -75,8 +75,9 @@ def add_questions(app: FastAPI, shelf: Shelf, queue: Queue) -> None:
     async def view(name: str, request: Request) -> Response:
         chosen = find_view(name)
         asked = await read_asked(request)
+        runs = [shelf.known(run) for run in asked.runs]    # before a queue is made for any
         work = partial(excused, partial(show, chosen, shelf, asked))
-        return answer(await queue.do(work, asked.runs, request.is_disconnected))
+        return answer(await queue.do(work, runs, request.is_disconnected))
 
 
 def show(view: View, shelf: Shelf, asked: Asked) -> str:

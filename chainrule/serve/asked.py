@@ -22,7 +22,7 @@ class Asked:
 
 
 async def read_asked(request: Request) -> Asked:
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, f"{WANTED}, and its content-type says so.")
     try:
         given = json.loads(await _body(request))

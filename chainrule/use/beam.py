@@ -29,6 +29,9 @@ Decode: TypeAlias = Callable[[Sequence[int]], str]
 Scored: TypeAlias = tuple[str, float]
 
 
+STRONGEST = 50    # alpha, with which the penalty of any text is still a number
+
+
 @dataclass(frozen=True)
 class Beam:
     width: int = 4                # beginnings kept at each token; 1: greedy
@@ -40,7 +43,7 @@ class Beam:
     def __post_init__(self) -> None:
         wanted = {
             "width": (self.width >= 1, "1 (greedy) or more"),
-            "alpha": (0 <= self.alpha < math.inf, "0 (by log p alone) or more"),
+            "alpha": (0 <= self.alpha <= STRONGEST, f"from 0 (by log p alone) to {STRONGEST}"),
             "best": (self.best >= 1, "1 or more"),
             "limit": (self.limit >= 1, "1 or more"),
             "least": (0 <= self.least <= self.limit, f"from 0 to limit={self.limit}"),

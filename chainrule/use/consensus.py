@@ -8,7 +8,6 @@ What many samples share is what the model is surer of. Each source has its own l
 Shapes: B sources, N samples of each, T tokens written, R = B * N rows, V vocabulary.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,9 +49,8 @@ class Consensus:
         return [ranked([decode(tokens) for tokens in texts]) for texts in drawn]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for strict JSON, which has no infinity."""
-        temperature = self.sampling.temperature if math.isfinite(self.sampling.temperature) else None
-        return {"samples": self.samples, "temperature": temperature, "limit": self.limit}
+        """Plain values for strict JSON."""
+        return {"samples": self.samples, "temperature": self.sampling.as_dict()["temperature"], "limit": self.limit}
 
 
 @torch.inference_mode()

@@ -8,7 +8,8 @@ Shapes: B rows, V vocabulary.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,10 @@ class Sampling:
         for name, (met, want) in wanted.items():
             if not met:
                 raise UserError(f"{name}={getattr(self, name)} will not do: it must be {want}.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for strict JSON, which has no infinity: None is a temperature without end."""
+        return asdict(self) | {"temperature": self.temperature if math.isfinite(self.temperature) else None}
 
     @property
     def cuts(self) -> bool:

@@ -14,6 +14,7 @@ from chainrule.use.evaluate import count_parameters, why_no_answer
 from chainrule.use.metrics import measure_classes, measure_tags
 
 IMPOSSIBLE = "the model gives a text probability 0 in every class"
+UNLIKELY = "the model gives the class of a text probability 0, so its surprise is infinite"
 
 
 def measure_labels(
@@ -24,12 +25,16 @@ def measure_labels(
         return _measure_tags(model, split, labels, known)
     truth = cast(Any, split.encoded).targets
     here = truth != UNCOUNTED
-    probs = label(model, split.encoded)[here]
-    result = measure_classes(truth[here], probs.argmax(1), labels)
-    told = probs[np.arange(len(probs)), truth[here]]
-    nats = float(-np.log(np.maximum(told, np.finfo(float).tiny)).mean())
-    facts = {**result.as_dict(), "nats": nats, "parameters": count_parameters(model)}
-    return facts if math.isfinite(nats) else facts | {"nats": None, "why": why_no_answer(model, IMPOSSIBLE)}
+    probs, truth = label(model, split.encoded)[here], truth[here]
+    answered = np.isfinite(probs).all(1)
+    told = np.where(answered, probs.argmax(1), (truth + 1) % len(labels))    # no answer is a wrong one
+    facts = {**measure_classes(truth, told, labels).as_dict(), "parameters": count_parameters(model)}
+    with np.errstate(divide="ignore"):
+        nats = float(-np.log(probs[np.arange(len(probs)), truth]).mean())
+    if math.isfinite(nats):
+        return facts | {"nats": nats}
+    why = UNLIKELY if answered.all() else why_no_answer(model, f"{IMPOSSIBLE}, which counts as wrong")
+    return facts | {"nats": None, "why": why}
 
 
 def _measure_tags(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:

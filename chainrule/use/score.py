@@ -86,7 +86,11 @@ def _totals(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
 
 def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tuple[str, float]]:
     """Every token of the text as it is shown, with its bits; the last is the end of the text."""
-    stream = np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]).astype(np.int64)
+    return stream_bits(model, tokenizer, np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]))
+
+
+def stream_bits(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens) -> list[tuple[str, float]]:
+    """The same of every token of a stream but the first."""
     bits = score_stream(model, stream) / math.log(2)
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
 

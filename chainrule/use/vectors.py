@@ -8,6 +8,7 @@ A word is looked up as it is written, else in small letters. One that is not the
 Shapes: V words, E embedding, Q questions.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,7 +170,8 @@ def evaluate_similarity(vectors: Vectors, test: Similarities) -> SimilarityResul
     ones, others = np.array([found[place] for place in covered], np.int64).reshape(-1, 2).T
     cosines = (vectors.units[ones] * vectors.units[others]).sum(1)
     people = np.array(test.scores)[covered]
-    score = _spearman(cosines.astype(np.float64), people) if len(covered) > 2 else None
+    known = len(covered) > 2 and math.isfinite(rank_correlation(cosines, people))    # all alike have no ranks
+    score = _spearman(cosines.astype(np.float64), people) if known else None
     return SimilarityResult(score, len(covered), len(test.pairs))
 
 

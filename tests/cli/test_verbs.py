@@ -275,3 +275,17 @@ def test_a_text_is_fetched_and_its_place_said(chainrule):
 def test_a_part_of_a_file_is_said_with_its_bytes():
     assert place([Source(Path("a"), 5, 1000)]) == "a, bytes 5 to 1,000"
     assert place([Source(Path("a"), 1000)]) == "a, bytes 1,000 to the end"
+
+
+def test_a_text_of_several_documents_scores_as_it_is_measured(chainrule, trained, tmp_path):
+    (tmp_path / "two.txt").write_text("the dog\n<|endoftext|>\nthe cat\n")
+    for more in ([], ["text.separator=the cat"]):
+        scored, measured = (chainrule(verb, trained, "two.txt", *more, "--json").json for verb in ("score", "eval"))
+        for name in ("tokens", "bytes", "bits_per_byte"):
+            assert scored[name] == pytest.approx(measured[name]), name
+    assert scored["bytes"] < len("the dog\n<|endoftext|>\nthe cat\n")
+
+
+def test_an_infinite_temperature_can_be_told(chainrule, trained):
+    answer = chainrule("sample", trained, "--temperature", "inf", "--tokens", "3", "--json").json
+    assert answer["sampling"]["temperature"] is None

@@ -155,11 +155,27 @@ def test_a_model_deleted_damaged_or_trained_again_under_it_is_noticed(tmp_path):
     ({"json": {"runs": ["gpt"], "options": {"a": 3}}}, 422, "options: names with a string"),
     ({"json": {"runs": ["gtp"], "text": ""}}, 400, "there is no run gtp here. Did you mean gpt?"),
     ({"content": b"{}", "headers": {"content-type": "text/plain"}}, 415, "content-type"),
+    ({"content": b"{", "headers": {"content-type": "Application/JSON"}}, 400, "not JSON"),
 ])
 def test_a_question_that_cannot_be_understood_is_refused_in_one_line(client, given, status, line):
     headers = {"content-type": "application/json"} if "content" in given else {}
     assert line in complaint(client.post("/api/views/die", **{"headers": headers} | given), status)
     assert ask(client).status_code == 200
+
+
+def test_nothing_is_kept_of_runs_that_are_not_there(runs, monkeypatch):
+    made = []
+    monkeypatch.setattr(apps, "Queue", lambda: made.append(Queue()) or made[0])
+    with served(runs) as address, httpx.Client(base_url=address) as client:
+        for number in range(5):
+            assert ask(client, [f"none-{number}"]).status_code == 400
+        assert ask(client).status_code == 200
+    assert [*made[0]._locks] == ["gpt"]
+
+
+@pytest.mark.parametrize("options", [{"group": "9" * 5000}, {"unit": "²"}, {"unit": "-1"}], ids=["long", "odd", "less"])
+def test_numbers_that_are_none_are_refused(client, options):
+    assert "is no number of a" in complaint(ask(client, view="neurons", options=options), 400)
 
 
 def test_views_and_paths_that_are_not_there_are_named(client):

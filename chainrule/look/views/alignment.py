@@ -73,9 +73,10 @@ def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, 
 def _beam(options: Options) -> Beam:
     width, alpha = options.get("width") or "4", options.get("alpha") or "0.6"
     try:
-        beam = Beam(int(width), float(alpha), best=int(width), limit=TEXT)
+        paths, power = int(width), float(alpha)
     except ValueError:
         raise UserError(f"width={width} alpha={alpha}: a width is a whole number, alpha a number.") from None
+    beam = Beam(paths, power, best=paths, limit=TEXT)
     if beam.width > WIDEST:
         raise UserError(f"width={width} is too wide to be drawn; it is {WIDEST} at most.")
     return beam

@@ -148,7 +148,7 @@ def _chosen(groups: Sequence[Group], options: Options) -> tuple[int, int]:
 
 def _number(options: Options, name: str) -> int:
     value = options.get(name, "0")
-    if not value.isdecimal():
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise UserError(f"{name}={value} is no number of a {name}.")
     return int(value)
 
