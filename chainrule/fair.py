@@ -121,7 +121,7 @@ def rounds_in(budget: float, each: float) -> int:
 
 def _network(kind: str, ground: Ground, share: Share, given: Settings) -> Settings:
     """That width of the kind's family whose multiplying weights come nearest to what the budget can teach."""
-    sizes = {width: over(FAMILIES[kind](width, share), _training(ground, share)) for width in WIDTHS}
+    sizes = {width: over(FAMILIES[kind](width, share), _training(ground, share, given)) for width in WIDTHS}
     recipes = {width: recipe_for(kind, over(chosen, given)) for width, chosen in sizes.items()}
     flops = {width: token_flops(recipe, ground) or 1.0 for width, recipe in recipes.items()}
     width = min(WIDTHS, key=lambda width: abs(math.log(flops[width] / (6 * share.weights))))
@@ -131,15 +131,16 @@ def _network(kind: str, ground: Ground, share: Share, given: Settings) -> Settin
     return {**sizes[width], **end}
 
 
-def _training(ground: Ground, share: Share) -> Settings:
+def _training(ground: Ground, share: Share, given: Settings) -> Settings:
     """How networks learn: alike. What is read again is dropped from; read often, looks find the best weights."""
     small = share.weights < 1e6
     readings = EIGHT * share.weights / ground.tokens
+    muon = {"train.optimizer": "muon", "train.lr": 2e-2 if small else 6e-3, "train.momentum": 0.9 if small else 0.95}
     return {
-        "train.optimizer": "muon", "train.lr": 2e-2 if small else 6e-3, "train.momentum": 0.9 if small else 0.95,
+        **(muon if given.get("train.optimizer", "muon") == "muon" else {}),    # another has its own rate
         "train.tokens": min(1024, max(64, ground.tokens // 16)) if small else min(8192, max(256, ground.tokens // 16)),
         "train.schedule": "linear", "train.final_lr": 0.0, "train.checkpoint": 30.0,
-        "train.evaluate": 0.05 if readings > OFTEN else 0.0,
+        "train.evaluate": 0.05 if readings > OFTEN or "train.patience" in given else 0.0,
         "model.dropout": 0.2 if readings > OFTEN else 0.1 if readings > 1 else 0.0,
     }
 

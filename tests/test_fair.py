@@ -6,6 +6,7 @@ import pytest
 
 from chainrule.errors import UserError
 from chainrule.fair import FAMILIES, LADDER, Compare, Ground, Share, choose, rounds_in, token_flops
+from chainrule.tasks import recipe_for
 
 BOOK = Ground("characters", 322, 1_000_000)
 
@@ -90,3 +91,14 @@ def test_no_time_is_refused(minutes):
 def test_flops_that_make_no_sense_are_refused(compare, says):
     with pytest.raises(UserError, match=says):
         Compare(**compare)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_what_is_chosen_fits_what_is_asked_for(kind):
+    large = Ground("characters", 322, 10**9)                     # read less than once
+    for optimizer in ("adamw", "sgd"):
+        train = choose(kind, large, share(1), {"train.optimizer": optimizer}).train
+        assert (train.optimizer, train.momentum) == (optimizer, None)
+        assert train.lr == recipe_for(kind, {"train.optimizer": optimizer}).train.lr
+    assert choose(kind, large, share(1), {}).train.evaluate == 0
+    assert choose(kind, large, share(1), {"train.patience": "3"}).train.evaluate > 0

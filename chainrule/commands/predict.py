@@ -31,8 +31,9 @@ from chainrule.use.overlap import measure_overlap
 def predict(args: Namespace) -> dict[str, Any]:
     run = load(args.run, choose_device(args.device))
     if run.recipe.task not in EXAMPLES:
+        use = "sample RUN` lets it write" if run.recipe.task == "lm" else "train … --from RUN` goes on from it"
         raise UserError(f"{args.run} was trained for {run.recipe.task}, which has nothing to predict. "
-                        f"`chainrule sample {args.run}` lets it write.")
+                        f"`chainrule {use.replace('RUN', args.run)}.")
     examples = examples_in(args.file, run.recipe.task, reading(run, args))
     answers = answers_to(run, examples, how_to_write(args))
     if not args.json:

@@ -153,9 +153,11 @@ def _row(line: bytes, size: int) -> tuple[bytes, Floats] | None:
 
 def _numbers(fields: list[bytes]) -> Floats | None:
     try:
-        return np.array(list(map(float, fields)), np.float32)
+        with np.errstate(over="ignore"):
+            numbers = np.array(list(map(float, fields)), np.float32)
     except ValueError:
         return None
+    return numbers if np.isfinite(numbers).all() else None
 
 
 def _read_binary(source: Source, count: int, size: int) -> Vectors:
@@ -170,9 +172,12 @@ def _read_binary(source: Source, count: int, size: int) -> Vectors:
                 if space < 0 or end > len(data):
                     _refuse_cut(source.path, number, (count, size))
                 word = _word(source.path, f"word {number + 1}", data[place:space].lstrip(b"\n"))
+                vector = np.frombuffer(data[space + 1 : end], "<f4")
+                if not np.isfinite(vector).all():
+                    raise UserError(f"{source.path}: the vector of word {number + 1}, {word!r}, is not finite.")
                 if word not in words:
                     words[word] = None
-                    rows.append(np.frombuffer(data[space + 1 : end], "<f4"))
+                    rows.append(vector)
                 place = end
                 advance()
     return Vectors(list(words), np.stack(rows) if rows else np.empty((0, size), np.float32))

@@ -99,7 +99,8 @@ class Word2Vec(Model):
         window, device = self.settings.window, tokens.device
         here = torch.rand(len(tokens), generator=generator, device=device) < self.kept[tokens]
         rows = self._blocks(tokens[here], 0)
-        reach = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=torch.uint8)
+        small = torch.uint8 if window < 256 else torch.int32
+        reach = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=small)
         chance = torch.rand((len(rows), SHARED), generator=generator, device=device, dtype=torch.double)
         noise = torch.searchsorted(self.drawn, chance, right=True).clamp(max=len(self.drawn) - 1)
         return {"tokens": rows, "texts": self._blocks(texts[here], NOWHERE), "reach": reach, "noise": noise}

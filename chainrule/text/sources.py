@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import zstandard
@@ -54,7 +54,7 @@ class Source:
 def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
     """The files that one word of a command names, in order. `-` is stdin, kept in `spool` to be read more than once."""
     if word == "-":
-        return [Source(keep(sys.stdin.buffer, "stdin", spool))]
+        return [Source(_of_stdin(spool))]
     path = _path(word)
     if path.is_fifo():
         with path.open("rb") as pipe:
@@ -67,6 +67,17 @@ def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
         return _in_glob(str(path))
     near = [str(path.parent / other.name) for other in _children(path.parent)]
     raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), near) or did_you_mean(word, known)}")
+
+
+_stdin: list[Any] = []    # what was read to its end, and where it is now
+
+
+def _of_stdin(spool: Path) -> Path:
+    """It can be read but once, though more than one part of a command may want it."""
+    if not _stdin or _stdin[0] is not sys.stdin or not _stdin[1].exists():
+        _stdin[:] = [sys.stdin, keep(sys.stdin.buffer, "stdin", spool)]
+    path: Path = _stdin[1]
+    return path
 
 
 def _path(word: str) -> Path:

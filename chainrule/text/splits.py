@@ -66,6 +66,8 @@ def held_out_part(word: str, cache: Path) -> tuple[Source, ...]:
 
 def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cache: Path) -> Splits:
     """Sources by split. What is given comes before what a known corpus brings along."""
+    if [*train, *valid, *test].count("-") > 1:
+        raise UserError("- is stdin, which is one text: it cannot be two of what is to train, validate and test on.")
     found: dict[str, tuple[Source, ...]] = {}
     for word in train:
         for split, sources in resolve(word, cache).items():

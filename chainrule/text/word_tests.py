@@ -8,6 +8,7 @@
 Lines that begin with # are passed over. Where more columns follow, the first number behind the words is the score.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,6 @@ def _fields(line: str) -> list[str]:
 
 def _is_number(word: str) -> bool:
     try:
-        float(word)
+        return math.isfinite(float(word))
     except ValueError:
         return False
-    return True

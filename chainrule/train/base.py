@@ -47,7 +47,8 @@ def recipe_on(
         raise UserError(f"--from {path}: a {there.kind} has no layers to go on with, for it learns by {how}.{cure}")
     if kind is not None and models.kind(kind).where != models.kind(there.kind).where:
         raise UserError(f"--from {path}: it is a {there.kind}, and --kind {kind} has another body. Leave --kind out.")
-    given = {**_own_model(path, there, settings), **_own_text(path, there, settings)}
+    preset = {} if kind in (None, there.kind) else models.kind(kind).preset    # a published size is one of model.*
+    given = {**_own_model(path, there, {**preset, **settings}), **_own_text(path, there, settings)}
     came_from = Base(str(path.resolve()), about["files"][run.weights_file(about)]["sha256"])
     return recipe_for(there.kind, {**settings, **given}, task, came_from)
 

@@ -27,20 +27,22 @@ def rates(model: nn.Module, settings: Gradient) -> dict[str, float]:
     if settings.body_lr is None and settings.layer_decay == 1:
         return {}
     begin, share = "" if body_of(model) is model else "body.", settings.body_lr or 1.0
-    names = [name for name, _ in model.named_parameters() if name.startswith(begin)]
+    names = [name.removeprefix(begin) for name, _ in model.named_parameters() if name.startswith(begin)]
     top = 1 + layers_of(names)
-    return {name: share * settings.layer_decay ** (top - _height(name.removeprefix(begin), top)) for name in names}
+    return {f"{begin}{name}": share * settings.layer_decay ** (top - height)
+            for name, height in _heights(names, top).items()}
 
 
 def layers_of(names: Sequence[str]) -> int:
-    return max((int(found[1]) + 1 for name in names if (found := LAYER.search(name))), default=0)
+    return max(_heights(names, 0).values(), default=0)
 
 
-def _height(name: str, top: int) -> int:
-    """0 for embeddings, then the number of the layer from 1, then the top."""
-    if found := LAYER.search(name):
-        return int(found[1]) + 1
-    return 0 if READ.match(plain_name(name)) else top
+def _heights(names: Sequence[str], top: int) -> dict[str, int]:
+    """0 for embeddings, then the number of the layer from 1, then the top. `above` stands upon `below` (seq2seq)."""
+    numbers = {name: int(found[1]) + 1 for name in names if (found := LAYER.search(name))}
+    under = max((number for name, number in numbers.items() if name.startswith("below.")), default=0)
+    heights = {name: 0 if READ.match(plain_name(name)) else top for name in names}
+    return heights | {name: number + under * name.startswith("above.") for name, number in numbers.items()}
 
 
 def freeze(body: nn.Module, wanted: Sequence[str]) -> None:
@@ -58,7 +60,7 @@ def _named(word: str, names: Sequence[str]) -> list[str]:
         layers = layers_of(names)
         if int(word) > layers:
             raise UserError(f"train.freeze={word}: the body has {layers} layers.")
-        return [name for name in names if _height(name, layers + 1) <= int(word)]
+        return [name for name, height in _heights(names, layers + 1).items() if height <= int(word)]
     found = [name for name in names if f"{name}.".startswith(f"{word}.")]
     if not found:
         parts = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}

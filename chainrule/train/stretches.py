@@ -54,7 +54,8 @@ class Passing:
 
     def __init__(self, model: Any, words: Words, counts: Tensor, seed: int):
         self.model, self.words, self.seed = model, words, seed
-        self.size = int(counts.sum())                      # words in an epoch
+        near = any(bool((texts[1:] == texts[:-1]).any()) for _, texts in map(words.at, range(len(words))))
+        self.size = int(counts.sum()) if near else 0       # words in an epoch, if any two stand side by side
 
     def at(self, number: int) -> tuple[Any, int]:
         """Examples, and how many words they are of."""

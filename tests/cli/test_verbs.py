@@ -289,3 +289,11 @@ def test_a_text_of_several_documents_scores_as_it_is_measured(chainrule, trained
 def test_an_infinite_temperature_can_be_told(chainrule, trained):
     answer = chainrule("sample", trained, "--temperature", "inf", "--tokens", "3", "--json").json
     assert answer["sampling"]["temperature"] is None
+
+
+def test_a_text_from_stdin_is_read_as_often_as_it_is_wanted(chainrule, complaint, book, monkeypatch):
+    words = ["--kind", "gpt", "--minutes", "0.01", "text.tokenizer=characters"]
+    stdin(monkeypatch, Path(book).read_text())
+    assert chainrule("train", "-", *words, "--out", "runs/s").code == 0
+    stdin(monkeypatch, Path(book).read_text())
+    assert "it cannot be two of what is to train, validate" in complaint("train", "-", "--valid", "-", *words)

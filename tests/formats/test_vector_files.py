@@ -126,3 +126,13 @@ def test_a_word_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(UserError, match="'a b' cannot be written"):
         write_vectors(Vectors(["a b"], MATRIX[:1]), tmp_path / "vectors", "glove")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e39"])
+def test_vectors_that_are_not_finite_are_refused(number, tmp_path):
+    (tmp_path / "n.vec").write_text(f"king 1 2\nqueen 1 {number}\n")
+    with pytest.raises(UserError, match=r"n\.vec"):
+        read_vectors(tmp_path / "n.vec")
+    (tmp_path / "n.bin").write_bytes(b"1 2\nking " + np.array([1, np.inf], "<f4").tobytes() + b"\n")
+    with pytest.raises(UserError, match="the vector of word 1, 'king', is not finite"):
+        read_vectors(tmp_path / "n.bin")

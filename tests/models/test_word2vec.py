@@ -197,3 +197,12 @@ def test_settings_that_cannot_be_are_refused(name):
         Word2VecSettings(**{name: 0})
     with pytest.raises(UserError, match=r"^model.sample=-1: it is 0 or more"):
         Word2VecSettings(sample=-1.0)
+
+
+@pytest.mark.parametrize("window", [255, 300])
+def test_a_wide_window_reaches_as_far(window):
+    model = made(window=window)
+    tokens, texts = some_text(2000, 1)
+    reach = model.meet(tokens, texts, chance())["reach"]
+    assert reach.min() >= 1
+    assert window - 20 < reach.max() <= window

@@ -18,7 +18,7 @@ from chainrule.recipe import Gradient
 from chainrule.tasks import build_for
 from chainrule.train.base import begin_with, recipe_on
 from chainrule.train.log import Log
-from chainrule.train.parts import rates
+from chainrule.train.parts import freeze, rates
 from chainrule.train.pipeline import make_run, recipe_for
 from chainrule.train.step import Step
 
@@ -300,10 +300,26 @@ def test_mistakes_are_told(desk, kind, given, task, says):
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_of_another_kind_is_refused_and_a_preset_of_the_same_is_not(gpt):
+def test_a_run_of_another_kind_or_size_is_refused(gpt):
     with pytest.raises(UserError, match="it is a gpt, and --kind lstm has another body"):
         recipe_on(gpt, kind="lstm")
-    assert recipe_on(gpt, kind="gpt2").kind == "gpt"
+    with pytest.raises(UserError, match=r"the settings they were made by: model\.layers is 2 there and 12 here"):
+        recipe_on(gpt, kind="gpt2")
+    assert recipe_on(gpt, kind="gpt").kind == "gpt"
+
+
+def test_a_decoder_in_two_parts_is_one_stack():
+    model = build_for(recipe_for("seq2seq", {"model.layers": 3, "model.hidden": 8}, "translate"), 20)
+    given = rates(model, Gradient(layer_decay=0.5))
+    for below in ("encoder.layers.0.", "encoder.layers.1.", "encoder.layers.2."):
+        assert {given[name] for name in given if name.startswith(below)} == {0.5 ** (3 - int(below[-2]))}
+    decoder = {name: rate for name, rate in given.items() if name.startswith(("below.layers", "above.layers"))}
+    assert sorted(set(decoder.values())) == [0.125, 0.25, 0.5]
+    assert {rate for name, rate in decoder.items() if name.startswith("below.layers.0")} == {0.125}
+    freeze(model, ["1"])
+    learns = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert not any(name.startswith(("below.layers.0", "encoder.layers.0")) for name in learns)
+    assert any(name.startswith("above.layers.0") for name in learns)
 
 
 @pytest.mark.parametrize(("kind", "says"), [("bigram", "learns by counting"), ("word2vec", "model.vectors")])

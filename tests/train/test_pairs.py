@@ -167,12 +167,13 @@ def test_vectors_that_are_no_numbers_stop_it(book, tmp_path):
         trained(book, tmp_path / "run", "glove", **{"train.lr": 1e30})
 
 
-def test_a_text_without_pairs_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["glove", "word2vec"])
+def test_a_text_without_pairs_is_refused(tmp_path, monkeypatch, kind):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
     lone = tmp_path / "lone.txt"
     lone.write_text("one\ntwo\nthree\n" * 9)
     with pytest.raises(UserError, match="no two known words near each other"):
-        trained(lone, tmp_path / "run", "glove")
+        trained(lone, tmp_path / "run", kind)
 
 
 def test_several_ranks_are_refused():
