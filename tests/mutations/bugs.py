@@ -515,8 +515,8 @@ BUGS = [
     Bug(
         "frozen layers are counted from one",
         "chainrule/train/parts.py",
-        "return [name for name in names if _height(name, layers + 1) <= int(word)]",
-        "return [name for name in names if _height(name, layers + 1) < int(word)]",
+        "for name, height in _heights(names, layers + 1).items() if height <= int(word)]",
+        "for name, height in _heights(names, layers + 1).items() if height < int(word)]",
         (f"{TUNED}::test_what_is_frozen_does_not_move_and_the_rest_does[gpt-0]",),
     ),
     Bug(
