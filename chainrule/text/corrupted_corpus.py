@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chainrule.recipe import Text
-from chainrule.text.batches import Streams, Windows
+from chainrule.text.batches import InOrder, Streams, Windows
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.text.corruption import MASK, Masked, Spans, sentinel_names, span_count
 from chainrule.text.tokenizer import Tokenizer
@@ -19,7 +19,7 @@ class CorruptedCorpus(Corpus):
     ordinary: int = 0               # tokens of the text itself, the boundary included
     length: int = 0                 # tokens in a row
 
-    def corrupted(self, order: Windows | Streams, seed: int) -> Masked | Spans:
+    def corrupted(self, order: Windows | Streams | InOrder, seed: int) -> Masked | Spans:
         """The rows of an order, each made incomplete."""
         if self.task == "mask":
             return Masked(order, self._id(MASK), np.arange(1, self.ordinary), seed)

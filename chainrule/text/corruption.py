@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from chainrule.model import BOUNDARY, UNCOUNTED, Batch
-from chainrule.text.batches import Streams, Windows
+from chainrule.text.batches import InOrder, Streams, Windows
 
 MASK = "<|mask|>"
 Rows = NDArray[np.int64]
@@ -28,7 +28,7 @@ def sentinel_names(count: int) -> tuple[str, ...]:
 class Masked:
     """Rows of `order` with hidden tokens; the targets are those, and count for nothing elsewhere."""
 
-    order: Windows | Streams
+    order: Windows | Streams | InOrder
     mask: int                              # the token that hides another
     ordinary: Rows                         # tokens that may stand there by chance instead
     seed: int
@@ -64,7 +64,7 @@ def choose(eligible: NDArray[np.bool_], share: float, chance: np.random.Generato
 class Spans:
     """Rows of `order` with spans cut out of the source, which are the text to be said."""
 
-    order: Windows | Streams
+    order: Windows | Streams | InOrder
     sentinels: Rows                        # tokens, one for each span of a row; more spans than these are not cut out
     seed: int
     share: float = 0.15                    # of tokens, that are cut out

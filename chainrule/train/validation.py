@@ -75,7 +75,7 @@ def _of_answers(model: Any, corpus: Corpus | ExampleCorpus, order: Any, ranks: R
 
 def incomplete(corpus: CorruptedCorpus) -> Any:
     """The validation text, from which the same is taken at every look."""
-    windows: Any = InOrder(corpus.splits["valid"].tokens, max(1, ROWS // corpus.length), corpus.length)
+    windows = InOrder(corpus.splits["valid"].tokens, max(1, ROWS // corpus.length), corpus.length)
     return corpus.corrupted(windows, seed=0)
 
 
