@@ -1,9 +1,11 @@
-"""Kernels of our own, in Triton: for a GPU that rolls a die and reads a token, again and again; and one for learning.
+"""Kernels of our own, in Triton: for a GPU that rolls a die and reads a token, again and again; and some for learning.
 
 Torch's kernels are made for large tensors. A step of one token has small ones and hundreds of launches, so here several
-steps of the way are one kernel each. What is learned from a word's logits is one, too (surprise.py). Triton comes with
-torch for CUDA; it is loaded only once kernels are wanted, and whoever wants them says so, for they take seconds to
-compile the first time and moments in each process. Everything that they do is also done without them.
+steps of the way are one kernel each. While a model learns, tensors are large, and steps that are one kernel save the
+reading and writing between them: a sum and its norm (norm.py), a bias and an activation (activation.py), what is
+learned from a word's logits (surprise.py). Triton comes with torch for CUDA; it is loaded only once kernels are wanted,
+and whoever wants them says so, for they take seconds to compile the first time and moments in each process. Everything
+that they do is also done without them.
 """
 
 from collections.abc import Iterator
@@ -20,8 +22,10 @@ AGAIN = 32          # turns that repay using them once they are loaded
 OLDEST = (8, 0)     # the compute capability for which they are written
 OVERLAP = False     # does a kernel read its weights while the one before it still works? From HOPPER on
 HOPPER = (9, 0)
+LEARNERS = {"cuda"}    # devices on which steps are joined
 
 _wanted = ContextVar("kernels are wanted", default=False)
+_learning = False   # of this process: torch.compile looks at a plain global, but at no context variable
 _loaded = False
 
 
@@ -41,6 +45,22 @@ def fit(tensor: Tensor) -> bool:
         return False
     plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled(tensor.device.type)
     return plain and tensor.is_cuda and tensor.get_device() == torch.cuda.current_device()    # where Triton launches
+
+
+@contextmanager
+def learning(yes: bool) -> Iterator[None]:
+    """Within, steps of what learns on a GPU are joined, if `yes`."""
+    global _learning
+    before, _learning = _learning, yes
+    try:
+        yield
+    finally:
+        _learning = before
+
+
+def join(tensor: Tensor) -> bool:
+    """Whether steps that are made of this tensor now should be one."""
+    return _learning and tensor.device.type in LEARNERS and torch.is_grad_enabled()
 
 
 def repay(turns: int) -> bool:

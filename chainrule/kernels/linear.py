@@ -14,27 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from chainrule.kernels import overlapping
+from chainrule.kernels.activation import activated
 from chainrule.kernels.attention import Parts
 from chainrule.kernels.norm import NONE, Norm, normed
 
 TILE = 8192          # numbers of W that a program holds
 PROGRAMS = 132       # processors of a large GPU, none of which should be idle
-
-
-@triton.jit
-def activated(x, KIND: tl.constexpr):
-    if KIND == "relu":
-        x = tl.maximum(x, 0.0)
-    elif KIND == "relu2":
-        x = tl.maximum(x, 0.0)
-        x = x * x
-    elif KIND == "gelu":
-        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif KIND == "gelu-tanh":
-        x = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))    # for (1 + tanh z) / 2 = σ(2z)
-    elif KIND == "silu":
-        x = x * tl.sigmoid(x)
-    return x
 
 
 @triton.jit

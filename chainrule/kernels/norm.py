@@ -1,9 +1,10 @@
-"""Norms inside kernels, and one kernel of its own: what a part found is added to the stream, and the sum is normed.
+"""Norms inside kernels, and two kernels of their own: what a part found is added to the stream, and the sum is normed;
+and the same going back.
 
     rms    x / √(mean x² + ε) · gains
     layer  (x - mean x) / √(variance x + ε) · gains + shift
 
-Shapes: B rows, D width.
+Shapes: B rows, D width, P programs.
 """
 
 from typing import NamedTuple
@@ -12,6 +13,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+TILE = 1024          # numbers of the stream that a warp holds going back, in one row or in several
+PROGRAMS = 4096      # that share the rows, at most
+TURNS = 8            # rows that each has at least, one after another, so that there are not too many sums to be summed
 
 
 class Norm(NamedTuple):
@@ -24,37 +29,70 @@ class Norm(NamedTuple):
 NONE = Norm(None, 0.0, None, None)
 
 
+class Sums(NamedTuple):
+    """A stream with what was added, and the same normed."""
+
+    total: Tensor            # (…, D)
+    normed: Tensor           # (…, D)
+    scale: Tensor            # (B,) what each row was multiplied by
+    mean: Tensor             # (B,) and what was taken from it before
+
+
+class Slopes(NamedTuple):
+    """What is learned of a stream, of what was found, and of what each column shares."""
+
+    stream: Tensor           # (…, D)
+    found: Tensor            # (…, D), or nothing where it would be the same
+    columns: Tensor          # (3, D) of gains, of the shift, of the bias
+
+
 @triton.jit
 def normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
     """(…, N) float32, of which `size` are `here` and the rest 0; gains and shift, of which each has its column."""
+    return _normed(x, gains, shift, column, here, size, epsilon, KIND)[0]
+
+
+@triton.jit
+def _normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
+    """The same, what rows were multiplied by, and what was taken from them before."""
     if gains is not None:
         gain = tl.load(gains + column, mask=here, other=0.0)    # they come while threads agree on the rest
     if shift is not None:
         move = tl.load(shift + column, mask=here, other=0.0)
+    mean = tl.sum(x, 1) / size
     if KIND == "layer":
-        x = tl.where(here, x - (tl.sum(x, 1) / size)[:, None], 0.0)
-    x = x * tl.rsqrt(tl.sum(x * x, 1) / size + epsilon)[:, None]
+        x = tl.where(here, x - mean[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(x * x, 1) / size + epsilon)
+    x = x * scale[:, None]
     if gains is not None:
         x *= gain.to(tl.float32)
     if shift is not None:
         x += move.to(tl.float32)
-    return x
+    return x, scale, mean
 
 
 @triton.jit
 def _add_norm(
-    x, found, gains, shift, total, out, epsilon, WIDTH: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr
-):
+    x, found, bias, gains, shift, total, out, scales, means, rows, epsilon,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)[None, :]
-    here = column < WIDTH
-    first = tl.program_id(0).to(tl.int64) * WIDTH
-    value = tl.load(x + first + column, mask=here, other=0.0).to(tl.float32)
+    here = (column < WIDTH) & (row < rows)[:, None]
+    at = row.to(tl.int64)[:, None] * WIDTH + column
+    value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
     if found is not None:
-        value += tl.load(found + first + column, mask=here, other=0.0).to(tl.float32)
-        kept = value.to(total.dtype.element_ty)
-        tl.store(total + first + column, kept, mask=here)
+        more = tl.load(found + at, mask=here, other=0.0).to(tl.float32)
+        if bias is not None:
+            more += tl.load(bias + column, mask=here, other=0.0).to(tl.float32)
+        kept = (value + more).to(total.dtype.element_ty)
+        tl.store(total + at, kept, mask=here)
         value = kept.to(tl.float32)
-    tl.store(out + first + column, normed(value, gains, shift, column, here, WIDTH, epsilon, KIND), mask=here)
+    value, scale, mean = _normed(value, gains, shift, column, here, WIDTH, epsilon, KIND)
+    tl.store(out + at, value, mask=here)
+    if scales is not None:
+        tl.store(scales + row, scale, mask=row < rows)
+        tl.store(means + row, mean, mask=row < rows)
 
 
 def add_norm(x: Tensor, found: Tensor | None, norm: Norm) -> tuple[Tensor, Tensor]:
@@ -62,7 +100,88 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Norm) -> tuple[Tensor, Tenso
     rows, width = x.shape
     total, out = x if found is None else torch.empty_like(x), torch.empty_like(x)
     _add_norm[(rows,)](
-        x, found, norm.gains, norm.shift, total, out, norm.epsilon,
-        WIDTH=width, BLOCK=triton.next_power_of_2(width), KIND=norm.kind, num_warps=4,
-    )
+        x, found, None, norm.gains, norm.shift, total, out, None, None, rows, norm.epsilon,
+        WIDTH=width, BLOCK=triton.next_power_of_2(width), ROWS=1, KIND=norm.kind, num_warps=4,
+    )  # fmt: skip
     return total, out
+
+
+def add_norm_to_learn(x: Tensor, found: Tensor, bias: Tensor | None, norm: Norm, dtype: torch.dtype) -> Sums:
+    """The same of (…, D) and a (D,) bias, with what the way back asks for. The normed sum is in this dtype."""
+    rows, shape = _shape(x)
+    scale, mean = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    total, out = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
+    if rows:
+        _add_norm[(triton.cdiv(rows, shape["ROWS"]),)](
+            x, found, bias, norm.gains, norm.shift, total, out, scale, mean, rows, norm.epsilon, KIND=norm.kind, **shape
+        )
+    return Sums(total, out, scale, mean)
+
+
+@triton.jit
+def _add_norm_back(
+    to_total, to_out, total, scales, means, gains, to_x, to_found, sums, rows,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, BLOCK)[None, :]
+    real = column < WIDTH
+    if gains is not None:
+        gain = tl.load(gains + column, mask=real, other=0.0).to(tl.float32)
+    of_gains, of_shift = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    of_bias = tl.zeros((BLOCK,), tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        here = real & (row < rows)[:, None]
+        at = row.to(tl.int64)[:, None] * WIDTH + column
+        scale = tl.load(scales + row, mask=row < rows, other=0.0)[:, None]
+        x = tl.load(total + at, mask=here, other=0.0).to(tl.float32)
+        slope = tl.load(to_out + at, mask=here, other=0.0).to(tl.float32)
+        if KIND == "layer":
+            x -= tl.load(means + row, mask=row < rows, other=0.0)[:, None]
+        x = tl.where(here, x * scale, 0.0)                                         # as it was before gains and shift
+        of_gains += tl.sum(slope * x, 0)
+        of_shift += tl.sum(slope, 0)
+        if gains is not None:
+            slope *= gain
+        learned = slope - x * (tl.sum(slope * x, 1) / WIDTH)[:, None]
+        if KIND == "layer":
+            learned -= (tl.sum(slope, 1) / WIDTH)[:, None]
+        learned = tl.where(here, learned * scale, 0.0)
+        if to_total is not None:
+            learned += tl.load(to_total + at, mask=here, other=0.0).to(tl.float32)
+        tl.store(to_x + at, learned, mask=here)
+        if to_found is not None:
+            tl.store(to_found + at, learned, mask=here)
+        of_bias += tl.sum(learned, 0)
+    if sums is not None:
+        column = tl.arange(0, BLOCK)
+        sums += tl.program_id(0) * (3 * WIDTH) + column
+        tl.store(sums, of_gains, mask=column < WIDTH)
+        tl.store(sums + WIDTH, of_shift, mask=column < WIDTH)
+        tl.store(sums + 2 * WIDTH, of_bias, mask=column < WIDTH)
+
+
+def add_norm_back(
+    to_total: Tensor | None, to_normed: Tensor, sums: Sums, norm: Norm, dtype: torch.dtype, shared: bool
+) -> Slopes:
+    """What is learned of (…, D) sums. `dtype`: of what was found. `shared`: are gains, shift or bias to learn?"""
+    rows, shape = _shape(sums.total)
+    programs = min(PROGRAMS, triton.cdiv(rows, shape["ROWS"] * TURNS))
+    to_x = torch.empty_like(sums.total)
+    to_found = torch.empty_like(to_x, dtype=dtype) if dtype != to_x.dtype else None
+    parts = to_x.new_empty(programs, 3, to_x.shape[-1], dtype=torch.float32) if shared else None
+    if rows:
+        _add_norm_back[(programs,)](
+            to_total, to_normed, sums.total, sums.scale, sums.mean, norm.gains, to_x, to_found, parts, rows,
+            KIND=norm.kind, **shape,
+        )
+    columns = to_x.new_empty(0, dtype=torch.float32) if parts is None else parts.sum(0)
+    return Slopes(to_x, to_x.new_empty(0) if to_found is None else to_found, columns)
+
+
+def _shape(x: Tensor) -> tuple[int, dict[str, int]]:
+    """Rows, and how programs hold them: narrow ones several at a time, wide ones by several warps."""
+    width = x.shape[-1]
+    block = triton.next_power_of_2(width)
+    rows, warps = max(1, TILE // block), min(16, max(1, block // TILE))
+    return x.numel() // width, {"WIDTH": width, "BLOCK": block, "ROWS": rows, "num_warps": warps}

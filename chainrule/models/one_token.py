@@ -20,6 +20,7 @@ from chainrule.model import Tap
 from chainrule.models import cache, positions
 from chainrule.models.attention import Attention
 from chainrule.models.cache import Cache
+from chainrule.models.joined import Back
 from chainrule.models.maps import Maps
 from chainrule.models.output import capped
 from chainrule.models.transformer import Block, Embedding, FeedForward, LayerNorm, RMSNorm, Stack
@@ -38,7 +39,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 16_384      # inputs of a linear map, of which a program holds a row
 LARGEST = 1 << 31    # numbers in a matrix, which kernels count in 32 bits
 KNOWN = {
-    Attention, Block, Embedding, FeedForward, LayerNorm, Maps, RMSNorm, Stack, Tap,
+    Attention, Back, Block, Embedding, FeedForward, LayerNorm, Maps, RMSNorm, Stack, Tap,
     nn.Dropout, nn.Embedding, nn.Identity, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 

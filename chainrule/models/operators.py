@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 OURS: Any = torch.library.Library("chainrule", "DEF")  # type: ignore[no-untyped-call]
+_every: list[Any] = []
 
 
 def operator(schema: str, function: Callable[..., Any], empty: Callable[..., Any]) -> Any:
@@ -14,9 +15,24 @@ def operator(schema: str, function: Callable[..., Any], empty: Callable[..., Any
     OURS.define(schema)
     OURS.impl(name, function, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{OURS.ns}::{name}", empty, lib=OURS)
-    return getattr(torch.ops.chainrule, name)
+    packet = getattr(torch.ops.chainrule, name)
+    _every.append(packet.default)
+    return packet
 
 
 def learns(name: str, backward: Callable[..., Any], setup: Callable[..., None]) -> None:
     """Gradients go through an operator."""
     torch.library.register_autograd(f"{OURS.ns}::{name}", backward, setup_context=setup, lib=OURS)
+
+
+def introduce() -> None:
+    """Torch's compiler is told of all operators, before it meets them.
+
+    One that is new to it is announced in its log with all that leads to it, and before torch 2.13 that is written out
+    though nobody reads the log. Where operators follow upon each other, as those of joined.py do, it takes for ever.
+    """
+    from torch._inductor.lowering import lowerings, make_fallback
+
+    for each in _every:
+        if each not in lowerings:
+            make_fallback(each)  # type: ignore[no-untyped-call]

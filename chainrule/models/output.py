@@ -153,7 +153,7 @@ def _by_kernel(
         return surprises(logits.clone(), targets, vocab, cap, smoothing)
     from chainrule.kernels.surprise import surprise
 
-    return surprise(logits, targets, vocab, cap, smoothing)
+    return surprise(logits.contiguous(), targets, vocab, cap, smoothing)
 
 
 surprises_by_kernel = operator(                             # the same by one kernel

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from chainrule.models.operators import introduce
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _marked: list["_Mark"] = []
@@ -40,9 +42,10 @@ def as_written(function: Function) -> Function:
 
 
 def compiled(function: Function) -> Function:
-    """`function` through torch.compile, with all marks heeded."""
+    """`function` through torch.compile, with all marks heeded and our operators known."""
     for mark in _marked:
         mark.heed()
+    introduce()
     return torch.compile(function)  # type: ignore[return-value]
 
 

@@ -3,8 +3,9 @@
     pre-norm   x ← x + attention(norm(x));   x ← x + feed_forward(norm(x))       a last norm on top
     post-norm  x ← norm(x + attention(x));   x ← norm(x + feed_forward(x))       (Vaswani et al. 2017)
 
-A decoder sees what is behind a token, an encoder all of its text. A decoder with a source looks at it between the two,
-by cross attention: every part of it, wherever the token stands.
+What a part finds is added where the sum is next normed, so that a GPU can do both at once (joined.py). A decoder sees
+what is behind a token, an encoder all of its text. A decoder with a source looks at it between the two, by cross
+attention: every part of it, wherever the token stands.
 
 Shapes: B rows, T tokens, C keys, V vocabulary, D width, d numbers in a head.
 """
@@ -16,12 +17,14 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu, rms_norm, silu
+from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
+from chainrule import kernels
 from chainrule.model import Tap
 from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
+from chainrule.models.joined import Back, Sum, bent
 from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
 from chainrule.models.precision import streamed, working_dtype
@@ -133,6 +136,11 @@ def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
     nn.init.normal_(output.weight, std=0.0 if settings.zero else settings.init or 1 / math.sqrt(settings.width))
 
 
+def bias_waits(settings: TransformerSettings) -> bool:
+    """Whether what a part of a block finds goes straight into a sum that is normed."""
+    return settings.norm_first and settings.dropout == 0
+
+
 class FeedForward(nn.Module):
     """Each token by itself: up into a wider space, an activation, and down again."""
 
@@ -140,13 +148,19 @@ class FeedForward(nn.Module):
         super().__init__()
         gated = settings.activation == "swiglu"
         self.up = Maps(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
-        self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
-        self.activation = ACTIVATIONS[settings.activation]
+        self.out = Back(settings.hidden, settings.width, settings.biases, waits=bias_waits(settings))
+        self.named, self.activation = settings.activation, ACTIVATIONS[settings.activation]
         self.neurons = Tap()                               # (B, T, hidden): how much each fires
 
     def forward(self, x: Tensor) -> Tensor:
-        down: Tensor = self.out(self.neurons(self.activation(self.up(x))))
+        """(B, T, D) -> (B, T, D)"""
+        down: Tensor = self.out(self.neurons(self._up(x)))
         return down
+
+    def _up(self, x: Tensor) -> Tensor:
+        if kernels.join(x):
+            return bent(linear(x, self.up.weight), self.up.bias, self.named)
+        return self.activation(self.up(x))
 
 
 class Block(nn.Module):
@@ -164,26 +178,31 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        below: Sum,
         sight: Sight,
         turns: Turns | None = None,
         past: Layer | None = None,
         source: Source | None = None,
-    ) -> tuple[Tensor, Pair]:
+    ) -> tuple[Sum, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        found, pair = self.attention(self._before(self.attention_norm, x), sight, turns, past)
-        x = self._after(self.attention_norm, x, found)
+        x, seen = self._before(self.attention_norm, below)
+        found, pair = self.attention(seen, sight, turns, past)
+        total = self._after(self.attention_norm, x, found, self.attention.out)
         if self.cross is not None and self.cross_norm is not None:
-            x = self._after(self.cross_norm, x, self.cross(self._before(self.cross_norm, x), source))
-        x = self._after(self.feed_forward_norm, x, self.feed_forward(self._before(self.feed_forward_norm, x)))
-        return self.hidden(x), pair
+            x, seen = self._before(self.cross_norm, total)
+            total = self._after(self.cross_norm, x, self.cross(seen, source), self.cross.out)
+        x, seen = self._before(self.feed_forward_norm, total)
+        total = self._after(self.feed_forward_norm, x, self.feed_forward(seen), self.feed_forward.out)
+        return (Sum(self.hidden(total.made())) if self.hidden.watched else total), pair
 
-    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
-        return norm(x) if self.norm_first else x
+    def _before(self, norm: nn.Module, total: Sum) -> tuple[Tensor, Tensor]:
+        """The stream, and what a part sees of it."""
+        return total.normed(norm) if self.norm_first else (total.stream, total.stream)
 
-    def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Tensor:
-        x = x + self.dropout(found)
-        return x if self.norm_first else streamed(norm(x))
+    def _after(self, norm: nn.Module, x: Tensor, found: Tensor, by: Back) -> Sum:
+        """The stream, and what a part found, which is not added yet; but a norm that comes behind the sum is made."""
+        total = Sum(x, self.dropout(found), by.waiting(x))
+        return total if self.norm_first else Sum(streamed(norm(total.made())))
 
 
 def _make(kind: type[A], settings: TransformerSettings) -> A:
@@ -193,7 +212,7 @@ def _make(kind: type[A], settings: TransformerSettings) -> A:
         norms = make_norm(settings, size), make_norm(settings, size)
     return kind(
         settings.width, settings.heads, settings.keys, size,
-        bias=settings.biases, dropout=settings.dropout, norms=norms,
+        bias=settings.biases, waits=bias_waits(settings), dropout=settings.dropout, norms=norms,
     )
 
 
@@ -237,10 +256,11 @@ class Stack(nn.Module):
         pairs = []
         layers: Iterable[Layer | None] = past or repeat(None)
         sources: Iterable[Source | None] = source or repeat(None)
+        total = Sum(x)
         for block, layer, about in zip(self.blocks, layers, sources):
-            x, pair = block(x, sight, spin, layer, about)
+            total, pair = block(total, sight, spin, layer, about)
             pairs.append(pair)
-        return self.norm(x), pairs
+        return total.normed(self.norm)[1], pairs
 
     def remember(self, source: Tensor) -> list[Pair]:
         """(B, S, D) -> the keys and values that each layer's cross attention has of it."""

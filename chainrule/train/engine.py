@@ -3,7 +3,9 @@
 torch.compile takes half a minute to begin with, so `auto` first measures how long training will be. A CUDA graph
 repeats a step with a single launch, so `auto` takes it where a step is so short that launching its kernels is the work;
 batches of another shape need a graph of their own. Both are for GPUs; on a CPU a step is run as written unless
-compile=true. Of several ranks `auto` captures none: what they do together would have to be captured together.
+compile=true. Of several ranks `auto` captures none: what they do together would have to be captured together. Where
+training lasts longer than a moment, a GPU does parts of a Transformer's step together, by kernels of our own
+(models/joined.py).
 """
 
 import math
@@ -15,6 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from chainrule import kernels
 from chainrule.errors import UserError
 from chainrule.graphs import undisturbed
 from chainrule.model import Batch, State, changed, tensors
@@ -26,6 +29,7 @@ from chainrule.train.step import Step
 WARM = 12               # steps before anything is decided
 AGAIN = 3               # steps between compiling and capturing, so that what is captured is warm
 LONG = 300.0            # seconds of training that repay torch.compile
+REPAID = 20.0           # and those that repay kernels of our own
 SHORT = 0.05            # seconds of a step that a graph may shorten
 LIKE = 3.0              # times that gradients of the same batch may differ in length
 MOST = 64               # graphs, each of another shape of batch
@@ -46,6 +50,7 @@ class Engine:
     def take(self, batch: Batch, state: State) -> State:
         """One step, as `Step.take`."""
         if self.taken == 0 and self.settings.compile == "true":
+            self._join()
             self._compile(batch, state)
         if self.on_gpu and self.taken <= WARM:
             self._decide(batch, state)
@@ -63,11 +68,17 @@ class Engine:
         if self.taken == WARM:
             torch.cuda.synchronize()
             (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (WARM - 2)])
+            if self.seconds_left(seconds) > REPAID:
+                self._join()
             if self.settings.compile == "auto" and self.step.model.compiles and self.seconds_left(seconds) > LONG:
                 self._compile(batch, state)
             short = seconds < SHORT and not self.step.ranks.together
             if self.settings.graph == "true" or (self.settings.graph == "auto" and short):
                 self.capture_at = self.taken + AGAIN
+
+    def _join(self) -> None:
+        """From here on parts of a step are done together, where there are kernels for it."""
+        self.step.joined = self.on_gpu and kernels.work()
 
     def _graph(self, batch: Batch, state: State) -> "Graph | None":
         """The graph of this step, if it is to be one."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule import kernels
 from chainrule.errors import UserError, out_of_memory
 from chainrule.model import Batch, State, changed, join
 from chainrule.progress import say
@@ -43,6 +44,7 @@ class Step:
         self.ranks = ranks
         self.clip, self.rows = clip or math.inf, rows      # rows: in one micro-batch
         self.nats = model.nats
+        self.joined = False                                # are kernels to do parts of it together?
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
         self.sharded = is_shared(self.parameters[0])
@@ -78,7 +80,7 @@ class Step:
         totals, states = torch.zeros_like(self.totals), []
         for first in range(0, len(batch.tokens), self.rows):
             here = slice(first, first + self.rows)
-            with self.precision():
+            with self.precision(), kernels.learning(self.joined):
                 nats, count, after = self.nats(batch.rows(here), _rows_of(state, here))
             nats.backward()
             totals += torch.stack([nats.detach().double(), count.double()])

@@ -43,6 +43,54 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Any) -> tuple[Tensor, Tensor
     return total, normed(total, norm).to(x.dtype)
 
 
+class Sums(NamedTuple):
+    total: Tensor
+    normed: Tensor
+    scale: Tensor
+    mean: Tensor
+
+
+def add_norm_to_learn(x: Tensor, found: Tensor, bias: Tensor | None, norm: Any, dtype: torch.dtype) -> Sums:
+    total = (x.float() + found.float() + (0 if bias is None else bias.float())).to(x.dtype)
+    rows = total.float().flatten(0, -2)
+    mean = rows.mean(1)
+    centred = rows - mean[:, None] if norm.kind == "layer" else rows
+    scale = (centred.square().mean(1) + norm.epsilon).rsqrt()
+    return Sums(total, normed(total, norm).to(dtype), scale, mean)
+
+
+def add_norm_back(
+    to_total: Tensor | None, to_normed: Tensor, sums: Any, norm: Any, dtype: torch.dtype, shared: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """By autograd, from the sum alone."""
+    with torch.enable_grad():
+        x = sums.total.detach().double().requires_grad_()
+        gains = (torch.ones(x.shape[-1]) if norm.gains is None else norm.gains.detach()).double().requires_grad_()
+        shift = torch.zeros(x.shape[-1], dtype=torch.float64, requires_grad=True)
+        scale = x.square().mean(-1, keepdim=True) if norm.kind == "rms" else x.var(-1, correction=0, keepdim=True)
+        rows = sums.scale.double().view(*x.shape[:-1], 1)
+        epsilon = (rows**-2 - scale).detach()                       # the kernel is given the scale, and not ε
+        centred = x if norm.kind == "rms" else x - x.mean(-1, keepdim=True)
+        made = centred * (scale + epsilon).rsqrt() * gains + shift
+        of_x, of_gains, of_shift = torch.autograd.grad(made, (x, gains, shift), to_normed.double())
+    of_x = of_x if to_total is None else of_x + to_total.double()
+    columns = torch.stack([of_gains, of_shift, of_x.flatten(0, -2).sum(0)]).float()
+    to_x = of_x.to(sums.total.dtype)
+    nothing = to_x.new_empty(0)
+    return to_x, of_x.to(dtype) if dtype != to_x.dtype else nothing, columns if shared else nothing.float().clone()
+
+
+def bend(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+    return ACTIVATIONS[kind](product.float() + (0 if bias is None else bias.float())).to(product.dtype)
+
+
+def bend_back(above: Tensor, product: Tensor, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
+    with torch.enable_grad():
+        x = (product.detach().double() + (0 if bias is None else bias.detach().double())).requires_grad_()
+        (below,) = torch.autograd.grad(ACTIVATIONS[kind](x), x, above.double())
+    return below.to(product.dtype), torch.empty(0) if bias is None else below.flatten(0, -2).sum(0).float()
+
+
 def linear(
     x: Any,
     weight: Tensor,
@@ -95,7 +143,9 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """These in the place of Triton's."""
-    for name, found in {"attention": (attend, Parts), "linear": (linear,), "norm": (add_norm, Norm)}.items():
+    norms = (add_norm, add_norm_to_learn, add_norm_back, Norm, Sums)
+    every = {"attention": (attend, Parts), "linear": (linear,), "norm": norms, "activation": (bend, bend_back)}
+    for name, found in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")
         for thing in found:
             setattr(module, thing.__name__, thing)

@@ -140,7 +140,7 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
 def test_a_low_stream_stays_low_behind_a_norm(norm, norm_first):
     model, batch, types = made(norm=norm, norm_first=norm_first).cuda(), some_batch().to("cuda"), []
     for block in model.stack.blocks:
-        block.register_forward_hook(lambda _, __, out: types.append(out[0].dtype))
+        block.register_forward_hook(lambda _, __, out: types.append(out[0].made().dtype))
     for name, wanted in (("bfloat16", torch.float32), ("bfloat16-stream", torch.bfloat16)):
         types.clear()
         with choose_precision(name, torch.device("cuda"))():

@@ -172,12 +172,12 @@ def test_memory_that_runs_out_halves_the_micro_batch(capsys):
 class Breaking(Net):
     def nats(self, batch, state=None):
         nats, count, state = super().nats(batch, state)
-        return nats + 0 * (self.out.weight.sum() * 0).sqrt(), count, state
+        return nats + 0 * (self.output.weight.sum() * 0).sqrt(), count, state
 
 
 @pytest.mark.parametrize("graph", ["true", "false"])
 def test_a_gradient_that_is_not_finite_is_named_though_nobody_waited_for_it(graph):
-    with pytest.raises(Diverged, match=r"step 1: the gradient of out\.weight is not finite"):
+    with pytest.raises(Diverged, match=r"step 1: the gradient of output\.weight is not finite"):
         train(Breaking(), graph=graph)
 
 

@@ -10,7 +10,7 @@ from test_one_token import CHOICES, both_ways, made
 from torch import Tensor
 from torch.testing import assert_close
 
-from chainrule.kernels import attention, die, norm, surprise
+from chainrule.kernels import activation, attention, die, norm, surprise
 from chainrule.kernels import linear as linears
 from chainrule.models import output
 from chainrule.models.positions import turns
@@ -41,15 +41,65 @@ def test_a_sum_is_normed(kind: str, dtype: torch.dtype, error: float) -> None:
         assert_close(norm.add_norm(x, given, how), judge.add_norm(x, given, how), atol=2 * error, rtol=error)
 
 
+LEVELS = [("rms", 40, 5), ("layer", 40, 5), ("rms", 1500, 2), ("layer", 1500, 2), ("layer", 600, 40)]
+
+
 @EITHER
-@pytest.mark.parametrize("activation", [None, "relu", "relu2", "gelu", "gelu-tanh", "swiglu"])
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "width", "rows"), LEVELS)
+def test_a_sum_is_normed_and_goes_back(
+    kind: str, width: int, rows: int, low: torch.dtype, dtype: torch.dtype, error: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`dtype` of the stream, `low` of what is found; rows that one program has, or several, and some left over."""
+    monkeypatch.setattr(norm, "PROGRAMS", 2)
+    x, slopes = torch.randn(2, 1, rows, width).to(dtype)
+    found, to_normed = torch.randn(2, 1, rows, width).to(low)
+    how, bias = a_norm(kind, width, torch.float32), torch.randn(width)
+    near = {"atol": 8 * error, "rtol": 2 * error}
+    if low == torch.bfloat16:
+        near = {"atol": 0.25, "rtol": 0.05}
+    for given, gains in ((bias, how), (None, how._replace(gains=None, shift=None))):
+        sums = norm.add_norm_to_learn(x, found, given, gains, low)
+        wanted = judge.add_norm_to_learn(x, found, given, gains, low)
+        assert (sums.total.dtype, sums.normed.dtype) == (dtype, low)
+        assert_close(sums.total, wanted.total, atol=2 * error, rtol=error)
+        assert_close(sums.normed, wanted.normed, **near)
+        assert_close(sums.scale, wanted.scale, atol=error, rtol=error)
+        for to_total in (slopes, None):
+            back = norm.add_norm_back(to_total, to_normed, wanted, gains, low, gains is how)
+            beside = judge.add_norm_back(to_total, to_normed, wanted, gains, low, gains is how)
+            for one, other in zip(back, beside, strict=True):
+                assert one.dtype == other.dtype
+                assert_close(one, other, atol=near["atol"] * (rows if one is back[2] else 1), rtol=near["rtol"])
+
+
+@EITHER
+@pytest.mark.parametrize("kind", ["relu", "relu2", "gelu", "gelu-tanh", "swiglu"])
+@pytest.mark.parametrize(("rows", "width"), [(3, 40), (37, 2 * 1030)])
+def test_an_activation_and_its_bias_go_back(
+    kind: str, rows: int, width: int, dtype: torch.dtype, error: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activation, "PROGRAMS", 3)
+    product, bias = torch.randn(1, rows, width).to(dtype), torch.randn(width)
+    above = torch.randn(1, rows, width // (1 + (kind == "swiglu"))).to(dtype)
+    for shift in (bias, None):
+        assert_close(activation.bend(product, shift, kind), judge.bend(product, shift, kind), atol=error, rtol=error)
+        below, sums = activation.bend_back(above, product, shift, kind)
+        wanted, beside = judge.bend_back(above, product, shift, kind)
+        assert_close(below, wanted, atol=error, rtol=error)
+        assert_close(sums, beside, atol=rows * error / 10, rtol=error)
+
+
+@EITHER
+@pytest.mark.parametrize("bent", [None, "relu", "relu2", "gelu", "gelu-tanh", "swiglu"])
 def test_a_map_is_all_that_goes_before_it_and_comes_after(
-    activation: str | None, dtype: torch.dtype, error: float
+    bent: str | None, dtype: torch.dtype, error: float
 ) -> None:
     x, weight, bias = torch.randn(3, 40).to(dtype), torch.randn(26, 40).to(dtype) / 6, torch.randn(26).to(dtype)
-    outputs = 13 if activation == "swiglu" else 26
-    more: dict[str, Any] = {"activation": activation, "added": torch.randn(3, outputs).to(dtype)}
-    for extra in (more, {"activation": activation}, {**more, "norm": a_norm("layer", 40, dtype)}):
+    outputs = 13 if bent == "swiglu" else 26
+    more: dict[str, Any] = {"activation": bent, "added": torch.randn(3, outputs).to(dtype)}
+    for extra in (more, {"activation": bent}, {**more, "norm": a_norm("layer", 40, dtype)}):
         for shift in (bias, None):
             answer = linears.linear(x, weight, shift, **extra)
             assert_close(answer, judge.linear(x, weight, shift, **extra), atol=4 * error, rtol=4 * error)

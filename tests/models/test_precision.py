@@ -29,7 +29,8 @@ def made(choice):
 def answers(model, name):
     """Nats, their gradients, and the type of what each block passed upward."""
     tokens, types = torch.randint(20, (4, 17), generator=torch.Generator().manual_seed(2)), []
-    hooks = [block.register_forward_hook(lambda _, __, out: types.append(out[0].dtype)) for block in model.stack.blocks]
+    note = lambda _, __, out: types.append(out[0].made().dtype)  # noqa: E731
+    hooks = [block.register_forward_hook(note) for block in model.stack.blocks]
     with choose_precision(name, CPU)():
         total, _, _ = model.nats(Batch(tokens[:, :-1], tokens[:, 1:]))
     for hook in hooks:

@@ -300,6 +300,20 @@ BUGS = [
         ("tests/models/test_gpt_and_hugging_face.py::test_the_same_weights_say_the_same[llama]",),
     ),
     Bug(
+        "a bias that waits for a sum is forgotten",
+        "chainrule/models/transformer.py",
+        "Sum(x, self.dropout(found), by.waiting(x))",
+        "Sum(x, self.dropout(found))",
+        ("tests/models/test_joined.py::test_what_taps_see_is_the_whole_sum",),
+    ),
+    Bug(
+        "gains and shift change places going back",
+        "chainrule/models/joined.py",
+        "for x in (gains, shift, bias)]",
+        "for x in (shift, gains, bias)]",
+        ("tests/models/test_joined.py::test_what_does_not_learn_is_left_alone",),
+    ),
+    Bug(
         "one token of a source's padding is looked at",
         "chainrule/models/attention.py",
         "torch.arange(keys, device=lengths.device) < lengths[:, None]",

@@ -1,0 +1,149 @@
+"""Steps that a GPU takes together: kernels say what torch says one by one, also compiled, captured and in training."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.testing import assert_close
+from train.small import corpus, walk
+
+from chainrule import kernels
+from chainrule.model import Batch
+from chainrule.models import build
+from chainrule.models.encoder_decoder import EncoderDecoder, EncoderDecoderSettings
+from chainrule.models.gpt import GPT, GPTSettings
+from chainrule.models.tracing import compiled
+from chainrule.recipe import Gradient
+from chainrule.train import engine as engines
+from chainrule.train.gradient import Training
+from chainrule.train.log import Log
+from chainrule.train.pipeline import recipe_for
+from chainrule.train.precision import choose_precision
+from chainrule.train.stop import Stop
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+GPU = torch.device("cuda")
+AS_GPT2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh", "qk_norm": False}
+CHOICES = [
+    {},
+    AS_GPT2 | {"positions": "learned"},
+    {"activation": "swiglu", "biases": True, "gains": True},
+    {"activation": "gelu", "biases": True, "norm": "layer", "width": 1600, "heads": 2},
+    {"activation": "relu", "biases": True, "dropout": 0.1},
+    AS_GPT2 | {"norm_first": False},
+]
+
+
+@pytest.fixture(autouse=True)
+def _full_precision():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def some_batch(vocab=70, rows=5, length=33):
+    tokens = torch.randint(vocab, (rows, length + 1), generator=torch.Generator().manual_seed(2)).to(GPU)
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def gradients(model, batch, join, precision="float32", nats=None):
+    """Of all parameters, in float64, one after another; and the nats."""
+    torch.manual_seed(3)
+    with choose_precision(precision, GPU)(), kernels.learning(join):
+        total, _, _ = (nats or model.nats)(batch)
+    parts = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
+    return torch.cat([part.double().flatten() for part in parts if part is not None]), float(total.detach())
+
+
+def off(one, other):
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_joined_or_apart_a_model_learns_the_same(choice):
+    torch.manual_seed(1)
+    settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero": False} | choice
+    model, batch = GPT(GPTSettings(**settings), 70).to(GPU).train(), some_batch()
+    exact, nats = gradients(model, batch, False)
+    together, also = gradients(model, batch, True)
+    assert abs(also - nats) < 1e-4 * nats
+    assert off(together, exact) < 1e-4
+    if not choice.get("dropout"):                           # which falls otherwise on tensors of another precision
+        for precision in ("bfloat16", "bfloat16-stream"):
+            apart = off(gradients(model, batch, False, precision)[0], exact)
+            assert off(gradients(model, batch, True, precision)[0], exact) < 1.3 * apart < 0.1
+
+
+def test_a_decoder_with_a_source_learns_the_same():
+    torch.manual_seed(1)
+    settings = EncoderDecoderSettings(layers=2, width=64, heads=4, context=64, zero=False, biases=True, gains=True)
+    model, batch = EncoderDecoder(settings, 70).to(GPU).train(), some_batch()
+    lengths = torch.tensor([9, 3, 7, 9, 1], device=GPU)
+    batch = Batch(batch.tokens, batch.targets, None, None, batch.tokens[:, :9].contiguous(), lengths)
+    exact, _ = gradients(model, batch, False)
+    assert off(gradients(model, batch, True)[0], exact) < 1e-4
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("gpt2", "bfloat16"), ("gpt", "bfloat16-stream")])
+def test_compiled_they_are_joined_too(kind, precision):
+    """In twelve layers: a compiler that wrote down all that leads to an operator would never end."""
+    torch.manual_seed(1)
+    given = {"model.layers": 12, "model.width": 64, "model.heads": 2, "model.context": 64, "model.dropout": 0.0}
+    model, batch = build(kind, recipe_for(kind, given).model, 5000).to(GPU), some_batch(5000)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    plain, nats = gradients(model, batch, True, precision)
+    quick, also = gradients(model, batch, True, precision, compiled(model.nats))
+    assert abs(also - nats) < 0.01 * nats
+    assert off(quick, plain) < 0.03
+
+
+def test_what_they_sum_is_the_same_every_time():
+    from chainrule.kernels import activation, norm
+
+    torch.manual_seed(1)
+    x, found, above, slopes = torch.randn(4, 30_001, 200, device=GPU)
+    how = norm.Norm("layer", 1e-5, torch.randn(200, device=GPU), torch.randn(200, device=GPU))
+    sums = norm.add_norm_to_learn(x, found, how.gains, how, torch.bfloat16)
+    once, again = (norm.add_norm_back(slopes, above, sums, how, torch.bfloat16, True) for _ in range(2))
+    assert all(map(torch.equal, once, again))
+    assert_close(once.columns[1], above.double().sum(0).float(), rtol=1e-4, atol=1e-3)
+    once, again = (activation.bend_back(above, x, how.gains, "gelu") for _ in range(2))
+    assert all(map(torch.equal, once, again))
+    assert_close(once[1], once[0].double().sum(0).float(), rtol=1e-4, atol=1e-3)
+
+
+def test_no_rows_are_nothing():
+    from chainrule.kernels import activation, norm
+
+    empty = torch.empty(0, 40, device=GPU)
+    sums = norm.add_norm_to_learn(empty, empty, None, norm.Norm("layer", 1e-5, None, None), torch.float32)
+    assert sums.normed.shape == (0, 40)
+    bias = torch.zeros(40, device=GPU)
+    assert not activation.bend_back(empty, empty, bias, "relu")[1].any()
+
+
+def test_training_that_lasts_takes_them_together_also_in_a_graph(monkeypatch):
+    settings = {"tokens": 512, "length": 32, "lr": 0.003, "steps": 60, "compile": "false", "precision": "float32"}
+
+    def trained(repaid, graph):
+        monkeypatch.setattr(engines, "REPAID", repaid)
+        torch.manual_seed(1)
+        model = GPT(GPTSettings(layers=2, width=64, heads=4, context=32), 7).to(GPU)
+        training = Training(model, corpus(walk(4001)), Gradient(**settings, graph=graph), Log())
+        training.begin()
+        assert training.run(Stop())
+        return SimpleNamespace(
+            training=training, nats=[line["nats_per_token"] for line in training.log.records if line["event"] == "step"]
+        )
+
+    apart = trained(1e9, "false")
+    assert not apart.training.step.joined
+    for graph in ("false", "true"):
+        together = trained(0.0, graph)
+        assert together.training.step.joined
+        assert bool(together.training.engine.graphs) == (graph == "true")
+        assert_close(torch.tensor(together.nats), torch.tensor(apart.nats), rtol=0.02, atol=0.02)
