@@ -29,7 +29,7 @@ CHOICES = [
     {},
     AS_GPT2 | {"positions": "learned"},
     {"activation": "swiglu", "biases": True, "gains": True},
-    {"activation": "gelu", "biases": True, "norm": "layer", "width": 1600, "heads": 2},
+    {"activation": "gelu", "biases": True, "norm": "layer", "width": 1600, "heads": 25},
     {"activation": "relu", "biases": True, "dropout": 0.1},
     AS_GPT2 | {"norm_first": False},
 ]
