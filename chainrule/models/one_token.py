@@ -23,7 +23,7 @@ from chainrule.models.cache import Cache
 from chainrule.models.joined import Back
 from chainrule.models.maps import Maps
 from chainrule.models.output import capped
-from chainrule.models.transformer import Block, Embedding, FeedForward, LayerNorm, RMSNorm, Stack
+from chainrule.models.transformer import Block, Embedding, FeedForward, RMSNorm, Stack
 
 if TYPE_CHECKING:
     from chainrule.kernels.attention import Parts
@@ -39,8 +39,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 16_384      # inputs of a linear map, of which a program holds a row
 LARGEST = 1 << 31    # numbers in a matrix, which kernels count in 32 bits
 KNOWN = {
-    Attention, Back, Block, Embedding, FeedForward, LayerNorm, Maps, RMSNorm, Stack, Tap,
-    nn.Dropout, nn.Embedding, nn.Identity, nn.Linear, nn.ModuleList,
+    Attention, Back, Block, Embedding, FeedForward, Maps, RMSNorm, Stack, Tap,
+    nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 
 
@@ -143,5 +143,5 @@ def _norm(module: nn.Module) -> "Norm":
 
     if isinstance(module, RMSNorm):
         return Norm("rms", float(module.eps or 0), module.weight, None)
-    assert isinstance(module, LayerNorm)
+    assert isinstance(module, nn.LayerNorm)
     return Norm("layer", module.eps, module.weight, module.bias)

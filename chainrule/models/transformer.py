@@ -12,6 +12,7 @@ Shapes: B rows, T tokens, C keys, V vocabulary, D width, d numbers in a head.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import TypeVar
 
@@ -37,13 +38,6 @@ def _relu_squared(x: Tensor) -> Tensor:
     return x * x             # autocast would raise a power in float32
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    """As GPT and GPT-2 have it: x / 2 · (1 + tanh u), which is x · sigmoid(2u)."""
-    if torch.compiler.is_compiling():    # torch's compiler makes a slow kernel of a tanh, and a quick one of a sigmoid
-        return x * torch.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x * x * x))
-    return gelu(x, approximate="tanh")
-
-
 def _swiglu(x: Tensor) -> Tensor:
     gate, value = x.chunk(2, -1)
     return silu(gate) * value
@@ -53,7 +47,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "relu2": _relu_squared,
     "gelu": gelu,
-    "gelu-tanh": _gelu_tanh,
+    "gelu-tanh": partial(gelu, approximate="tanh"),    # as GPT and GPT-2 have it
     "swiglu": _swiglu,
 }
 
@@ -65,29 +59,10 @@ class RMSNorm(nn.RMSNorm):
         return rms_norm(x, self.normalized_shape, None if self.weight is None else self.weight.to(x.dtype), self.eps)
 
 
-class LayerNorm(nn.LayerNorm):
-    """Compiled it keeps what it norms for the way back, which is there already, and no normed copy beside it.
-
-    Torch's formula for the way back asks for (x - mean) / deviation, and its compiler then writes that down, besides x,
-    which goes on. Of the sum below autograd asks for x itself. In mixed precision both are float32.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not (torch.compiler.is_compiling() and torch.is_autocast_enabled(x.device.type)):
-            return super().forward(x)
-        x = x.float()
-        mean = x.mean(-1, keepdim=True)
-        scale = torch.rsqrt((x - mean).square().mean(-1, keepdim=True) + self.eps)
-        normed = x * scale - mean * scale
-        if self.weight is not None:
-            normed = normed * self.weight
-        return normed if self.bias is None else normed + self.bias
-
-
 def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
     if settings.norm == "rms":
         return RMSNorm(size, settings.epsilon, settings.gains)
-    return LayerNorm(size, settings.epsilon, settings.gains, bias=settings.biases)
+    return nn.LayerNorm(size, settings.epsilon, settings.gains, bias=settings.biases)
 
 
 class Embedding(nn.Module):

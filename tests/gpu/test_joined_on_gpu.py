@@ -86,6 +86,7 @@ def test_a_decoder_with_a_source_learns_the_same():
     assert off(gradients(model, batch, True)[0], exact) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "bfloat16"), ("gpt", "bfloat16-stream")])
 def test_compiled_they_are_joined_too(kind, precision):
     """In twelve layers: a compiler that wrote down all that leads to an operator would never end."""
