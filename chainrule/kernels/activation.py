@@ -106,7 +106,7 @@ def _bend_back(
 
 def bend(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
     """(…, W), (W,) -> (…, H)"""
-    inputs = product.shape[-1]
+    product, inputs = product.contiguous(), product.shape[-1]
     outputs = inputs // (1 + (kind == "swiglu"))
     out = product.new_empty(*product.shape[:-1], outputs)
     if rows := product.numel() // inputs:
@@ -116,6 +116,7 @@ def bend(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
 
 def bend_back(above: Tensor, product: Tensor, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
     """(…, H), (…, W), (W,) -> (…, W) what the product learns, and (W,) what the bias does; nothing without one."""
+    above, product = above.contiguous(), product.contiguous()
     inputs, outputs, below = product.shape[-1], above.shape[-1], torch.empty_like(product)
     rows = product.numel() // inputs
     grid = _grid(rows, outputs)

@@ -7,7 +7,7 @@ and the same going back.
 Shapes: B rows, D width, P programs.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -27,23 +27,6 @@ class Norm(NamedTuple):
 
 
 NONE = Norm(None, 0.0, None, None)
-
-
-class Sums(NamedTuple):
-    """A stream with what was added, and the same normed."""
-
-    total: Tensor            # (…, D)
-    normed: Tensor           # (…, D)
-    scale: Tensor            # (B,) what each row was multiplied by
-    mean: Tensor             # (B,) and what was taken from it before
-
-
-class Slopes(NamedTuple):
-    """What is learned of a stream, of what was found, and of what each column shares."""
-
-    stream: Tensor           # (…, D)
-    found: Tensor            # (…, D), or nothing where it would be the same
-    columns: Tensor          # (3, D) of gains, of the shift, of the bias
 
 
 @triton.jit
@@ -106,16 +89,20 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Norm) -> tuple[Tensor, Tenso
     return total, out
 
 
-def add_norm_to_learn(x: Tensor, found: Tensor, bias: Tensor | None, norm: Norm, dtype: torch.dtype) -> Sums:
-    """The same of (…, D) and a (D,) bias, with what the way back asks for. The normed sum is in this dtype."""
-    rows, shape = _shape(x)
+def add_norm_to_learn(
+    x: Tensor, found: Tensor, bias: Tensor | None, gains: Tensor | None, shift: Tensor | None, epsilon: float,
+    centred: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same of (…, D) and a (D,) bias, normed into this dtype; and what rows were multiplied by, and their mean."""
+    x, found = x.contiguous(), found.contiguous()
+    rows, shape = _shape(x, centred)
     scale, mean = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
     total, out = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
     if rows:
         _add_norm[(triton.cdiv(rows, shape["ROWS"]),)](
-            x, found, bias, norm.gains, norm.shift, total, out, scale, mean, rows, norm.epsilon, KIND=norm.kind, **shape
+            x, found, bias, gains, shift, total, out, scale, mean, rows, epsilon, **shape
         )
-    return Sums(total, out, scale, mean)
+    return total, out, scale, mean
 
 
 @triton.jit
@@ -162,26 +149,27 @@ def _add_norm_back(
 
 
 def add_norm_back(
-    to_total: Tensor | None, to_normed: Tensor, sums: Sums, norm: Norm, dtype: torch.dtype, shared: bool
-) -> Slopes:
-    """What is learned of (…, D) sums. `dtype`: of what was found. `shared`: are gains, shift or bias to learn?"""
-    rows, shape = _shape(sums.total)
+    to_total: Tensor | None, to_normed: Tensor, total: Tensor, scale: Tensor, mean: Tensor, gains: Tensor | None,
+    centred: bool, dtype: torch.dtype, shared: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What is learned of a stream and, in this dtype, of what was found (nothing, if it is the stream's): (…, D) both;
+    and (3, D) of gains, shift and bias, if such are `shared` by rows."""
+    to_total, to_normed = to_total if to_total is None else to_total.contiguous(), to_normed.contiguous()
+    rows, shape = _shape(total, centred)
     programs = min(PROGRAMS, triton.cdiv(rows, shape["ROWS"] * TURNS))
-    to_x = torch.empty_like(sums.total)
-    to_found = torch.empty_like(to_x, dtype=dtype) if dtype != to_x.dtype else None
-    parts = to_x.new_empty(programs, 3, to_x.shape[-1], dtype=torch.float32) if shared else None
+    of_x = torch.empty_like(total)
+    of_found = torch.empty_like(total, dtype=dtype) if dtype != total.dtype else None
+    sums = total.new_empty(programs, 3, total.shape[-1], dtype=torch.float32) if shared else None
     if rows:
-        _add_norm_back[(programs,)](
-            to_total, to_normed, sums.total, sums.scale, sums.mean, norm.gains, to_x, to_found, parts, rows,
-            KIND=norm.kind, **shape,
-        )
-    columns = to_x.new_empty(0, dtype=torch.float32) if parts is None else parts.sum(0)
-    return Slopes(to_x, to_x.new_empty(0) if to_found is None else to_found, columns)
+        _add_norm_back[(programs,)](to_total, to_normed, total, scale, mean, gains, of_x, of_found, sums, rows, **shape)
+    columns = total.new_empty(0, dtype=torch.float32) if sums is None else sums.sum(0)
+    return of_x, total.new_empty(0) if of_found is None else of_found, columns
 
 
-def _shape(x: Tensor) -> tuple[int, dict[str, int]]:
+def _shape(x: Tensor, centred: bool) -> tuple[int, dict[str, Any]]:
     """Rows, and how programs hold them: narrow ones several at a time, wide ones by several warps."""
     width = x.shape[-1]
     block = triton.next_power_of_2(width)
     rows, warps = max(1, TILE // block), min(16, max(1, block // TILE))
-    return x.numel() // width, {"WIDTH": width, "BLOCK": block, "ROWS": rows, "num_warps": warps}
+    kind = "layer" if centred else "rms"
+    return x.numel() // width, {"WIDTH": width, "BLOCK": block, "ROWS": rows, "KIND": kind, "num_warps": warps}

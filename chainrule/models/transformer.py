@@ -25,7 +25,8 @@ from chainrule.model import Tap
 from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
-from chainrule.models.joined import Back, Sum, bent
+from chainrule.models.joined import Back, Sum
+from chainrule.models.joining import bent
 from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
 from chainrule.models.precision import streamed, working_dtype

@@ -43,41 +43,36 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Any) -> tuple[Tensor, Tensor
     return total, normed(total, norm).to(x.dtype)
 
 
-class Sums(NamedTuple):
-    total: Tensor
-    normed: Tensor
-    scale: Tensor
-    mean: Tensor
-
-
-def add_norm_to_learn(x: Tensor, found: Tensor, bias: Tensor | None, norm: Any, dtype: torch.dtype) -> Sums:
+def add_norm_to_learn(
+    x: Tensor, found: Tensor, bias: Tensor | None, gains: Tensor | None, shift: Tensor | None, epsilon: float,
+    centred: bool, dtype: torch.dtype,
+) -> tuple[Tensor, ...]:
     total = (x.float() + found.float() + (0 if bias is None else bias.float())).to(x.dtype)
     rows = total.float().flatten(0, -2)
     mean = rows.mean(1)
-    centred = rows - mean[:, None] if norm.kind == "layer" else rows
-    scale = (centred.square().mean(1) + norm.epsilon).rsqrt()
-    return Sums(total, normed(total, norm).to(dtype), scale, mean)
+    scale = ((rows - mean[:, None] if centred else rows).square().mean(1) + epsilon).rsqrt()
+    norm = Norm("layer" if centred else "rms", epsilon, gains, shift)
+    return total, normed(total, norm).to(dtype), scale, mean
 
 
 def add_norm_back(
-    to_total: Tensor | None, to_normed: Tensor, sums: Any, norm: Any, dtype: torch.dtype, shared: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """By autograd, from the sum alone."""
+    to_total: Tensor | None, to_normed: Tensor, total: Tensor, scale: Tensor, mean: Tensor, gains: Tensor | None,
+    centred: bool, dtype: torch.dtype, shared: bool,
+) -> tuple[Tensor, ...]:
+    """By autograd. What is given is how rows were scaled, and not ε."""
     with torch.enable_grad():
-        x = sums.total.detach().double().requires_grad_()
-        gains = (torch.ones(x.shape[-1]) if norm.gains is None else norm.gains.detach()).double().requires_grad_()
+        x = total.detach().double().requires_grad_()
+        gain = (torch.ones(x.shape[-1]) if gains is None else gains.detach()).double().requires_grad_()
         shift = torch.zeros(x.shape[-1], dtype=torch.float64, requires_grad=True)
-        scale = x.square().mean(-1, keepdim=True) if norm.kind == "rms" else x.var(-1, correction=0, keepdim=True)
-        rows = sums.scale.double().view(*x.shape[:-1], 1)
-        epsilon = (rows**-2 - scale).detach()                       # the kernel is given the scale, and not ε
-        centred = x if norm.kind == "rms" else x - x.mean(-1, keepdim=True)
-        made = centred * (scale + epsilon).rsqrt() * gains + shift
-        of_x, of_gains, of_shift = torch.autograd.grad(made, (x, gains, shift), to_normed.double())
+        around = x - x.mean(-1, keepdim=True) if centred else x
+        level = around.square().mean(-1, keepdim=True)
+        epsilon = (scale.double().view(*x.shape[:-1], 1) ** -2 - level).detach()
+        made = around * (level + epsilon).rsqrt() * gain + shift
+        of_x, of_gains, of_shift = torch.autograd.grad(made, (x, gain, shift), to_normed.double())
     of_x = of_x if to_total is None else of_x + to_total.double()
     columns = torch.stack([of_gains, of_shift, of_x.flatten(0, -2).sum(0)]).float()
-    to_x = of_x.to(sums.total.dtype)
-    nothing = to_x.new_empty(0)
-    return to_x, of_x.to(dtype) if dtype != to_x.dtype else nothing, columns if shared else nothing.float().clone()
+    of_found = of_x.to(dtype) if dtype != total.dtype else total.new_empty(0)
+    return of_x.to(total.dtype), of_found, columns if shared else torch.empty(0)
 
 
 def bend(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
@@ -143,7 +138,7 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """These in the place of Triton's."""
-    norms = (add_norm, add_norm_to_learn, add_norm_back, Norm, Sums)
+    norms = (add_norm, add_norm_to_learn, add_norm_back, Norm)
     every = {"attention": (attend, Parts), "linear": (linear,), "norm": norms, "activation": (bend, bend_back)}
     for name, found in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")

@@ -59,19 +59,19 @@ def test_a_sum_is_normed_and_goes_back(
     near = {"atol": 8 * error, "rtol": 2 * error}
     if low == torch.bfloat16:
         near = {"atol": 0.25, "rtol": 0.05}
-    for given, gains in ((bias, how), (None, how._replace(gains=None, shift=None))):
-        sums = norm.add_norm_to_learn(x, found, given, gains, low)
-        wanted = judge.add_norm_to_learn(x, found, given, gains, low)
-        assert (sums.total.dtype, sums.normed.dtype) == (dtype, low)
-        assert_close(sums.total, wanted.total, atol=2 * error, rtol=error)
-        assert_close(sums.normed, wanted.normed, **near)
-        assert_close(sums.scale, wanted.scale, atol=error, rtol=error)
+    for given, gains, shift in ((bias, how.gains, how.shift), (None, None, None)):
+        upward = (x, found, given, gains, shift, 1e-5, kind == "layer", low)
+        sums, wanted = norm.add_norm_to_learn(*upward), judge.add_norm_to_learn(*upward)
+        assert [part.dtype for part in sums[:2]] == [dtype, low]
+        assert_close(sums[0], wanted[0], atol=2 * error, rtol=error)
+        assert_close(sums[1], wanted[1], **near)
+        assert_close(sums[2], wanted[2], atol=error, rtol=error)
+        total, _, scale, mean = wanted
         for to_total in (slopes, None):
-            back = norm.add_norm_back(to_total, to_normed, wanted, gains, low, gains is how)
-            beside = judge.add_norm_back(to_total, to_normed, wanted, gains, low, gains is how)
-            for one, other in zip(back, beside, strict=True):
+            backward = (to_total, to_normed, total, scale, mean, gains, kind == "layer", low, gains is not None)
+            for one, other in zip(norm.add_norm_back(*backward), judge.add_norm_back(*backward), strict=True):
                 assert one.dtype == other.dtype
-                assert_close(one, other, atol=near["atol"] * (rows if one is back[2] else 1), rtol=near["rtol"])
+                assert_close(one, other, atol=near["atol"] * (rows if one.ndim < 3 else 1), rtol=near["rtol"])
 
 
 @EITHER

@@ -3,6 +3,7 @@
 That kernels say the same is in interpreted_kernels.py; what a GPU makes of both is in tests/gpu/test_joined_on_gpu.py.
 """
 
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 
 from chainrule import kernels
 from chainrule.model import Batch, watch
-from chainrule.models import joined
+from chainrule.models import joined, transformer
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.precision import low_stream
 
@@ -39,7 +40,11 @@ def _on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(**choice: Any) -> GPT:
     torch.manual_seed(1)
-    return GPT(GPTSettings(**{**SMALL, **choice}), 50)
+    model = GPT(GPTSettings(**{**SMALL, **choice}), 50)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))       # a bias of nothing could be forgotten
+    return model
 
 
 def some_batch() -> Batch:
@@ -98,17 +103,17 @@ def test_what_taps_see_is_the_whole_sum() -> None:
 def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
-    def counted(name: str) -> None:
-        whole = getattr(joined, name)
+    def counted(module: ModuleType, name: str) -> None:
+        whole = getattr(module, name)
 
         def call(*given: Any) -> Any:
             calls.append(name)
             return whole(*given)
 
-        monkeypatch.setattr(joined, name, call)
+        monkeypatch.setattr(module, name, call)
 
-    counted("_add_norm")
-    counted("_bent")
+    counted(joined, "add_norm")
+    counted(transformer, "bent")
     model, batch = made(**AS_GPT2), some_batch()
     model.nats(batch)
     with kernels.learning(True), torch.no_grad():
@@ -116,7 +121,7 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
     assert calls == []
     with kernels.learning(True):
         model.nats(batch)
-    assert sorted(calls) == ["_add_norm"] * 4 + ["_bent"] * 2       # all norms but the first, which has nothing to add
+    assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
     model.nats(batch)
     assert len(calls) == 6
 

@@ -1,0 +1,107 @@
+"""The operators behind joined.py: kernels going up and going back, as torch's autograd and its compiler know them.
+
+    total, normed, scale, mean = add_norm(stream, found, bias, gains, shift, ε, centred, dtype)
+    out = bent(product, bias, activation)
+
+`scale` and `mean` of each row are for the way back. There, what is learned of a bias, of gains and of a shift is summed
+on the way.
+
+Shapes: N rows, D width, W and H inputs and outputs of an activation.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.models.operators import learns, operator
+
+
+def _kernel(module: str, name: str) -> Callable[..., Any]:
+    """Loaded, with Triton, once it is called."""
+    return lambda *given: getattr(import_module(f"chainrule.kernels.{module}"), name)(*given)
+
+
+def _new(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def _add_norm(stream: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    *_, dtype = given
+    scale, mean = (stream.new_empty(stream.shape[:-1].numel(), dtype=torch.float32) for _ in range(2))
+    return _new(stream), _new(stream, dtype), scale, mean
+
+
+def _add_norm_back(to_total: Any, to_normed: Any, total: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    *_, dtype, shared = given
+    of_found = total.new_empty(0) if dtype == total.dtype else _new(total, dtype)
+    return _new(total), of_found, total.new_empty((3, total.shape[-1]) if shared else 0, dtype=torch.float32)
+
+
+add_norm = operator(
+    "add_norm(Tensor stream, Tensor found, Tensor? bias, Tensor? gains, Tensor? shift, float epsilon, bool centred, "
+    "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
+    _kernel("norm", "add_norm_to_learn"), _add_norm,
+)
+add_norm_back = operator(
+    "add_norm_back(Tensor? to_total, Tensor to_normed, Tensor total, Tensor scale, Tensor mean, Tensor? gains, "
+    "bool centred, ScalarType dtype, bool shared) -> (Tensor, Tensor, Tensor)",
+    _kernel("norm", "add_norm_back"), _add_norm_back,
+)
+
+
+def _keep_sum(ctx: Any, inputs: Any, output: Any) -> None:
+    _, found, bias, gains, shift, _, ctx.centred, _ = inputs
+    total, _, scale, mean = output
+    ctx.save_for_backward(total, scale, mean, gains)
+    ctx.dtype, ctx.columns = found.dtype, [None if x is None else x.dtype for x in (gains, shift, bias)]
+    ctx.mark_non_differentiable(scale, mean)
+    ctx.set_materialize_grads(False)
+
+
+def _learn_sum(ctx: Any, to_total: Tensor | None, to_normed: Tensor | None, *_: Any) -> Any:
+    total, scale, mean, gains = ctx.saved_tensors
+    to_normed = torch.zeros_like(total) if to_normed is None else to_normed
+    shared = any(ctx.columns)
+    of_stream, of_found, columns = add_norm_back(
+        to_total, to_normed, total, scale, mean, gains, ctx.centred, ctx.dtype, shared
+    )
+    of_gains, of_shift, of_bias = (dtype and columns[row].to(dtype) for row, dtype in enumerate(ctx.columns))
+    of_found = of_stream if ctx.dtype == total.dtype else of_found
+    return of_stream, of_found, of_bias, of_gains, of_shift, None, None, None
+
+
+learns("add_norm", _learn_sum, _keep_sum)
+
+
+def _bent(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    return product.new_empty(*product.shape[:-1], product.shape[-1] // (2 if activation == "swiglu" else 1))
+
+
+def _bent_back(above: Tensor, product: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    return _new(product), above.new_empty(0 if bias is None else len(bias), dtype=torch.float32)
+
+
+bent: Callable[[Tensor, Tensor | None, str], Tensor] = operator(                # (…, W), (W,) -> (…, H)
+    "bent(Tensor product, Tensor? bias, str activation) -> Tensor", _kernel("activation", "bend"), _bent
+)
+bent_back = operator(
+    "bent_back(Tensor above, Tensor product, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    _kernel("activation", "bend_back"), _bent_back,
+)
+
+
+def _keep_product(ctx: Any, inputs: Any, output: Tensor) -> None:
+    product, bias, ctx.activation = inputs
+    ctx.save_for_backward(product, bias)
+
+
+def _learn_product(ctx: Any, above: Tensor) -> Any:
+    product, bias = ctx.saved_tensors
+    below, sums = bent_back(above, product, bias, ctx.activation)
+    return below, None if bias is None else sums.to(bias.dtype), None
+
+
+learns("bent", _learn_product, _keep_product)
