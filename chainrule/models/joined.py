@@ -41,7 +41,11 @@ class Sum(NamedTuple):
 
 
 class Back(nn.Linear):
-    """The last map of a part of a block, back into the stream. Its bias `waits` for the sum, where that is joined."""
+    """The last map of attention, back into the stream. Its bias `waits` for the sum, where that is joined.
+
+    That is within the same block, as it must be: of a block that is shared by several GPUs no weight is there once it
+    has been passed.
+    """
 
     def __init__(self, inputs: int, outputs: int, bias: bool, *, waits: bool):
         super().__init__(inputs, outputs, bias)

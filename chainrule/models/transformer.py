@@ -25,7 +25,7 @@ from chainrule.model import Tap
 from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.choices import TransformerSettings
-from chainrule.models.joined import Back, Sum
+from chainrule.models.joined import Sum
 from chainrule.models.joining import bent
 from chainrule.models.maps import Maps
 from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
@@ -112,11 +112,6 @@ def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
     nn.init.normal_(output.weight, std=0.0 if settings.zero else settings.init or 1 / math.sqrt(settings.width))
 
 
-def bias_waits(settings: TransformerSettings) -> bool:
-    """Whether what a part of a block finds goes straight into a sum that is normed."""
-    return settings.norm_first and settings.dropout == 0
-
-
 class FeedForward(nn.Module):
     """Each token by itself: up into a wider space, an activation, and down again."""
 
@@ -124,7 +119,7 @@ class FeedForward(nn.Module):
         super().__init__()
         gated = settings.activation == "swiglu"
         self.up = Maps(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
-        self.out = Back(settings.hidden, settings.width, settings.biases, waits=bias_waits(settings))
+        self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
         self.named, self.activation = settings.activation, ACTIVATIONS[settings.activation]
         self.neurons = Tap()                               # (B, T, hidden): how much each fires
 
@@ -163,21 +158,21 @@ class Block(nn.Module):
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
         x, seen = self._before(self.attention_norm, below)
         found, pair = self.attention(seen, sight, turns, past)
-        total = self._after(self.attention_norm, x, found, self.attention.out)
+        total = self._after(self.attention_norm, x, found, self.attention.out.waiting(x))
         if self.cross is not None and self.cross_norm is not None:
             x, seen = self._before(self.cross_norm, total)
-            total = self._after(self.cross_norm, x, self.cross(seen, source), self.cross.out)
+            total = self._after(self.cross_norm, x, self.cross(seen, source), self.cross.out.waiting(x))
         x, seen = self._before(self.feed_forward_norm, total)
-        total = self._after(self.feed_forward_norm, x, self.feed_forward(seen), self.feed_forward.out)
+        total = self._after(self.feed_forward_norm, x, self.feed_forward(seen))
         return (Sum(self.hidden(total.made())) if self.hidden.watched else total), pair
 
     def _before(self, norm: nn.Module, total: Sum) -> tuple[Tensor, Tensor]:
         """The stream, and what a part sees of it."""
         return total.normed(norm) if self.norm_first else (total.stream, total.stream)
 
-    def _after(self, norm: nn.Module, x: Tensor, found: Tensor, by: Back) -> Sum:
+    def _after(self, norm: nn.Module, x: Tensor, found: Tensor, bias: Tensor | None = None) -> Sum:
         """The stream, and what a part found, which is not added yet; but a norm that comes behind the sum is made."""
-        total = Sum(x, self.dropout(found), by.waiting(x))
+        total = Sum(x, self.dropout(found), bias)
         return total if self.norm_first else Sum(streamed(norm(total.made())))
 
 
@@ -188,7 +183,7 @@ def _make(kind: type[A], settings: TransformerSettings) -> A:
         norms = make_norm(settings, size), make_norm(settings, size)
     return kind(
         settings.width, settings.heads, settings.keys, size,
-        bias=settings.biases, waits=bias_waits(settings), dropout=settings.dropout, norms=norms,
+        bias=settings.biases, waits=settings.norm_first and not settings.dropout, dropout=settings.dropout, norms=norms,
     )
 
 

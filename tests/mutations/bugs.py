@@ -302,7 +302,7 @@ BUGS = [
     Bug(
         "a bias that waits for a sum is forgotten",
         "chainrule/models/transformer.py",
-        "Sum(x, self.dropout(found), by.waiting(x))",
+        "Sum(x, self.dropout(found), bias)",
         "Sum(x, self.dropout(found))",
         ("tests/models/test_joined.py::test_what_taps_see_is_the_whole_sum",),
     ),

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from contract.kernels_in_torch import stand_in
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from train import small
 from train.ranks import free_port
 from train.small import assert_same_bits, split, walk
 
-from chainrule import files, models
+from chainrule import files, kernels, models
 from chainrule.errors import UserError
 from chainrule.model import UNCOUNTED
 from chainrule.models.grams import Grams, count_grams, merge
@@ -218,6 +219,27 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
         model.nats(rows)[0].backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
         assert_close(local(other.grad), one.grad)
+
+
+def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
+    stand_in(monkeypatch)
+    monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
+    like_gpt2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh"}
+    settings = models.model_class("gpt").Settings(layers=3, width=8, heads=2, context=16, **like_gpt2)
+    torch.manual_seed(1)
+    plain = models.build("gpt", settings, small.VOCAB)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    rows = Feed(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
+    with join("cpu") as ranks:
+        sharded = shard(copy.deepcopy(plain), ranks.device)
+    for model, together in ((plain, False), (sharded, True)):
+        with kernels.learning(together):
+            nats, _, _ = model.nats(rows)
+        nats.backward()
+    for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
+        assert_close(local(other.grad), one.grad, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "seal", "no seal", "facts", "one file less"])
