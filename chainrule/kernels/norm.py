@@ -1,5 +1,5 @@
-"""Norms inside kernels, and two kernels of their own: what a part found is added to the stream, and the sum is normed;
-and the same going back.
+"""Norms inside kernels, and two of their own: what a part found is added to the stream and the sum normed; and going
+back, what is learned of all of them.
 
     rms    x / √(mean x² + ε) · gains
     layer  (x - mean x) / √(variance x + ε) · gains + shift
@@ -37,13 +37,14 @@ def normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
 
 @triton.jit
 def _normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
-    """The same, what rows were multiplied by, and what was taken from them before."""
+    """The same; what rows were multiplied by; and what was taken from them before, if anything was."""
     if gains is not None:
         gain = tl.load(gains + column, mask=here, other=0.0)    # they come while threads agree on the rest
     if shift is not None:
         move = tl.load(shift + column, mask=here, other=0.0)
-    mean = tl.sum(x, 1) / size
+    mean = tl.zeros((x.shape[0],), tl.float32)
     if KIND == "layer":
+        mean = tl.sum(x, 1) / size
         x = tl.where(here, x - mean[:, None], 0.0)
     scale = tl.rsqrt(tl.sum(x * x, 1) / size + epsilon)
     x = x * scale[:, None]
@@ -93,7 +94,8 @@ def add_norm_to_learn(
     x: Tensor, found: Tensor, bias: Tensor | None, gains: Tensor | None, shift: Tensor | None, epsilon: float,
     centred: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same of (…, D) and a (D,) bias, normed into this dtype; and what rows were multiplied by, and their mean."""
+    """The same of (…, D) and a (D,) bias, normed into this dtype; and, for the way back, (B,) what rows were multiplied
+    by, and what was taken from them before."""
     x, found = x.contiguous(), found.contiguous()
     rows, shape = _shape(x, centred)
     scale, mean = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))

@@ -49,8 +49,8 @@ def add_norm_to_learn(
 ) -> tuple[Tensor, ...]:
     total = (x.float() + found.float() + (0 if bias is None else bias.float())).to(x.dtype)
     rows = total.float().flatten(0, -2)
-    mean = rows.mean(1)
-    scale = ((rows - mean[:, None] if centred else rows).square().mean(1) + epsilon).rsqrt()
+    mean = rows.mean(1) if centred else torch.zeros(len(rows))
+    scale = ((rows - mean[:, None]).square().mean(1) + epsilon).rsqrt()
     norm = Norm("layer" if centred else "rms", epsilon, gains, shift)
     return total, normed(total, norm).to(dtype), scale, mean
 
