@@ -16,7 +16,7 @@ from chainrule.models.transfer import body_of
 from chainrule.recipe import Gradient
 
 LAYER = re.compile(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.")
-READ = re.compile(r"(?:source_)?embedding\.|segments\.|words\.embedding\b|source_words\.")
+READ = re.compile(r"(?:source_)?embedding\.|segments\.|words\.embedding\b|source_words\.|(?:stack|encoder)\.bias\.")
 """Names of weights in a numbered layer, and of those before all layers."""
 
 ALL = "all"

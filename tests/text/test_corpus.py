@@ -18,6 +18,7 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import corpus as module
 from chainrule.text import sources
+from chainrule.text.cache import cache_folder
 from chainrule.text.corpus import prepare, read_split
 from chainrule.text.sources import Source
 from chainrule.text.splits import before_line, hold_out
@@ -360,3 +361,12 @@ def test_the_published_counts_of_tokens(name, train, valid, test, vocab, cache):
     assert targets == {"train": train, "valid": valid, "test": test}
     assert len(made.tokenizer) == vocab
     assert read_split([name], Text(), made.tokenizer, cache).sha256 == made.splits["test"].sha256
+
+
+def test_a_cache_that_is_a_link_to_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"link, the cache, is a link to .*gone, which is not there") as caught:
+        cache_folder(tmp_path / "link")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "gone").mkdir()
+    assert cache_folder(tmp_path / "link") == tmp_path / "link"

@@ -322,6 +322,18 @@ def test_a_decoder_in_two_parts_is_one_stack():
     assert any(name.startswith("above.layers.0") for name in learns)
 
 
+def test_where_a_token_stands_is_read_before_all_layers():
+    recipe = recipe_for("transformer", {"model.layers": 2, "model.width": 8, "model.heads": 2,
+                                        "model.positions": "relative"}, "translate")
+    model = build_for(recipe, 20)
+    given = rates(model, Gradient(layer_decay=0.5))
+    for name in ("stack.bias.weight", "encoder.bias.weight"):
+        assert given[name] == 0.5**3
+    freeze(model, ["1"])
+    assert not model.stack.bias.weight.requires_grad
+    assert model.stack.norm.weight is None or model.stack.norm.weight.requires_grad
+
+
 @pytest.mark.parametrize(("kind", "says"), [("bigram", "learns by counting"), ("word2vec", "model.vectors")])
 def test_what_has_no_layers_is_refused(desk, kind, says):
     given = {"text.tokenizer": "words"} | ({"train.epochs": 1} if kind == "word2vec" else {})
