@@ -138,7 +138,12 @@ def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, chec
             if error.done.rounds:
                 keep(error.done)
             raise
-    result = _measure(model, corpus, log, ranks) if done.finished else None
+    try:
+        result = _measure(model, corpus, log, ranks) if done.finished else None
+    except Exception:                                      # of memory, of a disk: what was learned is kept all the same
+        if not isinstance(checkpoints, ShardCheckpoints):  # of which each rank has a checkpoint, and none the whole
+            keep(done)
+        raise
     keep(done)
     if done.finished and ranks.first:
         run.forget_checkpoints(out)

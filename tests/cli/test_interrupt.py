@@ -91,6 +91,23 @@ def test_a_run_whose_measuring_is_stopped_is_whole(chainrule, book, monkeypatch)
     assert chainrule("train", book, "--kind", "bigram", "--out", "runs/x", "--json").json["perplexity"] > 0
 
 
+def test_what_was_learned_is_kept_though_measuring_fails(chainrule, book, monkeypatch):
+    from chainrule.train import pipeline
+
+    def fail(*words):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "evaluate_together", fail)
+        answer = chainrule("train", book, "--kind", "bigram", "--out", "runs/x")
+    assert answer.code != 0
+    assert answer.err.splitlines()[-1].startswith("chainrule: out of memory")
+    assert load("runs/x").about["done"]["finished"]
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "fit", fail)                       # nothing is learned again
+        assert chainrule("train", book, "--kind", "bigram", "--out", "runs/x", "--json").json["perplexity"] > 0
+
+
 def test_a_sample_that_is_stopped_is_one_line(trained, tmp_path):
     process = start(["sample", trained, "--tokens", "100000000"], tmp_path)
     process.stdout.read(1)
