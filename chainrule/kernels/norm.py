@@ -57,7 +57,7 @@ def _normed(x, gains, shift, column, here, size, epsilon, KIND: tl.constexpr):
 
 @triton.jit
 def _add_norm(
-    x, found, bias, gains, shift, total, out, scales, means, rows, epsilon,
+    x, found, gains, shift, total, out, scales, means, rows, epsilon,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -66,10 +66,8 @@ def _add_norm(
     at = row.to(tl.int64)[:, None] * WIDTH + column
     value = tl.load(x + at, mask=here, other=0.0).to(tl.float32)
     if found is not None:
-        more = tl.load(found + at, mask=here, other=0.0).to(tl.float32)
-        if bias is not None:
-            more += tl.load(bias + column, mask=here, other=0.0).to(tl.float32)
-        kept = (value + more).to(total.dtype.element_ty)
+        value += tl.load(found + at, mask=here, other=0.0).to(tl.float32)
+        kept = value.to(total.dtype.element_ty)
         tl.store(total + at, kept, mask=here)
         value = kept.to(tl.float32)
     value, scale, mean = _normed(value, gains, shift, column, here, WIDTH, epsilon, KIND)
@@ -84,17 +82,17 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Norm) -> tuple[Tensor, Tenso
     rows, width = x.shape
     total, out = x if found is None else torch.empty_like(x), torch.empty_like(x)
     _add_norm[(rows,)](
-        x, found, None, norm.gains, norm.shift, total, out, None, None, rows, norm.epsilon,
+        x, found, norm.gains, norm.shift, total, out, None, None, rows, norm.epsilon,
         WIDTH=width, BLOCK=triton.next_power_of_2(width), ROWS=1, KIND=norm.kind, num_warps=4,
     )  # fmt: skip
     return total, out
 
 
 def add_norm_to_learn(
-    x: Tensor, found: Tensor, bias: Tensor | None, gains: Tensor | None, shift: Tensor | None, epsilon: float,
-    centred: bool, dtype: torch.dtype,
+    x: Tensor, found: Tensor, gains: Tensor | None, shift: Tensor | None, epsilon: float, centred: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same of (…, D) and a (D,) bias, normed into this dtype; and, for the way back, (B,) what rows were multiplied
+    """The same of (…, D), normed into this dtype; and, for the way back, (B,) what rows were multiplied
     by, and what was taken from them before."""
     x, found = x.contiguous(), found.contiguous()
     rows, shape = _shape(x, centred)
@@ -102,7 +100,7 @@ def add_norm_to_learn(
     total, out = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
     if rows:
         _add_norm[(triton.cdiv(rows, shape["ROWS"]),)](
-            x, found, bias, gains, shift, total, out, scale, mean, rows, epsilon, **shape
+            x, found, gains, shift, total, out, scale, mean, rows, epsilon, **shape
         )
     return total, out, scale, mean
 
@@ -117,7 +115,6 @@ def _add_norm_back(
     if gains is not None:
         gain = tl.load(gains + column, mask=real, other=0.0).to(tl.float32)
     of_gains, of_shift = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    of_bias = tl.zeros((BLOCK,), tl.float32)
     for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = first + tl.arange(0, ROWS)
         here = real & (row < rows)[:, None]
@@ -141,13 +138,11 @@ def _add_norm_back(
         tl.store(to_x + at, learned, mask=here)
         if to_found is not None:
             tl.store(to_found + at, learned, mask=here)
-        of_bias += tl.sum(learned, 0)
     if sums is not None:
         column = tl.arange(0, BLOCK)
-        sums += tl.program_id(0) * (3 * WIDTH) + column
+        sums += tl.program_id(0) * (2 * WIDTH) + column
         tl.store(sums, of_gains, mask=column < WIDTH)
         tl.store(sums + WIDTH, of_shift, mask=column < WIDTH)
-        tl.store(sums + 2 * WIDTH, of_bias, mask=column < WIDTH)
 
 
 def add_norm_back(
@@ -155,13 +150,13 @@ def add_norm_back(
     centred: bool, dtype: torch.dtype, shared: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What is learned of a stream and, in this dtype, of what was found (nothing, if it is the stream's): (…, D) both;
-    and (3, D) of gains, shift and bias, if such are `shared` by rows."""
+    and (2, D) of gains and shift, if such are `shared` by rows."""
     to_total, to_normed = to_total if to_total is None else to_total.contiguous(), to_normed.contiguous()
     rows, shape = _shape(total, centred)
     programs = min(PROGRAMS, triton.cdiv(rows, shape["ROWS"] * TURNS))
     of_x = torch.empty_like(total)
     of_found = torch.empty_like(total, dtype=dtype) if dtype != total.dtype else None
-    sums = total.new_empty(programs, 3, total.shape[-1], dtype=torch.float32) if shared else None
+    sums = total.new_empty(programs, 2, total.shape[-1], dtype=torch.float32) if shared else None
     if rows:
         _add_norm_back[(programs,)](to_total, to_normed, total, scale, mean, gains, of_x, of_found, sums, rows, **shape)
     columns = total.new_empty(0, dtype=torch.float32) if sums is None else sums.sum(0)

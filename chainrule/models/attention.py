@@ -17,7 +17,6 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from chainrule.model import Tap
 from chainrule.models.cache import Layer, Pair
-from chainrule.models.joined import Back
 from chainrule.models.maps import Maps
 from chainrule.models.positions import Turns, turned
 
@@ -63,14 +62,13 @@ class Attention(nn.Module):
         size: int,                 # numbers in a head
         *,
         bias: bool = False,
-        waits: bool = False,       # may the last bias wait for a sum?
         dropout: float = 0.0,      # share of the pattern that is dropped while learning
         norms: tuple[nn.Module, nn.Module] | None = None,    # of queries and of keys, before they meet
     ):
         super().__init__()
         self.heads, self.keys, self.size, self.dropout = heads, keys, size, dropout
         self.project = Maps(width, [heads * size, keys * size, keys * size], bias)    # queries, keys, values
-        self.out = Back(heads * size, width, bias, waits=waits)
+        self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, C): how much of each key a query takes
 
@@ -111,7 +109,6 @@ class CrossAttention(nn.Module):
         size: int,
         *,
         bias: bool = False,
-        waits: bool = False,
         dropout: float = 0.0,
         norms: tuple[nn.Module, nn.Module] | None = None,
     ):
@@ -119,7 +116,7 @@ class CrossAttention(nn.Module):
         self.size, self.dropout = size, dropout
         self.queries = nn.Linear(width, heads * size, bias)
         self.memory = Maps(width, [keys * size] * 2, bias)    # keys, values
-        self.out = Back(heads * size, width, bias, waits=waits)
+        self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, S): how much of each part of the source a token takes
 

@@ -1,6 +1,6 @@
 """The operators behind joined.py: kernels going up and going back, as torch's autograd and its compiler know them.
 
-    total, normed, scale, mean = add_norm(stream, found, bias, gains, shift, ε, centred, dtype)
+    total, normed, scale, mean = add_norm(stream, found, gains, shift, ε, centred, dtype)
     out = bent(product, bias, activation)
 
 `scale` and `mean` of each row are for the way back. There, what is learned of a bias, of gains and of a shift is summed
@@ -37,11 +37,11 @@ def _add_norm(stream: Tensor, *given: Any) -> tuple[Tensor, ...]:
 def _add_norm_back(to_total: Any, to_normed: Any, total: Tensor, *given: Any) -> tuple[Tensor, ...]:
     *_, dtype, shared = given
     of_found = total.new_empty(0) if dtype == total.dtype else _new(total, dtype)
-    return _new(total), of_found, total.new_empty((3, total.shape[-1]) if shared else 0, dtype=torch.float32)
+    return _new(total), of_found, total.new_empty((2, total.shape[-1]) if shared else 0, dtype=torch.float32)
 
 
 add_norm = operator(
-    "add_norm(Tensor stream, Tensor found, Tensor? bias, Tensor? gains, Tensor? shift, float epsilon, bool centred, "
+    "add_norm(Tensor stream, Tensor found, Tensor? gains, Tensor? shift, float epsilon, bool centred, "
     "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
     _kernel("norm", "add_norm_to_learn"), _add_norm,
 )
@@ -53,10 +53,10 @@ add_norm_back = operator(
 
 
 def _keep_sum(ctx: Any, inputs: Any, output: Any) -> None:
-    _, found, bias, gains, shift, _, ctx.centred, _ = inputs
+    _, found, gains, shift, _, ctx.centred, _ = inputs
     total, _, scale, mean = output
     ctx.save_for_backward(total, scale, mean, gains)
-    ctx.dtype, ctx.columns = found.dtype, [None if x is None else x.dtype for x in (gains, shift, bias)]
+    ctx.dtype, ctx.columns = found.dtype, [None if x is None else x.dtype for x in (gains, shift)]
     ctx.mark_non_differentiable(scale, mean)
     ctx.set_materialize_grads(False)
 
@@ -68,9 +68,9 @@ def _learn_sum(ctx: Any, to_total: Tensor | None, to_normed: Tensor | None, *_: 
     of_stream, of_found, columns = add_norm_back(
         to_total, to_normed, total, scale, mean, gains, ctx.centred, ctx.dtype, shared
     )
-    of_gains, of_shift, of_bias = (dtype and columns[row].to(dtype) for row, dtype in enumerate(ctx.columns))
+    of_gains, of_shift = (dtype and columns[row].to(dtype) for row, dtype in enumerate(ctx.columns))
     of_found = of_stream if ctx.dtype == total.dtype else of_found
-    return of_stream, of_found, of_bias, of_gains, of_shift, None, None, None
+    return of_stream, of_found, of_gains, of_shift, None, None, None
 
 
 learns("add_norm", _learn_sum, _keep_sum)

@@ -20,7 +20,6 @@ from chainrule.model import Tap
 from chainrule.models import cache, positions
 from chainrule.models.attention import Attention
 from chainrule.models.cache import Cache
-from chainrule.models.joined import Back
 from chainrule.models.maps import Maps
 from chainrule.models.output import capped
 from chainrule.models.transformer import Block, Embedding, FeedForward, RMSNorm, Stack
@@ -39,7 +38,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 16_384      # inputs of a linear map, of which a program holds a row
 LARGEST = 1 << 31    # numbers in a matrix, which kernels count in 32 bits
 KNOWN = {
-    Attention, Back, Block, Embedding, FeedForward, Maps, RMSNorm, Stack, Tap,
+    Attention, Block, Embedding, FeedForward, Maps, RMSNorm, Stack, Tap,
     nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 

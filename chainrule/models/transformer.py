@@ -158,10 +158,10 @@ class Block(nn.Module):
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
         x, seen = self._before(self.attention_norm, below)
         found, pair = self.attention(seen, sight, turns, past)
-        total = self._after(self.attention_norm, x, found, self.attention.out.waiting(x))
+        total = self._after(self.attention_norm, x, found)
         if self.cross is not None and self.cross_norm is not None:
             x, seen = self._before(self.cross_norm, total)
-            total = self._after(self.cross_norm, x, self.cross(seen, source), self.cross.out.waiting(x))
+            total = self._after(self.cross_norm, x, self.cross(seen, source))
         x, seen = self._before(self.feed_forward_norm, total)
         total = self._after(self.feed_forward_norm, x, self.feed_forward(seen))
         return (Sum(self.hidden(total.made())) if self.hidden.watched else total), pair
@@ -170,9 +170,9 @@ class Block(nn.Module):
         """The stream, and what a part sees of it."""
         return total.normed(norm) if self.norm_first else (total.stream, total.stream)
 
-    def _after(self, norm: nn.Module, x: Tensor, found: Tensor, bias: Tensor | None = None) -> Sum:
+    def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Sum:
         """The stream, and what a part found, which is not added yet; but a norm that comes behind the sum is made."""
-        total = Sum(x, self.dropout(found), bias)
+        total = Sum(x, self.dropout(found))
         return total if self.norm_first else Sum(streamed(norm(total.made())))
 
 
@@ -183,7 +183,7 @@ def _make(kind: type[A], settings: TransformerSettings) -> A:
         norms = make_norm(settings, size), make_norm(settings, size)
     return kind(
         settings.width, settings.heads, settings.keys, size,
-        bias=settings.biases, waits=settings.norm_first and not settings.dropout, dropout=settings.dropout, norms=norms,
+        bias=settings.biases, dropout=settings.dropout, norms=norms,
     )
 
 

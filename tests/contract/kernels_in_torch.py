@@ -44,10 +44,10 @@ def add_norm(x: Tensor, found: Tensor | None, norm: Any) -> tuple[Tensor, Tensor
 
 
 def add_norm_to_learn(
-    x: Tensor, found: Tensor, bias: Tensor | None, gains: Tensor | None, shift: Tensor | None, epsilon: float,
-    centred: bool, dtype: torch.dtype,
+    x: Tensor, found: Tensor, gains: Tensor | None, shift: Tensor | None, epsilon: float, centred: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:
-    total = (x.float() + found.float() + (0 if bias is None else bias.float())).to(x.dtype)
+    total = (x.float() + found.float()).to(x.dtype)
     rows = total.float().flatten(0, -2)
     mean = rows.mean(1) if centred else torch.zeros(len(rows))
     scale = ((rows - mean[:, None]).square().mean(1) + epsilon).rsqrt()
@@ -70,7 +70,7 @@ def add_norm_back(
         made = around * (level + epsilon).rsqrt() * gain + shift
         of_x, of_gains, of_shift = torch.autograd.grad(made, (x, gain, shift), to_normed.double())
     of_x = of_x if to_total is None else of_x + to_total.double()
-    columns = torch.stack([of_gains, of_shift, of_x.flatten(0, -2).sum(0)]).float()
+    columns = torch.stack([of_gains, of_shift]).float()
     of_found = of_x.to(dtype) if dtype != total.dtype else total.new_empty(0)
     return of_x.to(total.dtype), of_found, columns if shared else torch.empty(0)
 

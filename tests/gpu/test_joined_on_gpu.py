@@ -113,7 +113,7 @@ def test_what_they_sum_is_the_same_every_time():
     torch.manual_seed(1)
     x, found, above, slopes = torch.randn(4, 30_001, 200, device=GPU)
     gains = torch.randn(200, device=GPU)
-    total, _, *level = norm.add_norm_to_learn(x, found, gains, gains, gains, 1e-5, True, torch.bfloat16)
+    total, _, *level = norm.add_norm_to_learn(x, found, gains, gains, 1e-5, True, torch.bfloat16)
     given = slopes, above, total, *level, gains, True, torch.bfloat16, True
     once, again = (norm.add_norm_back(*given) for _ in range(2))
     assert all(map(torch.equal, once, again))
@@ -127,7 +127,7 @@ def test_no_rows_are_nothing():
     from chainrule.kernels import activation, norm
 
     empty = torch.empty(0, 40, device=GPU)
-    assert norm.add_norm_to_learn(empty, empty, None, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
+    assert norm.add_norm_to_learn(empty, empty, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
     bias = torch.zeros(40, device=GPU)
     assert not activation.bend_back(empty, empty, bias, "relu")[1].any()
 
