@@ -17,6 +17,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from chainrule.switch import Switch
+
 FIRST = 256         # turns that repay loading the kernels, which takes half a second
 AGAIN = 32          # turns that repay using them once they are loaded
 OLDEST = (8, 0)     # the compute capability for which they are written
@@ -25,7 +27,8 @@ HOPPER = (9, 0)
 LEARNERS = {"cuda"}    # devices on which steps are joined
 
 _wanted = ContextVar("kernels are wanted", default=False)
-_learning = False   # of this process: torch.compile looks at a plain global, but at no context variable
+_learning = Switch()
+learning = _learning.turned    # within `learning(True)` parts of what learns on a GPU are joined
 _loaded = False
 
 
@@ -47,20 +50,9 @@ def fit(tensor: Tensor) -> bool:
     return plain and tensor.is_cuda and tensor.get_device() == torch.cuda.current_device()    # where Triton launches
 
 
-@contextmanager
-def learning(yes: bool) -> Iterator[None]:
-    """Within, steps of what learns on a GPU are joined, if `yes`."""
-    global _learning
-    before, _learning = _learning, yes
-    try:
-        yield
-    finally:
-        _learning = before
-
-
 def join(tensor: Tensor) -> bool:
     """Whether steps that are made of this tensor now should be one."""
-    return _learning and tensor.device.type in LEARNERS and torch.is_grad_enabled()
+    return _learning.on and tensor.device.type in LEARNERS and torch.is_grad_enabled()
 
 
 def repay(turns: int) -> bool:

@@ -1,12 +1,12 @@
 """In which precision matrices are multiplied, and what blocks pass upward."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
-_low_stream = False    # of this process: torch.compile looks at a plain global, but at no context variable
+from chainrule.switch import Switch
+
+_low_stream = Switch()
+low_stream = _low_stream.turned    # within, what blocks pass upward is as precise as what is added to it
 
 
 def working_dtype(like: Tensor) -> torch.dtype:
@@ -15,17 +15,6 @@ def working_dtype(like: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
-@contextmanager
-def low_stream() -> Iterator[None]:
-    """Within, what blocks pass upward is as precise as the products that are added to it, and no more."""
-    global _low_stream
-    before, _low_stream = _low_stream, True
-    try:
-        yield
-    finally:
-        _low_stream = before
-
-
 def streamed(x: Tensor) -> Tensor:
     """As it is passed upward."""
-    return x.to(working_dtype(x)) if _low_stream else x
+    return x.to(working_dtype(x)) if _low_stream.on else x

@@ -5,7 +5,7 @@ written more often than anything else, so that a GPU is quicker by it; what it c
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +29,7 @@ class Precision:
         if self.dtype == torch.float32:
             yield
             return
-        with torch.autocast(self.device, self.dtype), low_stream() if self.stream else nullcontext():
+        with torch.autocast(self.device, self.dtype), low_stream(self.stream):
             yield
 
     def __str__(self) -> str:

@@ -61,8 +61,8 @@ def test_a_low_stream_has_nearly_the_same_nats_and_gradients_which_stay_in_float
 
 def test_the_stream_is_as_it_was_behind_an_error():
     def fail():
-        with low_stream():
-            with low_stream():
+        with low_stream(True):
+            with low_stream(True):
                 pass
             assert streamed(x).dtype == torch.bfloat16                  # as it was around the inner one
             raise RuntimeError("within")
@@ -77,5 +77,5 @@ def test_the_stream_is_as_it_was_behind_an_error():
 def test_without_products_in_half_precision_nothing_is_lower():
     model, tokens = made("gpt"), torch.randint(20, (2, 9))
     wanted = model(Batch(tokens, tokens))
-    with low_stream():
+    with low_stream(True):
         assert_close(model(Batch(tokens, tokens)), wanted, atol=0, rtol=0)
