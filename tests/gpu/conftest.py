@@ -1,6 +1,8 @@
-"""What a test on a GPU leaves behind is put back: functions that are marked for the compiler are as written again."""
+"""Tests on a GPU compare float32 to its last digits. What they leave behind is put back: functions that are marked for
+the compiler are as written again."""
 
 import pytest
+import torch
 
 from chainrule.models import tracing
 
@@ -9,3 +11,9 @@ from chainrule.models import tracing
 def _marks_are_put_back():
     yield
     tracing.as_before()
+
+
+@pytest.fixture(autouse=True)
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)

@@ -30,14 +30,6 @@ CHOICES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _full_precision():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def made(**choice):
     torch.manual_seed(1)
     return GPT(GPTSettings(**{**SMALL, **choice}), VOCAB)

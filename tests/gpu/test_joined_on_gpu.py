@@ -35,14 +35,6 @@ CHOICES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _full_precision():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def some_batch(vocab=70, rows=5, length=33):
     tokens = torch.randint(vocab, (rows, length + 1), generator=torch.Generator().manual_seed(2)).to(GPU)
     return Batch(tokens[:, :-1], tokens[:, 1:])

@@ -27,14 +27,6 @@ MODELS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _full_precision():
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def make(cell, directions, **given):
     torch.manual_seed(1)
     return Stack(cell, INPUTS, HIDDEN, 2, directions=directions, learned_start=True, **given)

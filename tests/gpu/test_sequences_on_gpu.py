@@ -35,14 +35,6 @@ MODELS = {
 CAPTURED = ("transformer", "encoder", "classifier")    # recurrent encoders ask the CPU for lengths
 
 
-@pytest.fixture(autouse=True)
-def _full_precision():
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def made(name):
     torch.manual_seed(1)
     return MODELS[name]()

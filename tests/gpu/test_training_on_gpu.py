@@ -20,14 +20,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPU = torch.device("cuda")
 
 
-@pytest.fixture(autouse=True)
-def _full_precision():
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
 def train(model, text=None, **given):
     settings = {"tokens": 256, "length": 16, "lr": 0.01, "steps": 60, "precision": "float32", "compile": "false"}
     training = Training(model.to(GPU), text or corpus(walk(4001)), Gradient(**settings | given), Log())
