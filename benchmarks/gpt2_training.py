@@ -1,17 +1,20 @@
 """GPT-2 (124M) in training on one GPU, beside transformers' in the same run: tokens a second, and memory.
 
     python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--streamed] [--json]
+    python benchmarks/gpt2_training.py --rows 64 --as-written [--apart] --alone
 
 Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, AdamW) on random tokens; theirs is
 GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both have had their warm-up.
 Theirs reads as many rows at a time as fit beside its logits. With `--streamed` ours is measured once more, with what
-blocks pass upward in bfloat16 too (train.precision=bfloat16-stream), as nanochat has it.
+blocks pass upward in bfloat16 too (train.precision=bfloat16-stream), as nanochat has it. With `--as-written` ours is
+not compiled, and with `--apart` sums and norms, biases and activations are left to torch's kernels.
 """
 
 import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,12 +34,14 @@ VOCAB = 50_257
 GPU = torch.device("cuda")
 
 
-def ours(kind: str, rows: Tensor, precision: str = "auto") -> Callable[[], Any]:
+def ours(
+    kind: str, rows: Tensor, precision: str = "auto", *, compile: bool = True, joined: bool = True
+) -> Callable[[], Any]:
     recipe = recipe_for(kind, {"model.context": rows.shape[1] - 1})
     model = build(kind, recipe.model, VOCAB).to(GPU).train()
     settings = Gradient(optimizer=recipe.train.optimizer)
     step = Step(model, Optimizers(model, settings), choose_precision(precision, GPU), 1.0, len(rows), False)
-    step.nats, step.joined = compiled(model.nats), kernels.work()
+    step.nats, step.joined = compiled(model.nats) if compile else model.nats, joined and kernels.work()
     batch = Batch(rows[:, :-1], rows[:, 1:])
     return lambda: step.take(batch, None)
 
@@ -85,13 +90,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kind", default="gpt2")
     parser.add_argument("--streamed", action="store_true", help="ours with a stream of bfloat16 besides")
+    parser.add_argument("--as-written", action="store_true", help="ours without torch.compile")
+    parser.add_argument("--apart", action="store_true", help="ours without kernels that join parts of a step")
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(1)
-    sides = {"chainrule": (args.rows, lambda rows: ours(args.kind, rows))}
+    this = partial(ours, args.kind, compile=not args.as_written, joined=not args.apart)
+    sides = {"chainrule": (args.rows, this)}
     if args.streamed:
-        sides["chainrule, streamed"] = (args.rows, lambda rows: ours(args.kind, rows, "bfloat16-stream"))
+        sides["chainrule, streamed"] = (args.rows, partial(this, precision="bfloat16-stream"))
     if not args.alone:
         sides["transformers"] = (args.their_rows, theirs)
     figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "length": args.length}
