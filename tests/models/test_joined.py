@@ -145,8 +145,10 @@ def test_what_does_not_learn_is_left_alone() -> None:
 @pytest.mark.usefixtures("_on_any_device")
 def test_a_sum_that_nobody_norms_is_passed_on() -> None:
     x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
+    norm = torch.nn.LayerNorm(8)
+    torch.nn.init.normal_(norm.weight)                              # alike, they would make nothing of any slope
     with kernels.learning(True):
-        total, _ = joined.Sum(x, found).normed(torch.nn.LayerNorm(8))
+        total, _ = joined.Sum(x, found).normed(norm)
     slopes = torch.randn_like(total)
     assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
 
