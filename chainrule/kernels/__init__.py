@@ -2,10 +2,10 @@
 
 Torch's kernels are made for large tensors. A step of one token has small ones and hundreds of launches, so here several
 steps of the way are one kernel each. While a model learns, tensors are large, and steps that are one kernel save the
-reading and writing between them: a sum and its norm (norm.py), a bias and an activation (activation.py), what is
-learned from a word's logits (surprise.py). Triton comes with torch for CUDA; it is loaded only once kernels are wanted,
-and whoever wants them says so, for they take seconds to compile the first time and moments in each process. Everything
-that they do is also done without them.
+reading and writing between them: a sum and its norm (norm.py), queries and keys that are normed and turned (heads.py),
+a bias and an activation (activation.py), what is learned from a word's logits (surprise.py). Triton comes with torch
+for CUDA; it is loaded only once kernels are wanted, and whoever wants them says so, for they take seconds to compile
+the first time and moments in each process. Everything that they do is also done without them.
 """
 
 from collections.abc import Iterator

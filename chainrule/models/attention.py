@@ -10,12 +10,15 @@ Shapes: B rows, T queries, C keys, D width, H heads of queries, G heads of keys,
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, autocast, nn
+from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
+from chainrule import kernels
 from chainrule.model import Tap
+from chainrule.models import joining
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.maps import Maps
 from chainrule.models.positions import Turns, turned
@@ -76,17 +79,31 @@ class Attention(nn.Module):
         self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        parts = self.project(x).split(self.project.parts, -1)
-        query, key, value = (part.unflatten(-1, (-1, self.size)) for part in parts)    # (B, T, H or G, d)
-        if self.norms:
-            query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
-        if turns is not None:
-            query, key = turned(query, turns), turned(key, turns)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        query, key, value = (part.transpose(1, 2) for part in self._in_heads(self.project(x), turns))
         if past is not None:
             key, value = past.write(key, value)
         mixed = mix(query, key, value, sight, self.dropout if self.training else 0.0, self.pattern)
         return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
+
+    def _in_heads(self, product: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d), normed and turned."""
+        if kernels.join(product) and self._has_kernel(turns):
+            norm: Any = self.norms[0] if self.norms else None
+            kind = None if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"
+            spin = (None, None) if turns is None else turns
+            return joining.heads(product, *spin, self.heads, self.keys, 0.0 if norm is None else norm.eps, kind)
+        parts = split(product, self.project.parts, -1)
+        query, key, value = (part.view(*part.shape[:2], -1, self.size) for part in parts)
+        if self.norms:
+            query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
+        if turns is not None:
+            query, key = turned(query, turns), turned(key, turns)
+        return query, key, value
+
+    def _has_kernel(self, turns: Turns | None) -> bool:
+        """There is something to do: it is written for norms without weights, and heads whose halves are powers of 2."""
+        halves = self.size > 1 and self.size & (self.size - 1) == 0
+        return halves and bool(self.norms or turns) and next(self.norms.parameters(), None) is None
 
 
 @dataclass(frozen=True)

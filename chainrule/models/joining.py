@@ -2,11 +2,12 @@
 
     total, normed, scale, mean = add_norm(stream, found, gains, shift, ε, centred, dtype)
     out = bent(product, bias, activation)
+    queries, keys, values = heads(product, cos, sin, H, G, ε, norm)
 
 `scale` and `mean` of each row are for the way back. There, what is learned of a bias, of gains and of a shift is summed
 on the way.
 
-Shapes: N rows, D width, W and H inputs and outputs of an activation.
+Shapes: N rows, D width, W and H inputs and outputs of an activation, or H and G heads of queries and of keys.
 """
 
 from collections.abc import Callable
@@ -105,3 +106,32 @@ def _learn_product(ctx: Any, above: Tensor) -> Any:
 
 
 learns("bent", _learn_product, _keep_product)
+
+
+def _heads(product: Tensor, cos: Any, sin: Any, queries: int, keys: int, *how: Any) -> tuple[Tensor, ...]:
+    size = product.shape[-1] // (queries + 2 * keys)
+    return tuple(product.new_empty(*product.shape[:-1], count, size) for count in (queries, keys, keys))
+
+
+heads: Callable[..., tuple[Tensor, Tensor, Tensor]] = operator(
+    "heads(Tensor product, Tensor? cos, Tensor? sin, int queries, int keys, float epsilon, str? norm) "
+    "-> (Tensor, Tensor, Tensor)",
+    _kernel("heads", "heads"), _heads,
+)
+heads_back = operator(
+    "heads_back(Tensor of_queries, Tensor of_keys, Tensor of_values, Tensor product, Tensor? cos, Tensor? sin, "
+    "float epsilon, str? norm) -> Tensor",
+    _kernel("heads", "heads_back"), lambda of_queries, of_keys, of_values, product, *_: _new(product),
+)
+
+
+def _keep_heads(ctx: Any, inputs: Any, output: Any) -> None:
+    product, cos, sin, _, _, *ctx.how = inputs
+    ctx.save_for_backward(product, cos, sin)
+
+
+def _learn_heads(ctx: Any, *of_heads: Tensor) -> Any:
+    return heads_back(*of_heads, *ctx.saved_tensors, *ctx.how), None, None, None, None, None, None
+
+
+learns("heads", _learn_heads, _keep_heads)

@@ -86,6 +86,31 @@ def bend_back(above: Tensor, product: Tensor, bias: Tensor | None, kind: str) ->
     return below.to(product.dtype), torch.empty(0) if bias is None else below.flatten(0, -2).sum(0).float()
 
 
+def heads(
+    product: Tensor, cos: Tensor | None, sin: Tensor | None, queries: int, keys: int, epsilon: float, norm: str | None
+) -> tuple[Tensor, ...]:
+    size = product.shape[-1] // (queries + 2 * keys)
+    parts = product.double().split([queries * size, keys * size, keys * size], -1)
+    query, key, value = (part.unflatten(-1, (-1, size)) for part in parts)
+    if norm is not None:
+        by = rms_norm if norm == "rms" else layer_norm
+        query, key = (by(part, (size,), eps=epsilon) for part in (query, key))
+    if cos is not None and sin is not None:
+        query, key = (turned(part, (cos.double(), sin.double())) for part in (query, key))
+    return tuple(part.to(product.dtype).clone() for part in (query, key, value))
+
+
+def heads_back(
+    of_queries: Tensor, of_keys: Tensor, of_values: Tensor, product: Tensor, cos: Tensor | None, sin: Tensor | None,
+    epsilon: float, norm: str | None,
+) -> Tensor:
+    with torch.enable_grad():
+        x = product.detach().double().requires_grad_()
+        made = heads(x, cos, sin, of_queries.shape[2], of_keys.shape[2], epsilon, norm)
+        (below,) = torch.autograd.grad(made, x, [part.double() for part in (of_queries, of_keys, of_values)])
+    return below.to(product.dtype)
+
+
 def linear(
     x: Any,
     weight: Tensor,
@@ -139,7 +164,8 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """These in the place of Triton's."""
     norms = (add_norm, add_norm_to_learn, add_norm_back, Norm)
-    every = {"attention": (attend, Parts), "linear": (linear,), "norm": norms, "activation": (bend, bend_back)}
+    every = {"attention": (attend, Parts), "linear": (linear,), "norm": norms, "activation": (bend, bend_back),
+             "heads": (heads, heads_back)}
     for name, found in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")
         for thing in found:

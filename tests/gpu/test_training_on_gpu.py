@@ -9,6 +9,7 @@ from train.small import Net, corpus, net, walk
 
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
+from chainrule.train import engine as engines
 from chainrule.train import feed as feeding
 from chainrule.train.gradient import Diverged, Training
 from chainrule.train.log import Log
@@ -68,7 +69,8 @@ def test_a_graph_drops_anew_at_every_step():
     assert len(set(told)) == len(told)
 
 
-def test_short_steps_become_a_graph_by_themselves():
+def test_short_steps_become_a_graph_by_themselves(monkeypatch):
+    monkeypatch.setattr(engines, "SHORT", 60.0)            # where others use the card no step is short by itself
     training = train(net(), graph="auto")
     assert len(training.engine.graphs) == 1
 
@@ -81,7 +83,8 @@ class Waiting(Net):
         return nats * (1.0 if float(count) else 0.0), count, state
 
 
-def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys):
+def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys, monkeypatch):
+    monkeypatch.setattr(engines, "SHORT", 60.0)
     torch.manual_seed(1)
     model = Waiting()
     model.dropout.p = 0.2                                  # and its chance goes on

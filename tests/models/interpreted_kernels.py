@@ -10,7 +10,7 @@ from test_one_token import CHOICES, both_ways, made
 from torch import Tensor
 from torch.testing import assert_close
 
-from chainrule.kernels import activation, attention, die, norm, surprise
+from chainrule.kernels import activation, attention, die, heads, norm, surprise
 from chainrule.kernels import linear as linears
 from chainrule.models import output
 from chainrule.models.positions import turns
@@ -89,6 +89,27 @@ def test_an_activation_and_its_bias_go_back(
         wanted, beside = judge.bend_back(above, product, shift, kind)
         assert_close(below, wanted, atol=error, rtol=error)
         assert_close(sums, beside, atol=rows * error / 10, rtol=error)
+
+
+HEADS = [(3, 1, 8, "rms", True), (2, 2, 16, "layer", True), (4, 2, 8, None, True), (5, 5, 4, "rms", False)]
+
+
+@EITHER
+@pytest.mark.parametrize(("queries", "keys", "size", "kind", "rotary"), HEADS)
+@pytest.mark.parametrize("alike", [True, False])
+def test_heads_are_normed_and_turned_and_go_back(
+    queries: int, keys: int, size: int, kind: str | None, rotary: bool, alike: bool, dtype: torch.dtype, error: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(heads, "PROGRAMS", 3)
+    product = torch.randn(2, 5, (queries + 2 * keys) * size).to(dtype)
+    places = torch.arange(5)[None] if alike else torch.tensor([[0], [7]]) + torch.arange(5)
+    tables = turns(places, size, 100.0, dtype) if rotary else (None, None)
+    made = heads.heads(product, *tables, queries, keys, 1e-5, kind)
+    assert_close(made, judge.heads(product, *tables, queries, keys, 1e-5, kind), atol=4 * error, rtol=error)
+    slopes = [torch.randn_like(part) for part in made]
+    below = heads.heads_back(*slopes, product, *tables, 1e-5, kind)
+    assert_close(below, judge.heads_back(*slopes, product, *tables, 1e-5, kind), atol=16 * error, rtol=2 * error)
 
 
 @EITHER

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from chainrule import kernels
 from chainrule.model import Batch, watch
-from chainrule.models import joined, transformer
+from chainrule.models import joined, joining, transformer
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.precision import low_stream
 
@@ -28,6 +28,10 @@ CHOICES: list[dict[str, Any]] = [
     {"activation": "gelu", "biases": True, "norm": "layer"},
     {"activation": "relu", "biases": True},
     {**AS_GPT2, "dropout": 0.2},
+    {"width": 32, "heads": 4, "keys": 2},                            # heads whose size is a power of 2 are joined
+    {"width": 32, "heads": 4, "norm": "layer", "biases": True},
+    {"width": 32, "heads": 4, "gains": True},
+    {"width": 32, "heads": 4, "qk_norm": False, "positions": "sinusoidal"},
     {**AS_GPT2, "norm_first": False},
 ]
 
@@ -124,6 +128,22 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
     assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
     model.nats(batch)
     assert len(calls) == 6
+
+
+@pytest.mark.usefixtures("_on_any_device")
+@pytest.mark.parametrize(("choice", "joined"), [
+    ({"width": 32}, True), ({"width": 32, "qk_norm": False}, True), ({"width": 32, "positions": "none"}, True),
+    ({"width": 32, "gains": True}, False), ({"width": 24}, False), ({"width": 32, **AS_GPT2}, False),
+], ids=str)  # fmt: skip
+def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
+    choice: dict[str, Any], joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    whole = joining.heads
+    monkeypatch.setattr(joining, "heads", lambda *given: calls.append(1) or whole(*given))
+    with kernels.learning(True):
+        made(**choice).nats(some_batch())
+    assert len(calls) == 2 * joined
 
 
 @pytest.mark.usefixtures("_on_any_device")

@@ -314,6 +314,13 @@ BUGS = [
         ("tests/models/test_joined.py::test_in_mixed_precision_they_err_by_about_as_much[False]",),
     ),
     Bug(
+        "heads that are joined are not told where their token stands",
+        "chainrule/models/attention.py",
+        "spin = (None, None) if turns is None else turns",
+        "spin = (None, None)",
+        ("tests/models/test_joined.py::test_joined_or_apart_a_model_learns_the_same",),
+    ),
+    Bug(
         "one token of a source's padding is looked at",
         "chainrule/models/attention.py",
         "torch.arange(keys, device=lengths.device) < lengths[:, None]",
