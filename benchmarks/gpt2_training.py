@@ -7,7 +7,7 @@ Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, Adam
 GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both have had their warm-up.
 Theirs reads as many rows at a time as fit beside its logits. With `--streamed` ours is measured once more, with what
 blocks pass upward in bfloat16 too (train.precision=bfloat16-stream), as nanochat has it. With `--as-written` ours is
-not compiled, and with `--apart` sums and norms, biases and activations are left to torch's kernels.
+not compiled, and with `--apart` all that kernels of ours would do together is left to torch's.
 """
 
 import argparse

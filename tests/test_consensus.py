@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from contract.moved import moved
 from test_beam import VOCAB, Echo, greedy
 
 from chainrule.errors import UserError
@@ -38,10 +39,7 @@ def writer(kind):
     torch.manual_seed(3)
     recipe = recipe_for(kind, {f"model.{name}": value for name, value in WRITERS[kind].items()}, "translate")
     model = build(kind, recipe.model, WORDS).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    return model
+    return moved(model, 0.3)
 
 
 def sources(rows, seed=1):

@@ -10,15 +10,13 @@ Shapes: B rows, T queries, C keys, D width, H heads of queries, G heads of keys,
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from chainrule import kernels
 from chainrule.model import Tap
-from chainrule.models import joining
+from chainrule.models import joined
 from chainrule.models.cache import Layer, Pair
 from chainrule.models.maps import Maps
 from chainrule.models.positions import Turns, turned
@@ -87,11 +85,8 @@ class Attention(nn.Module):
 
     def _in_heads(self, product: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d), normed and turned."""
-        if kernels.join(product) and self._has_kernel(turns):
-            norm: Any = self.norms[0] if self.norms else None
-            kind = None if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"
-            spin = (None, None) if turns is None else turns
-            return joining.heads(product, *spin, self.heads, self.keys, 0.0 if norm is None else norm.eps, kind)
+        if joined.joins_heads(product, self.size, self.norms, turns):
+            return joined.heads(product, self.heads, self.keys, self.norms, turns)
         parts = split(product, self.project.parts, -1)
         query, key, value = (part.view(*part.shape[:2], -1, self.size) for part in parts)
         if self.norms:
@@ -99,11 +94,6 @@ class Attention(nn.Module):
         if turns is not None:
             query, key = turned(query, turns), turned(key, turns)
         return query, key, value
-
-    def _has_kernel(self, turns: Turns | None) -> bool:
-        """There is something to do: it is written for norms without weights, and heads whose halves are powers of 2."""
-        halves = self.size > 1 and self.size & (self.size - 1) == 0
-        return halves and bool(self.norms or turns) and next(self.norms.parameters(), None) is None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from contract import kernels_in_torch as judge
+from contract.moved import moved
 from torch.testing import assert_close
 
 from chainrule import kernels
@@ -45,10 +46,7 @@ def _the_same_chance():
 def made(dtype=torch.float32, **choice):
     torch.manual_seed(1)
     model = GPT(GPTSettings(**{**SMALL, **choice}), VOCAB).cuda().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    return model.to(dtype)
+    return moved(model, 0.02).to(dtype)
 
 
 def begun(model, rows):
@@ -153,9 +151,7 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
     torch.manual_seed(1)
     given = {"model.layers": 2, "model.width": 192, "model.heads": 3, "model.context": 128} if "gpt" in name else {}
     model = build(name, recipe_for(name, given).model, 50).cuda()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+    moved(model, 0.05)
     prompts, written, recorded = [np.arange(size % 40) % 50 for size in range(3, 3 + rows)], [], []
     begin = writing.Graph.__init__
     monkeypatch.setattr(writing.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])

@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from contract.moved import moved
 from torch.testing import assert_close
 
 from chainrule import kernels
@@ -110,9 +111,7 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
     given = {"model.layers": 2, "model.width": 64, "model.heads": 2, "model.context": 64} if "gpt" in name else {}
     torch.manual_seed(1)
     model = build(name, recipe_for(name, given | {"model.dropout": 0.0}).model, 70).cuda()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
+    moved(model, 0.02)
     monkeypatch.setattr(output, "LARGE", large)
     monkeypatch.setitem(output.LOGITS, "cuda", 128 * 70)         # in two chunks
     chosen = choose_precision(precision, torch.device("cuda"))

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from contract.moved import moved
 from torch.testing import assert_close
 from train.small import corpus, walk
 
@@ -40,14 +41,6 @@ def some_batch(vocab=70, rows=5, length=33):
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def moved(model):
-    """Each parameter a little elsewhere: a bias of nothing could be forgotten."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
-
-
 def gradients(model, batch, join, precision="float32", nats=None):
     """Of all parameters, in float64, one after another; and the nats."""
     torch.manual_seed(3)
@@ -65,7 +58,7 @@ def off(one, other):
 def test_joined_or_apart_a_model_learns_the_same(choice):
     torch.manual_seed(1)
     settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero": False} | choice
-    model, batch = moved(GPT(GPTSettings(**settings), 70)).to(GPU).train(), some_batch()
+    model, batch = moved(GPT(GPTSettings(**settings), 70), 0.05).to(GPU).train(), some_batch()
     exact, nats = gradients(model, batch, False)
     together, also = gradients(model, batch, True)
     assert abs(also - nats) < 1e-4 * nats
@@ -79,7 +72,7 @@ def test_joined_or_apart_a_model_learns_the_same(choice):
 def test_a_decoder_with_a_source_learns_the_same():
     torch.manual_seed(1)
     settings = EncoderDecoderSettings(layers=2, width=64, heads=4, context=64, zero=False, biases=True, gains=True)
-    model, batch = moved(EncoderDecoder(settings, 70)).to(GPU).train(), some_batch()
+    model, batch = moved(EncoderDecoder(settings, 70), 0.05).to(GPU).train(), some_batch()
     lengths = torch.tensor([9, 3, 7, 9, 1], device=GPU)
     batch = Batch(batch.tokens, batch.targets, None, None, batch.tokens[:, :9].contiguous(), lengths)
     exact, _ = gradients(model, batch, False)
@@ -92,7 +85,7 @@ def test_compiled_they_are_joined_too(kind, precision):
     """In twelve layers: a compiler that wrote down all that leads to an operator would never end."""
     torch.manual_seed(1)
     given = {"model.layers": 12, "model.width": 64, "model.heads": 2, "model.context": 64, "model.dropout": 0.0}
-    model, batch = moved(build(kind, recipe_for(kind, given).model, 5000)).to(GPU), some_batch(5000)
+    model, batch = moved(build(kind, recipe_for(kind, given).model, 5000), 0.05).to(GPU), some_batch(5000)
     plain, nats = gradients(model, batch, True, precision)
     quick, also = gradients(model, batch, True, precision, compiled(model.nats))
     assert abs(also - nats) < 0.01 * nats

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from contract.moved import moved
 from contract.toy import Attentive, Recurrent, ToySettings
 
 from chainrule.model import LanguageModel
@@ -55,9 +56,7 @@ def test_recorded_turns_write_what_turns_as_written_would(
     torch.manual_seed(1)
     given = {"model.size": "tiny", "model.context": 64} if kind == "gpt" else {}
     model = build(kind, recipe_for(kind, given).model, VOCAB).cuda()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+    moved(model, 0.05)
     prompts = [np.arange(size) % VOCAB for size in (0, 3, 30)]
     recorded = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     replays: list[int] = []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from contract.kernels_in_torch import stand_in
+from contract.moved import moved
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -45,10 +46,7 @@ def _on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def made(**choice: Any) -> GPT:
     torch.manual_seed(1)
     model = GPT(GPTSettings(**{**SMALL, **choice}), 50)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))       # a bias of nothing could be forgotten
-    return model
+    return moved(model, 0.1)
 
 
 def some_batch() -> Batch:
@@ -116,7 +114,7 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(module, name, call)
 
-    counted(joined, "add_norm")
+    counted(joining, "add_norm")
     counted(transformer, "bent")
     model, batch = made(**AS_GPT2), some_batch()
     model.nats(batch)

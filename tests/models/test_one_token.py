@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from contract.kernels_in_torch import stand_in
+from contract.moved import moved
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.testing import assert_close
@@ -40,10 +41,7 @@ INTERPRETED = Path(__file__).with_name("interpreted_kernels.py")
 def made(**settings: Any) -> GPT:
     torch.manual_seed(1)
     model = GPT(GPTSettings(**{**SMALL, **settings}), VOCAB).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+    return moved(model, 0.05)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from contract.moved import moved
 from torch.testing import assert_close
 
 from chainrule.model import Batch
@@ -20,10 +21,7 @@ def made(choice):
     torch.manual_seed(1)
     kind = choice if choice == "gpt2" else "gpt"
     model = build(kind, recipe_for(kind, SMALL | CHOICES[choice]).model, 20)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
+    return moved(model, 0.05)
 
 
 def answers(model, name):

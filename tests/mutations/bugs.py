@@ -315,7 +315,7 @@ BUGS = [
     ),
     Bug(
         "heads that are joined are not told where their token stands",
-        "chainrule/models/attention.py",
+        "chainrule/models/joined.py",
         "spin = (None, None) if turns is None else turns",
         "spin = (None, None)",
         ("tests/models/test_joined.py::test_joined_or_apart_a_model_learns_the_same",),

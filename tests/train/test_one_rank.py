@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from contract.kernels_in_torch import stand_in
+from contract.moved import moved
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from train import small
@@ -228,9 +229,7 @@ def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
     settings = models.model_class("gpt").Settings(layers=3, width=8, heads=2, context=16, **like_gpt2)
     torch.manual_seed(1)
     plain = models.build("gpt", settings, small.VOCAB)
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+    moved(plain, 0.1)
     rows = Feed(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
     with join("cpu") as ranks:
         sharded = shard(copy.deepcopy(plain), ranks.device)
