@@ -3,7 +3,7 @@
     python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--kernels ours overlap torch] [--json]
 
 Both draw from the whole distribution at temperature 1, from a prompt of 8 tokens, and never stop early. Ours is
-`chainrule.use.sample` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs `generate`,
+`chainrule.inference.generate` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs `generate`,
 and at one row also with its static cache, which it compiles. Times include reading the prompt and recording graphs; the
 first call of each warms up and is left out.
 """
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from chainrule import kernels
+from chainrule.inference.generate import sample
 from chainrule.models import build
-from chainrule.train.pipeline import recipe_for
-from chainrule.use.sample import sample
+from chainrule.training.pipeline import recipe_for
 
 VOCAB = 50_257
 PROMPT = 8

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from chainrule import kernels
+from chainrule.device import choose_precision
+from chainrule.kernels.compiling import compiled
 from chainrule.model import Batch
 from chainrule.models import build
-from chainrule.models.tracing import compiled
 from chainrule.recipe import Gradient
-from chainrule.train.optimizers import Optimizers
-from chainrule.train.pipeline import recipe_for
-from chainrule.train.precision import choose_precision
-from chainrule.train.step import Step
+from chainrule.training.param_groups import Optimizers
+from chainrule.training.pipeline import recipe_for
+from chainrule.training.step import Step
 
 VOCAB = 50_257
 GPU = torch.device("cuda")

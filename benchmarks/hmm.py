@@ -24,7 +24,7 @@ from hmmlearn.hmm import CategoricalHMM
 from torch import Tensor
 
 from chainrule.model import Batch
-from chainrule.models.hmm import HMM, HMMSettings
+from chainrule.models.hmm.hmm import HMM, HMMSettings
 
 LENGTH = 512
 PATIENCE = 2.5e8    # states² · symbols that hmmlearn is given at once: a second or two

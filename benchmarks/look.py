@@ -22,11 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from chainrule.look.runs import find_runs
 from chainrule.recipe import Text
 from chainrule.run import save
-from chainrule.tasks import build_for, recipe_for
-from chainrule.text.tokenizer import train_tokenizer
+from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
+from chainrule.viewer.notebook import find_runs
 
 QUESTIONS = 300
 SETTINGS = {"model.layers": 6, "model.width": 256, "model.heads": 4, "model.context": 256, "text.tokenizer": "bpe"}

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from chainrule.look.page import Panel, make_page
-from chainrule.look.subject import Subject
-from chainrule.look.views.attention import VIEW
 from chainrule.recipe import Text
 from chainrule.run import Run
-from chainrule.tasks import build_for, recipe_for
-from chainrule.text.tokenizer import train_tokenizer
+from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
+from chainrule.viewer.page import Panel, make_page
+from chainrule.viewer.subject import Subject
+from chainrule.viewer.views.attention import VIEW
 
 LAYERS, HEADS, SIZE = 12, 12, 8
 TEXT = "a page of every head of every layer is drawn while nobody has time to wait for it. "

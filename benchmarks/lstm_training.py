@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from chainrule.models import build
-from chainrule.train.gradient import Training
-from chainrule.train.log import Log
-from chainrule.train.pipeline import recipe_for
+from chainrule.training.log import Log
+from chainrule.training.pipeline import recipe_for
+from chainrule.training.trainer import Training
 
 GPU = torch.device("cuda")
 VOCAB = 10_000

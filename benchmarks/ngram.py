@@ -25,12 +25,12 @@ TURNS = 3
 
 def learn(train: Path, order: int, device: str, cache: Path) -> tuple[Any, Any, dict[str, Any]]:
     """Text → tokens on disk → counts → tables → the first answer."""
+    from chainrule.inference.score import total_scores
     from chainrule.models import build, model_class
     from chainrule.recipe import make_recipe
     from chainrule.text.corpus import prepare
-    from chainrule.train.fit import fit
-    from chainrule.train.log import Log
-    from chainrule.use.score import total_scores
+    from chainrule.training.fit import fit
+    from chainrule.training.log import Log
 
     recipe = make_recipe("ngram", model_class("ngram"), {"model.order": order, "text.min_count": 1})
     (cache / "valid.txt").write_text("a line\n")
@@ -130,7 +130,7 @@ def query(train: Path, test: Path, order: int, device: str, work: Path, judge: b
     import numpy as np
     import torch
 
-    from chainrule.use.score import score_sentences, score_stream
+    from chainrule.inference.score import score_sentences, score_stream
 
     model, tokenizer, _ = learn(train, order, device, work)
     sentences = test.read_text().splitlines()

@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py [--kinds rnn lstm gpt] [--lengths 128 … 4096] [--device cuda] [--json]
 
-Three ways, as `chainrule.use.cost` has them: one step of learning; writing T tokens with the state carried on; writing
+Three ways, as `chainrule.viewer.views.cost` has them: one step of learning; writing T tokens with the state carried on; writing
 them with the whole text read anew for each. Seconds are the best of several turns. The slope is the power of T over
 the larger half of the lengths: 1 is proportional to T, 2 to T².
 """
@@ -14,8 +14,8 @@ from typing import Any
 from chainrule.device import DEVICES, choose_device
 from chainrule.models import build
 from chainrule.progress import short
-from chainrule.train.pipeline import recipe_for
-from chainrule.use.cost import WAYS, Cost, measure, slope
+from chainrule.training.pipeline import recipe_for
+from chainrule.viewer.views.cost import WAYS, Cost, measure, slope
 
 VOCAB = 256
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]

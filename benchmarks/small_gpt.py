@@ -153,9 +153,9 @@ def learn_plainly(folder: Path) -> None:
 def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     """The step of `chainrule train`, for a model of the same shapes and an optimizer with the same settings."""
     from chainrule.models import build
-    from chainrule.train.gradient import Training
-    from chainrule.train.log import Log
-    from chainrule.train.pipeline import recipe_for
+    from chainrule.training.log import Log
+    from chainrule.training.pipeline import recipe_for
+    from chainrule.training.trainer import Training
 
     recipe = recipe_for("gpt", {
         "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH, "model.context": CONTEXT,

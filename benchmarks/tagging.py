@@ -25,17 +25,17 @@ from torch.nn.functional import cross_entropy
 
 from chainrule.model import Batch
 from chainrule.models.generative import GenerativeClassifier
-from chainrule.models.ngram import NGram, NGramSettings
-from chainrule.models.spelling import spelled
-from chainrule.models.tagger import Tagger, TaggerSettings
+from chainrule.models.hmm.tagger import Tagger, TaggerSettings
+from chainrule.models.hmm.word_features import spelled
+from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.recipe import Classify, Tag, Text
-from chainrule.text.encoded import Classes
-from chainrule.text.encoding import DELIMITER, EXTRACT, encode_labelled
-from chainrule.text.examples import Labelled, Tagged
-from chainrule.text.labelled import read_labelled
+from chainrule.tasks.classify import read_labelled
+from chainrule.tasks.encoding import DELIMITER, EXTRACT, encode_labelled
+from chainrule.tasks.examples import Labelled, Tagged
+from chainrule.tasks.padding import Classes
+from chainrule.tasks.tag import read_tagged
 from chainrule.text.sources import Source
-from chainrule.text.tagged import read_tagged
-from chainrule.text.tokenizer import train_tokenizer
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
 LIMIT = 1 << 20                                            # tokens of one batch, padding included
 FILES = {

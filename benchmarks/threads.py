@@ -22,7 +22,7 @@ def ask() -> None:
     import torch
 
     from chainrule.model import Batch
-    from chainrule.models.ngram import NGram, NGramSettings
+    from chainrule.models.ngram.ngram import NGram, NGramSettings
 
     stream = torch.randint(1, 5000, (1, 300_001), generator=torch.Generator().manual_seed(1)) ** 2 // 5000
     stream[:, ::20] = 0

@@ -11,9 +11,9 @@ import json
 from pathlib import Path
 
 from chainrule.errors import UserError
+from chainrule.inference.metrics import Overlap, measure_overlap
 from chainrule.recipe import Translate
-from chainrule.text.tasks import held_out_examples
-from chainrule.use.overlap import Overlap, measure_overlap
+from chainrule.tasks.splits_of_examples import held_out_examples
 
 
 def score(told: Path, files: list[str], *, lowercase: bool = False) -> Overlap:

@@ -28,14 +28,14 @@ from gensim.models import Word2Vec
 from gensim.models.word2vec import LineSentence
 
 from chainrule.device import DEVICES, choose_device
+from chainrule.inference.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.models import build
 from chainrule.text.corpus import prepare
 from chainrule.text.sources import Source, read
 from chainrule.text.word_tests import Analogies, read_word_test
-from chainrule.train.fit import fit
-from chainrule.train.log import Log
-from chainrule.train.pipeline import recipe_for
-from chainrule.use.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
+from chainrule.training.fit import fit
+from chainrule.training.log import Log
+from chainrule.training.pipeline import recipe_for
 
 DATA = Path(os.environ.get("CHAINRULE_DATA", "data"))
 TESTS = {

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from chainrule.errors import UserError as UserError
-    from chainrule.look.shown import look as look
+    from chainrule.inference.evaluate import evaluate as evaluate
+    from chainrule.inference.generate import generate as generate
+    from chainrule.inference.score import score_sentences as score_sentences
     from chainrule.model import BOUNDARY as BOUNDARY
     from chainrule.model import Batch as Batch
     from chainrule.model import LanguageModel as LanguageModel
@@ -24,14 +26,12 @@ if TYPE_CHECKING:
     from chainrule.run import load as load
     from chainrule.run import save as save
     from chainrule.text.corpus import prepare as prepare
-    from chainrule.text.tokenizer import Tokenizer as Tokenizer
-    from chainrule.train.base import recipe_on as recipe_on
-    from chainrule.train.fit import fit as fit
-    from chainrule.train.pipeline import make_run as make_run
-    from chainrule.train.pipeline import recipe_for as recipe_for
-    from chainrule.use.evaluate import evaluate as evaluate
-    from chainrule.use.sample import generate as generate
-    from chainrule.use.score import score_sentences as score_sentences
+    from chainrule.text.tokenizers.tokenizer import Tokenizer as Tokenizer
+    from chainrule.training.finetune import recipe_on as recipe_on
+    from chainrule.training.fit import fit as fit
+    from chainrule.training.pipeline import make_run as make_run
+    from chainrule.training.pipeline import recipe_for as recipe_for
+    from chainrule.viewer.notebook import look as look
 
 __version__ = "0.1.0"
 
@@ -46,22 +46,21 @@ _WHERE = {
     "recipe": ("Recipe", "make_recipe"),
     "run": ("Run", "load", "save"),
     "text.corpus": ("prepare",),
-    "text.tokenizer": ("Tokenizer",),
-    "train.base": ("recipe_on",),
-    "train.fit": ("fit",),
-    "train.pipeline": ("make_run", "recipe_for"),
-    "use.evaluate": ("evaluate",),
-    "use.sample": ("generate",),
-    "use.score": ("score_sentences",),
+    "text.tokenizers.tokenizer": ("Tokenizer",),
+    "viewer.notebook": ("look",),
+    "training.finetune": ("recipe_on",),
+    "training.fit": ("fit",),
+    "training.pipeline": ("make_run", "recipe_for"),
+    "inference.evaluate": ("evaluate",),
+    "inference.generate": ("generate",),
+    "inference.score": ("score_sentences",),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = ["__version__", "look", *_MODULES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "look":    # a package that can be called
-        return import_module(f"{__name__}.look")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

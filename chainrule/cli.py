@@ -167,17 +167,17 @@ def _device(parser: ArgumentParser) -> None:
 VERBS = {
     "demo": Verb("demo:demo", "the ladder of models on an embedded text, in one table and one page", _demo),
     "train": Verb("train:train", "a text in, a model out", _train, settings=True),
-    "sample": Verb("use:sample", "let a model write", _sample),
-    "score": Verb("use:score", "bits of every token of a text, and the total", _score, settings=True),
-    "eval": Verb("use:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
+    "sample": Verb("generate:sample", "let a model write", _sample),
+    "score": Verb("generate:score", "bits of every token of a text, and the total", _score, settings=True),
+    "eval": Verb("generate:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
     "predict": Verb("predict:predict", "classes, tags or translations, a line for each text", _predict, settings=True),
     "compare": Verb("compare:compare", "every kind on one text, each with the same time", _compare, settings=True),
     "look": Verb("look:look", "look inside models: a live page, or one self-contained file", _look),
     "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
     "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
     "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),
-    "export": Verb("formats:export", "write a model in another program's format", _export),
-    "import": Verb("formats:import_", "make a run from another program's model", _import),
+    "export": Verb("convert:export", "write a model in another program's format", _export),
+    "import": Verb("convert:import_", "make a run from another program's model", _import),
 }
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.layers.cross_entropy import LOGITS
+from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models import build
-from chainrule.models.choices import TransformerSettings
-from chainrule.models.output import LOGITS
 from chainrule.models.published import PUBLISHED
-from chainrule.models.weights import sort_parameters
 from chainrule.recipe import MOST_TARGETS, Gradient, Pairs, Recipe
 
 GIB = 1 << 30

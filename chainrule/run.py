@@ -28,8 +28,8 @@ from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
 from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten
-from chainrule.tasks import build_for, class_for
-from chainrule.text.tokenizer import Tokenizer
+from chainrule.tasks.registry import build_for, class_for
+from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 1
 """The number of this layout. A run with a higher one was made by a newer chainrule."""
@@ -118,8 +118,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
 
 def _merge(model: Any, file: Path, recipe: Recipe) -> None:
     """The weights of the base, and what the adapter adds to them: those that were used while it learned."""
-    from chainrule.models.low_rank import merge
-    from chainrule.models.transfer import take
+    from chainrule.layers.lora import merge, take
 
     assert recipe.base is not None, "adapters were learned upon a run"
     base = load(find_base(recipe.base, file.parent))

@@ -3,8 +3,14 @@
 import os
 import signal
 
+from hypothesis import settings
+
 # As if no CPU had AMX, so that training has the same precision wherever the tests run.
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
 
 # A process that a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A busy machine is no error.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")

@@ -13,7 +13,7 @@ import pytest
 from programs import FOLDER, benchmark
 
 from chainrule.recipe import Classify
-from chainrule.text.labelled import read_labelled
+from chainrule.tasks.classify import read_labelled
 from chainrule.text.sources import Source
 
 follows = benchmark("follows")

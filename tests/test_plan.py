@@ -26,7 +26,7 @@ from chainrule.plan import (
 )
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.text.corpus import Split
-from chainrule.train.feed import make_feed
+from chainrule.training.data import make_feed
 
 
 def recipe(name: str, **given: Any) -> Recipe:

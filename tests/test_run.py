@@ -12,7 +12,7 @@ from chainrule import models, run
 from chainrule.errors import UserError
 from chainrule.recipe import Text, make_recipe
 from chainrule.run import FILES, LOG, MODEL, RECIPE, TOKENIZER, Done, load, save
-from chainrule.text.tokenizer import train_tokenizer
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
 SPLITS = {"train": {"tokens": 9, "bytes": 8, "documents": 1, "sha256": "ab"}}
 

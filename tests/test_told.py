@@ -5,7 +5,7 @@ import sys
 import pytest
 from programs import benchmark
 
-from chainrule.use.overlap import measure_overlap
+from chainrule.inference.metrics import measure_overlap
 
 told = benchmark("told")
 WANTED = ["the old man goes to sea", "a green wine of the sea", "to the old green man"]

@@ -10,19 +10,19 @@ from typing import Any
 
 from chainrule import __version__
 from chainrule.commands.train import text_name
+from chainrule.compare.budgets import LADDER, Compare, Share
+from chainrule.compare.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
+from chainrule.compare.report import ranking, report
 from chainrule.device import choose_device
 from chainrule.errors import UserError, did_you_mean
-from chainrule.fair import LADDER, Compare, Share
 from chainrule.files import write_text
-from chainrule.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
-from chainrule.look.report import ranking, report
+from chainrule.inference.statistics import Comparison, true_bits
+from chainrule.inference.statistics import compare as compare_scored
 from chainrule.models import KINDS
 from chainrule.models.published import PUBLISHED
 from chainrule.progress import say, short
 from chainrule.recipe import BUDGETS
 from chainrule.settings import make
-from chainrule.use.compare import Comparison, true_bits
-from chainrule.use.compare import compare as compare_scored
 
 RESULTS, REPORT = "results.json", "report.html"
 SAMPLE = 40    # characters of a sample in the table

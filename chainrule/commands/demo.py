@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.commands.compare import run_ladder, summary
-from chainrule.fair import Compare, Share
-from chainrule.ladder import Asked
+from chainrule.compare.budgets import Compare, Share
+from chainrule.compare.ladder import Asked
 
 TEXT = "python-docs"
 KINDS = ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "gru", "lstm", "gpt")

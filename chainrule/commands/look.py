@@ -12,13 +12,13 @@ from typing import Any
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.files import write_text
-from chainrule.look.file import make_file
-from chainrule.look.runs import TEXT, find_runs
-from chainrule.look.subject import Subject
-from chainrule.look.views import find_view
 from chainrule.progress import say, set_quiet
 from chainrule.run import load
 from chainrule.text.sources import find, read
+from chainrule.viewer.file import make_file
+from chainrule.viewer.notebook import TEXT, find_runs
+from chainrule.viewer.subject import Subject
+from chainrule.viewer.views import find_view
 
 LETTERS = 20_000    # of a file: more than any view shows at once
 MISSING = "the live page needs fastapi and uvicorn: pip install 'chainrule[look]'. --out PAGE.html writes a file."
@@ -70,8 +70,8 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
     """Serves until Ctrl-C, which is the way to end it and no failure."""
     try:
         from chainrule.serve.app import make_app
+        from chainrule.serve.runs import Shelf
         from chainrule.serve.server import address, listen, serve
-        from chainrule.serve.shelf import Shelf
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn"):
             raise

@@ -5,7 +5,7 @@ from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.plan import GIB, GPUS, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
-from chainrule.train.pipeline import recipe_for
+from chainrule.training.pipeline import recipe_for
 
 DAY = 86400
 

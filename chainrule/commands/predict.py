@@ -11,21 +11,20 @@ import numpy as np
 from chainrule.commands.reading import reading
 from chainrule.device import choose_device
 from chainrule.errors import UserError
+from chainrule.inference.beam import Beam, Scored
+from chainrule.inference.evaluate import DIVERGED, why_no_answer
+from chainrule.inference.mbr import Consensus
+from chainrule.inference.metrics import measure_overlap
+from chainrule.inference.predict import IMPOSSIBLE, How, first_texts, label, measure_labels, tag, write
+from chainrule.inference.sampling import Sampling
 from chainrule.run import Run, load
-from chainrule.tasks import EXAMPLES, encoding
-from chainrule.text.example_corpus import ExampleSplit, make_split
-from chainrule.text.examples import Example, Translated
+from chainrule.tasks.corpus_of_examples import ExampleSplit, make_split
+from chainrule.tasks.examples import Example, Translated
+from chainrule.tasks.registry import EXAMPLES, encoding
+from chainrule.tasks.splits_of_examples import held_out_examples, plain_examples, rows_to_answer
 from chainrule.text.sources import Source
 from chainrule.text.tables import format_of
-from chainrule.text.tasks import held_out_examples, plain_examples, rows_to_answer
-from chainrule.text.tokenizer import Tokenizer
-from chainrule.use.answers import How, first_texts, label, tag, write
-from chainrule.use.beam import Beam, Scored
-from chainrule.use.consensus import Consensus
-from chainrule.use.die import Sampling
-from chainrule.use.evaluate import DIVERGED, why_no_answer
-from chainrule.use.labels import IMPOSSIBLE, measure_labels
-from chainrule.use.overlap import measure_overlap
+from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 
 def predict(args: Namespace) -> dict[str, Any]:

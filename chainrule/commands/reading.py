@@ -7,7 +7,7 @@ from typing import Any
 from chainrule.errors import UserError
 from chainrule.run import Run
 from chainrule.settings import make
-from chainrule.tasks import EXAMPLES
+from chainrule.tasks.registry import EXAMPLES
 
 RUNNING = ("errors", "separator")
 TABLES = ("errors", "header", "column", "second", "label", "source", "target", "tag")

@@ -5,10 +5,10 @@ from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
-from chainrule.fair import Compare
+from chainrule.compare.budgets import Compare
 from chainrule.recipe import HEADS, TEXT, TRAIN, Text
 from chainrule.settings import default, meanings
-from chainrule.tasks import first_task, recipe_for
+from chainrule.tasks.registry import first_task, recipe_for
 
 Row = dict[str, Any]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chainrule.dial import turned
+from chainrule.compare.budgets import turned
 from chainrule.errors import UserError, did_you_mean
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe, over
 from chainrule.settings import flatten
-from chainrule.tasks import EXAMPLES, class_for, recipe_for
-from chainrule.train.base import recipe_on
-from chainrule.train.pipeline import Made, make_run
+from chainrule.tasks.registry import EXAMPLES, class_for, recipe_for
+from chainrule.training.finetune import recipe_on
+from chainrule.training.pipeline import Made, make_run
 
 NEXT = """Try next:
   chainrule sample {run} --prompt "The "

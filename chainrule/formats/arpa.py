@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from chainrule.errors import UserError
 from chainrule.files import write_aside
 from chainrule.model import BOUNDARY
-from chainrule.models.lookup import Lookup
-from chainrule.models.ngram import NGram, NGramSettings
-from chainrule.models.smoothing import Floats, Table
+from chainrule.models.ngram.lookup import Lookup
+from chainrule.models.ngram.ngram import NGram, NGramSettings
+from chainrule.models.ngram.smoothing import Floats, Table
 from chainrule.progress import bar
-from chainrule.text.tokenizer import Tokenizer
-from chainrule.text.units.words import UNKNOWN, Words
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.text.tokenizers.words import UNKNOWN, Words
 
 BEGIN, END = "<s>", "</s>"
 NEVER = -99.0            # how ARPA files write log10 0

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from chainrule.layers.attention import Maps
 from chainrule.models.gpt import GPT
-from chainrule.models.maps import Maps
 
 Weights = dict[str, Tensor]
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from chainrule.switch import Switch
+from chainrule.device import Switch
 
 FIRST = 256         # turns that repay loading the kernels, which takes half a second
 AGAIN = 32          # turns that repay using them once they are loaded
@@ -66,9 +66,9 @@ def work() -> bool:
     global _loaded
     if find_spec("triton") is None or torch.version.cuda is None or torch.cuda.get_device_capability() < OLDEST:
         return False
-    from chainrule.kernels import trial
+    from chainrule.kernels import probe
 
-    _loaded = trial.succeeds()
+    _loaded = probe.succeeds()
     return _loaded
 
 

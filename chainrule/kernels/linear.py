@@ -14,9 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from chainrule.kernels import overlapping
-from chainrule.kernels.activation import activated
-from chainrule.kernels.attention import Parts
-from chainrule.kernels.norm import NONE, Norm, normed
+from chainrule.kernels.add_norm import NONE, Norm, normed
+from chainrule.kernels.bias_act import activated
+from chainrule.kernels.decode_attention import Parts
 
 TILE = 8192          # numbers of W that a program holds
 PROGRAMS = 132       # processors of a large GPU, none of which should be idle

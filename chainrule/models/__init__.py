@@ -21,10 +21,10 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "uniform": Kind("uniform:Uniform", "every token is as likely as any other"),
-    "unigram": Kind("ngram:NGram", "tokens by how often they occur", {"model.order": 1}),
-    "bigram": Kind("ngram:NGram", "each token given the one before it", {"model.order": 2}),
-    "ngram": Kind("ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
-    "hmm": Kind("hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
+    "unigram": Kind("ngram.ngram:NGram", "tokens by how often they occur", {"model.order": 1}),
+    "bigram": Kind("ngram.ngram:NGram", "each token given the one before it", {"model.order": 2}),
+    "ngram": Kind("ngram.ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
+    "hmm": Kind("hmm.hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
     "feedforward": Kind("feedforward:FeedForward", "a neural network over a window of embedded tokens (Bengio)"),
     "rnn": Kind("rnn:Elman", "a hidden vector that every token changes (Elman)"),
     "gru": Kind("rnn:GRU", "the same, with gates that reset and update it"),
@@ -32,7 +32,7 @@ KINDS: Mapping[str, Kind] = {
     "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
     "seq2seq": Kind("seq2seq:Seq2Seq", "a recurrent network reads a source, another writes about it, with attention"),
     "encoder": Kind("encoder:Encoder", "a Transformer that sees all of its text: for hidden words, labels and tags"),
-    "transformer": Kind("encoder_decoder:EncoderDecoder", "a Transformer reads a source, another writes about it"),
+    "transformer": Kind("transformer:EncoderDecoder", "a Transformer reads a source, another writes about it"),
     "word2vec": Kind("word2vec:Word2Vec", "vectors of words that foretell their neighbours: skip-gram or CBOW"),
     "glove": Kind("glove:GloVe", "vectors of words whose products say how often they stand near each other"),
     **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from chainrule.errors import UserError
+from chainrule.layers import kv_cache
+from chainrule.layers.blocks import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
+from chainrule.layers.cross_entropy import nats_of
+from chainrule.layers.embedding import FirstVectors
+from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch, Model, State
-from chainrule.models import cache
-from chainrule.models.choices import TransformerSettings
-from chainrule.models.output import nats_of
-from chainrule.models.transformer import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
-from chainrule.models.words import FirstVectors
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Encoder(Model):
         segments: Tensor | None = None,
     ) -> Tensor:
         """(B, T) -> (B, T, D). `more` is added to the vectors of words; `segments` (B, T), without which all is one."""
-        cache.refuse_more(tokens.shape[1], self.context)
+        kv_cache.refuse_more(tokens.shape[1], self.context)
         places = torch.arange(tokens.shape[1], device=tokens.device)[None]
         if self.segments is not None:
             which = self.segments(torch.zeros_like(tokens) if segments is None else segments)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.layers.embedding import FirstVectors, WordModel, Words
 from chainrule.model import BOUNDARY, Tap
-from chainrule.models.words import FirstVectors, WordModel, Words
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

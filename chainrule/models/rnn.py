@@ -12,13 +12,33 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from chainrule.errors import UserError
+from chainrule.layers.cells import Vectors
+from chainrule.layers.embedding import FirstVectors, WordModel, Words
+from chainrule.layers.recurrent import Stack
 from chainrule.model import Tap
-from chainrule.models.cells import Vectors
-from chainrule.models.dropout import make_dropout
-from chainrule.models.recurrent import Stack
-from chainrule.models.words import FirstVectors, WordModel, Words
+
+# Ways to drop numbers while learning, so that a network cannot lean on any of them. Nothing is dropped in `eval`.
+#
+# Shapes: B rows, T tokens, D width.
+
+class LockedDropout(nn.Module):
+    """One mask for all the tokens of a row, drawn anew for every batch (Gal & Ghahramani 2016)."""
+
+    def __init__(self, p: float):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return x * dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
+
+
+def make_dropout(p: float, locked: bool) -> nn.Module:
+    return LockedDropout(p) if locked else nn.Dropout(p)
 
 
 @dataclass(frozen=True)

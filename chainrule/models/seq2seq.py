@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.layers.attention import real
+from chainrule.layers.cells import Vectors
+from chainrule.layers.embedding import WordModel, Words
+from chainrule.layers.recurrent import Stack
+from chainrule.layers.source import FromVectors, SourceSettings, told
 from chainrule.model import State, Tap
-from chainrule.models.attention import real
-from chainrule.models.cells import Vectors
-from chainrule.models.recurrent import Stack
 from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_reader
-from chainrule.models.source import FromVectors, SourceSettings, told
-from chainrule.models.words import WordModel, Words
 
 
 @dataclass(frozen=True)

@@ -1,253 +1,73 @@
-"""The Transformer: blocks pass a vector a token upward, and each adds what attention and a feed-forward net find.
+"""The Transformer as it was published: an encoder reads the source, a decoder writes about it (Vaswani et al. 2017).
 
-    pre-norm   x ← x + attention(norm(x));   x ← x + feed_forward(norm(x))       a last norm on top
-    post-norm  x ← norm(x + attention(x));   x ← norm(x + feed_forward(x))       (Vaswani et al. 2017)
+    memory = encoder(source), without a mask;   x ← x + softmax(Q Kᵀ / √d) V,  Q of the text, K and V of the memory
 
-What a part finds is added where the sum is next normed, so that a GPU can do both at once (joined.py). A decoder sees
-what is behind a token, an encoder all of its text. A decoder with a source looks at it between the two, by cross
-attention: every part of it, wherever the token stands.
+State: the keys and values of what was written, as in a GPT, and those of the source, which are made once, in `start`.
 
-Shapes: B rows, T tokens, C keys, V vocabulary, D width, d numbers in a head.
+Shapes: B rows, T tokens, S source tokens or vectors, L layers, G heads of keys, D width, d numbers in a head.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import repeat
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
-from chainrule import kernels
-from chainrule.model import Tap
-from chainrule.models.attention import Attention, CrossAttention, Sight, Source, behind, real
-from chainrule.models.cache import Layer, Pair
-from chainrule.models.choices import TransformerSettings
-from chainrule.models.joined import Sum
-from chainrule.models.joining import bent
-from chainrule.models.maps import Maps
-from chainrule.models.positions import RelativeBias, Turns, sinusoids, turns
-from chainrule.models.precision import streamed, working_dtype
-
-A = TypeVar("A", Attention, CrossAttention)
+from chainrule.errors import UserError
+from chainrule.layers.attention import Sight, Source, real
+from chainrule.layers.blocks import Embedding, Stack
+from chainrule.layers.kv_cache import Cache
+from chainrule.layers.source import FromVectors, SourceSettings, told
+from chainrule.model import Batch
+from chainrule.models.gpt import Decoder, DecoderSettings
 
 
-def _relu_squared(x: Tensor) -> Tensor:
-    x = relu(x)
-    return x * x             # autocast would raise a power in float32
+@dataclass(frozen=True)
+class EncoderDecoderSettings(DecoderSettings, SourceSettings):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_source()
 
 
-def _swiglu(x: Tensor) -> Tensor:
-    gate, value = x.chunk(2, -1)
-    return silu(gate) * value
+class EncoderDecoder(Decoder):
+    Settings = EncoderDecoderSettings
+    recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
+    settings: EncoderDecoderSettings
 
+    def __init__(self, settings: EncoderDecoderSettings, vocab: int):
+        super().__init__(settings, vocab, cross=True)
+        self.source_embedding = Embedding(settings, self._source_words())
+        self.encoder = Stack(settings, causal=False)
+        self.source_embedding.reset(compared=self.output is None)
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": relu,
-    "relu2": _relu_squared,
-    "gelu": gelu,
-    "gelu-tanh": partial(gelu, approximate="tanh"),    # as GPT and GPT-2 have it
-    "swiglu": _swiglu,
-}
+    def _source_words(self) -> nn.Embedding | nn.Linear:
+        if self.settings.source_features is not None:
+            return FromVectors(self.settings.source_features, self.settings.width)
+        if self.settings.source_vocab is not None:
+            return nn.Embedding(self.settings.source_vocab, self.settings.width)
+        return self.embedding.words
 
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
+        """The source's keys and values are (B, L, G, S, d)."""
+        source, lengths = told(self.settings, rows, source, lengths)
+        memory = self.remember(source, lengths)
+        keys, values = (torch.stack(part, 1) for part in zip(*self.stack.remember(memory), strict=True))
+        return super().start(rows) | {"source_keys": keys, "source_values": values, "source_length": lengths}
 
-class RMSNorm(nn.RMSNorm):
-    """With gains in the precision of what is normed, which the fused kernel wants."""
+    def remember(self, source: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, S) or (B, S, F) -> (B, S, D): what the encoder makes of the source."""
+        size = source.shape[1]
+        if size > self.context:
+            raise UserError(f"a source of {size} tokens is longer than model.context={self.context}. Shorten it.")
+        places = torch.arange(size, device=source.device)[None]
+        memory: Tensor = self.encoder(self.source_embedding(source, places), places, lengths)[0]
+        return memory
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.normalized_shape, None if self.weight is None else self.weight.to(x.dtype), self.eps)
+    def _whole(self, batch: Batch) -> Tensor:
+        return self._from_nothing(batch.tokens, self.source(self.begin(batch)))[0]
 
-
-def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
-    if settings.norm == "rms":
-        return RMSNorm(size, settings.epsilon, settings.gains)
-    return nn.LayerNorm(size, settings.epsilon, settings.gains, bias=settings.biases)
-
-
-class Embedding(nn.Module):
-    """What is read as vectors, and where it stands if that is told here."""
-
-    def __init__(self, settings: TransformerSettings, words: nn.Embedding | nn.Linear):
-        super().__init__()
-        self.settings = settings
-        self.words = words                                 # tokens are looked up; vectors go through a linear map
-        self.places = nn.Embedding(settings.context, settings.width) if settings.positions == "learned" else None
-        self.norm = make_norm(settings, settings.width) if settings.norm_embedding else nn.Identity()
-        self.dropout = nn.Dropout(settings.dropout)
-
-    def forward(self, tokens: Tensor, places: Tensor, more: Tensor | None = None) -> Tensor:
-        """(B, T) or (B, T, F), (B or 1, T) -> (B, T, D); `more` (B, T, D) is added to the vectors of the words."""
-        x: Tensor = self.words(tokens)
-        if more is not None:
-            x = x + more
-        if self.places is not None:
-            x = x + self.places(places)
-        if self.settings.positions == "sinusoidal":
-            x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width).to(x.dtype)
-        return streamed(self.dropout(self.norm(x)))
-
-    def reset(self, *, compared: bool) -> None:
-        """First vectors. Those that the output is compared with, or that are scaled up on the way in, must be small."""
-        settings = self.settings
-        small = compared or settings.positions == "sinusoidal"
-        deviation = settings.init or (1 / math.sqrt(settings.width) if small else 1.0)
-        if isinstance(self.words, nn.Linear):
-            deviation /= math.sqrt(self.words.in_features)
-            nn.init.zeros_(self.words.bias)
-        nn.init.normal_(self.words.weight, std=deviation)
-        if self.places is not None:
-            nn.init.normal_(self.places.weight, std=settings.init or 0.02)
-
-
-def make_output(settings: TransformerSettings, tied: bool | None, vocab: int, stack: nn.Module) -> nn.Linear | None:
-    """What vectors are compared with to foretell words; None: the words themselves, if asked, or if that saves much."""
-    blocks = sum(parameter.numel() for parameter in stack.parameters())
-    tied = 4 * vocab * settings.width > blocks if tied is None else tied
-    return None if tied else nn.Linear(settings.width, vocab, bias=False)
-
-
-def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
-    nn.init.normal_(output.weight, std=0.0 if settings.zero else settings.init or 1 / math.sqrt(settings.width))
-
-
-class FeedForward(nn.Module):
-    """Each token by itself: up into a wider space, an activation, and down again."""
-
-    def __init__(self, settings: TransformerSettings):
-        super().__init__()
-        gated = settings.activation == "swiglu"
-        self.up = Maps(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
-        self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
-        self.named, self.activation = settings.activation, ACTIVATIONS[settings.activation]
-        self.neurons = Tap()                               # (B, T, hidden): how much each fires
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
-        down: Tensor = self.out(self.neurons(self._up(x)))
-        return down
-
-    def _up(self, x: Tensor) -> Tensor:
-        if kernels.join(x):
-            return bent(linear(x, self.up.weight), self.up.bias, self.named)
-        return self.activation(self.up(x))
-
-
-class Block(nn.Module):
-    def __init__(self, settings: TransformerSettings, *, cross: bool = False):
-        super().__init__()
-        self.norm_first = settings.norm_first
-        self.attention_norm = make_norm(settings, settings.width)
-        self.attention = _make(Attention, settings)
-        self.cross_norm = make_norm(settings, settings.width) if cross else None
-        self.cross = _make(CrossAttention, settings) if cross else None
-        self.feed_forward_norm = make_norm(settings, settings.width)
-        self.feed_forward = FeedForward(settings)
-        self.dropout = nn.Dropout(settings.dropout)
-        self.hidden = Tap()                                # (B, T, D): what goes up to the next block
-
-    def forward(
-        self,
-        below: Sum,
-        sight: Sight,
-        turns: Turns | None = None,
-        past: Layer | None = None,
-        source: Source | None = None,
-    ) -> tuple[Sum, Pair]:
-        """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        x, seen = self._before(self.attention_norm, below)
-        found, pair = self.attention(seen, sight, turns, past)
-        total = self._after(self.attention_norm, x, found)
-        if self.cross is not None and self.cross_norm is not None:
-            x, seen = self._before(self.cross_norm, total)
-            total = self._after(self.cross_norm, x, self.cross(seen, source))
-        x, seen = self._before(self.feed_forward_norm, total)
-        total = self._after(self.feed_forward_norm, x, self.feed_forward(seen))
-        return (Sum(self.hidden(total.made())) if self.hidden.watched else total), pair
-
-    def _before(self, norm: nn.Module, total: Sum) -> tuple[Tensor, Tensor]:
-        """The stream, and what a part sees of it."""
-        return total.normed(norm) if self.norm_first else (total.stream, total.stream)
-
-    def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Sum:
-        """The stream, and what a part found, which is not added yet; but a norm that comes behind the sum is made."""
-        total = Sum(x, self.dropout(found))
-        return total if self.norm_first else Sum(streamed(norm(total.made())))
-
-
-def _make(kind: type[A], settings: TransformerSettings) -> A:
-    """Attention of one kind or the other, as the settings say."""
-    size, norms = settings.head_size, None
-    if settings.qk_norm:
-        norms = make_norm(settings, size), make_norm(settings, size)
-    return kind(
-        settings.width, settings.heads, settings.keys, size,
-        bias=settings.biases, dropout=settings.dropout, norms=norms,
-    )
-
-
-class Stack(nn.Module):
-    """Blocks one upon another, all of whose tokens see the same."""
-
-    def __init__(self, settings: TransformerSettings, *, causal: bool, cross: bool = False):
-        super().__init__()
-        self.settings, self.causal, self.parts = settings, causal, 3 if cross else 2    # parts of a block
-        self.blocks = nn.ModuleList(Block(settings, cross=cross) for _ in range(settings.layers))
-        self.norm = make_norm(settings, settings.width) if settings.norm_first else nn.Identity()
-        self.bias = RelativeBias(settings.heads, both_ways=not causal) if settings.positions == "relative" else None
-        self.reset()
-
-    def reset(self) -> None:
-        """First weights; those that lead back into the stream are nothing, or less the more of them add up."""
-        settings, added = self.settings, self.parts * len(self.blocks)
-        last = math.sqrt(added) if settings.norm_first else 1.0
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                back = name.endswith(".out")
-                deviation = settings.init or 1 / math.sqrt(module.in_features)
-                nn.init.normal_(module.weight, std=0.0 if back and settings.zero else deviation / (last if back else 1))
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-
-    def forward(
-        self,
-        x: Tensor,
-        places: Tensor,
-        lengths: Tensor | None = None,
-        past: Sequence[Layer] = (),
-        source: Sequence[Source] = (),
-    ) -> tuple[Tensor, list[Pair]]:
-        """(B, T, D) at places (B or 1, T), `lengths` (B,) of them real -> (B, T, D), and what each layer looked at."""
-        settings = self.settings
-        sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(working_dtype(x))
-        spin = None
-        if settings.positions == "rotary":
-            spin = turns(places, settings.head_size, settings.wavelength, working_dtype(x))
-        pairs = []
-        layers: Iterable[Layer | None] = past or repeat(None)
-        sources: Iterable[Source | None] = source or repeat(None)
-        total = Sum(x)
-        for block, layer, about in zip(self.blocks, layers, sources):
-            total, pair = block(total, sight, spin, layer, about)
-            pairs.append(pair)
-        return total.normed(self.norm)[1], pairs
-
-    def remember(self, source: Tensor) -> list[Pair]:
-        """(B, S, D) -> the keys and values that each layer's cross attention has of it."""
-        return [module.remember(source) for module in self.modules() if isinstance(module, CrossAttention)]
-
-    def sight(self, places: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> Sight:
-        """What tokens at these places see of each other, or of so many cached keys. No mask where none is needed."""
-        tokens = places.shape[1]
-        if self.causal and cached is None and self.bias is None and (self.settings.window or tokens) >= tokens:
-            return Sight(causal=True)
-        key, seen = torch.arange(cached or tokens, device=places.device), None
-        if self.causal:
-            seen = behind(places, key, self.settings.window)                       # (B, 1, T, C)
-        elif lengths is not None:
-            seen = real(lengths, tokens)                                           # (B, 1, 1, C)
-        if self.bias is None:
-            return Sight(seen)
-        bias = self.bias(places, key)                                              # (B, H, T, C)
-        return Sight(bias if seen is None else bias.masked_fill(~seen, -math.inf))
+    def source(self, state: Cache) -> Sequence[Source]:
+        sight = Sight(real(state["source_length"], state["source_keys"].shape[3]))
+        pairs = zip(state["source_keys"].unbind(1), state["source_values"].unbind(1), strict=True)
+        return [Source(keys, values, sight) for keys, values in pairs]

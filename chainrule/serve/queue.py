@@ -12,11 +12,17 @@ from typing import TypeVar
 
 from anyio import to_thread
 
-from chainrule.serve.refusal import Refusal
-
 T = TypeVar("T")
 
 MOST = 1000    # questions that wait or are being answered
+
+
+class Refusal(Exception):
+    """A request that is not answered, and why: one line, with its HTTP status."""
+
+    def __init__(self, status: int, line: str):
+        super().__init__(line)
+        self.status = status
 
 
 class Queue:

@@ -20,10 +20,10 @@ from chainrule.files import sha256, write_aside, write_text
 from chainrule.model import BOUNDARY
 from chainrule.progress import bar
 from chainrule.recipe import Text
-from chainrule.text.cache import cache_folder
+from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
 from chainrule.text.splits import Selection, gather, held_out_part, hold_out
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 VERSION = 2                 # of the files; goes up when the same text would be stored another way
 

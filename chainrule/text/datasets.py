@@ -1,5 +1,6 @@
 """Texts with a name. The embedded ones are made here, from the interpreter's own files or by chance: no download."""
 
+import os
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -10,10 +11,18 @@ from typing import ClassVar, Protocol
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text
 from chainrule.progress import track
-from chainrule.text.cache import cache_folder
-from chainrule.text.languages import LANGUAGES, Language
 from chainrule.text.public import PUBLIC, Splits
 from chainrule.text.sources import Source
+from chainrule.text.synthetic import LANGUAGES, Language
+
+# Where derived files are kept: `$CHAINRULE_CACHE`, else ~/.cache/chainrule. It may be deleted at any time.
+
+def cache_folder(given: Path | None = None) -> Path:
+    folder = given or Path(os.environ.get("CHAINRULE_CACHE") or "~/.cache/chainrule").expanduser()
+    if folder.is_symlink() and not folder.exists():
+        raise UserError(f"{folder}, the cache, is a link to {folder.readlink()}, which is not there. Make that folder.")
+    return folder
+
 
 LANGUAGE_SIZES = {"train": 1_000_000, "valid": 100_000, "test": 100_000}    # characters
 LANGUAGE_VERSION = 1                                                        # goes up when a language says other things

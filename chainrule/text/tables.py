@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import flatten
-from chainrule.text.examples import Place
 from chainrule.text.json_lines import read_object, whole_lines
 from chainrule.text.sources import OPENERS, Source, read
 
@@ -25,6 +24,14 @@ WIDE = 30                      # characters of each
 
 Line: TypeAlias = tuple[int, str]
 Row: TypeAlias = tuple[int, Sequence[Any]]
+
+
+class Place(NamedTuple):
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path} line {self.line}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.commands import demo
-from chainrule.models.hmm import HMM
+from chainrule.models.hmm.hmm import HMM
 
 BLINK = ("--minutes", "0.004")
 KINDS = ("--kinds", "uniform,bigram,ngram,gpt")

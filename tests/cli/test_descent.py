@@ -2,9 +2,9 @@
 
 import pytest
 
-from chainrule.dial import turned
+from chainrule.compare.budgets import turned
 from chainrule.run import load
-from chainrule.tasks import recipe_for
+from chainrule.tasks.registry import recipe_for
 
 
 def test_a_network_is_trained_from_the_command_line(chainrule, book):

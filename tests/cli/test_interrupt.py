@@ -31,7 +31,7 @@ def interrupt_after(process, line):
 
 
 def test_counting_that_is_stopped_leaves_nothing(chainrule, book, tmp_path, monkeypatch):
-    from chainrule.models.ngram import NGram
+    from chainrule.models.ngram.ngram import NGram
 
     def stop(self, statistics):
         raise KeyboardInterrupt
@@ -82,7 +82,7 @@ def test_em_that_is_stopped_keeps_its_last_round_and_goes_on_as_if_nothing_had_h
     ("trouble", "code", "says"), [(KeyboardInterrupt, 130, "chainrule eval runs/x"), (MemoryError, 2, "out of memory")]
 )
 def test_a_run_whose_measuring_is_stopped_or_fails_is_whole(chainrule, book, monkeypatch, trouble, code, says):
-    from chainrule.train import pipeline
+    from chainrule.training import pipeline
 
     def stop(*words):
         raise trouble
@@ -108,11 +108,12 @@ def test_a_sample_that_is_stopped_is_one_line(trained, tmp_path):
 
 
 def test_json_that_is_stopped_is_no_json(chainrule, trained, monkeypatch):
-    from chainrule.commands import use
 
     def stop(*words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(use, "generate", stop)
+    from chainrule.commands import generate
+
+    monkeypatch.setattr(generate, "generate", stop)
     answer = chainrule("sample", trained, "--json")
     assert (answer.code, answer.out, answer.err) == (130, "", "chainrule: stopped.\n")

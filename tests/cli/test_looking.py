@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from chainrule.commands import look as command
-from chainrule.look.runs import TEXT
 from chainrule.serve import server
+from chainrule.viewer.notebook import TEXT
 
 
 @pytest.fixture

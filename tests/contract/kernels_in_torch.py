@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from chainrule.models.positions import turned
-from chainrule.models.transformer import ACTIVATIONS
+from chainrule.layers.blocks import ACTIVATIONS
+from chainrule.layers.positions import turned
 
 
 class Norm(NamedTuple):

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule import run
+from chainrule.inference.generate import sample
+from chainrule.inference.sampling import Sampling
+from chainrule.inference.score import score_stream, score_texts
 from chainrule.model import BOUNDARY, Batch, LanguageModel, State, join, loss, pick, state_bytes, tensors
 from chainrule.recipe import Text
-from chainrule.text.tokenizer import train_tokenizer
-from chainrule.use.die import Sampling
-from chainrule.use.sample import sample
-from chainrule.use.score import score_stream, score_texts
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
 TRAINED: dict[str, LanguageModel] = {}
 

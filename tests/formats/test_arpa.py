@@ -12,10 +12,10 @@ import torch
 from chainrule.errors import UserError
 from chainrule.formats.arpa import read_arpa, write_arpa
 from chainrule.model import Batch
-from chainrule.models.ngram import NGram, NGramSettings
+from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.uniform import Uniform, UniformSettings
 from chainrule.recipe import Text
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 TEXT = """the cat sat on the mat
 the dog sat on the log

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.formats.vectors import FORMS, looks_like_vectors, read_vectors, write_vectors
-from chainrule.use.vectors import Vectors
+from chainrule.formats.vector_files import FORMS, looks_like_vectors, read_vectors, write_vectors
+from chainrule.inference.vectors import Vectors
 
 WORDS = ["the", "naïve", "</s>", "3", "1.5", "東京"]
 MATRIX = np.random.default_rng(1).normal(size=(len(WORDS), 7)).astype(np.float32)

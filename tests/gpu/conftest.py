@@ -4,13 +4,13 @@ the compiler are as written again."""
 import pytest
 import torch
 
-from chainrule.models import tracing
+from chainrule.kernels import compiling
 
 
 @pytest.fixture(autouse=True)
 def _marks_are_put_back():
     yield
-    tracing.as_before()
+    compiling.as_before()
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 
+from chainrule.inference.beam import Beam, search
+from chainrule.inference.mbr import Consensus, draw
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from chainrule.use.beam import Beam, search
-from chainrule.use.consensus import Consensus, draw
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from chainrule.models import build
-from chainrule.train.pipeline import recipe_for
-from chainrule.use.cost import WAYS, measure, slope
+from chainrule.training.pipeline import recipe_for
+from chainrule.viewer.views.cost import WAYS, measure, slope
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
 

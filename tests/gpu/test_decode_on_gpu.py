@@ -10,14 +10,15 @@ from contract.moved import moved
 from torch.testing import assert_close
 
 from chainrule import kernels
+from chainrule.inference import decoding
+from chainrule.inference.generate import sample
+from chainrule.inference.sampling import Sampling, choose
+from chainrule.layers import decode
+from chainrule.layers.positions import turns
 from chainrule.model import join, pick
-from chainrule.models import build, one_token
+from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.models.positions import turns
-from chainrule.train.pipeline import recipe_for
-from chainrule.use import writing
-from chainrule.use.die import Sampling, choose
-from chainrule.use.sample import sample
+from chainrule.training.pipeline import recipe_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,9 +81,9 @@ def agree(choice, rows, dtype, error):
     beside = pick(state, torch.arange(rows))
     for _ in range(3):
         column = torch.randint(VOCAB, (rows, 1), device="cuda")
-        assert one_token.suits(model, column, beside)
+        assert decode.suits(model, column, beside)
         logits, state = model.step(column, state)
-        quick, beside = one_token.step(model, column, beside)
+        quick, beside = decode.step(model, column, beside)
         scale = float(logits.float().std())
         assert float((quick - logits).float().abs().max()) <= 5 * error * max(1.0, scale)
         assert_close(beside, state, atol=5 * error, rtol=5 * error)
@@ -93,7 +94,7 @@ def agree(choice, rows, dtype, error):
 @pytest.mark.parametrize("size", [32, 64, 128])
 @torch.inference_mode()
 def test_attention_looks_at_what_is_there(size, splits, dtype, error):
-    from chainrule.kernels import attention, linear
+    from chainrule.kernels import decode_attention, linear
 
     heads, groups, room = 4, 2, 700
     length = torch.tensor([0, 1, 63, 64, 65, 300, 699], device="cuda")
@@ -103,10 +104,10 @@ def test_attention_looks_at_what_is_there(size, splits, dtype, error):
     projected = torch.randn(7, (heads + 2 * groups) * size, device="cuda").to(dtype)
     spin = [part[0, :, 0].contiguous() for part in turns(torch.arange(room, device="cuda")[None], size, 1e4)]
     beside = caches.clone()
-    found = attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, turns=spin, splits=splits)
+    found = decode_attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, turns=spin, splits=splits)
     wanted = judge.attend(projected, beside[0, :, 1], beside[1, :, 1], length, turns=spin).mixed
     if splits > 1:
-        found = attention.Parts(linear.linear(found, torch.eye(heads * size, dtype=dtype, device="cuda")))
+        found = decode_attention.Parts(linear.linear(found, torch.eye(heads * size, dtype=dtype, device="cuda")))
     assert_close(found.mixed, wanted, atol=error, rtol=error)
     assert_close(caches, beside, atol=error, rtol=error, equal_nan=True)
 
@@ -115,11 +116,11 @@ def test_attention_looks_at_what_is_there(size, splits, dtype, error):
 @pytest.mark.parametrize(("inputs", "outputs"), [(768, 2304), (3072, 768), (100, 50_257), (16_384, 33)])
 @torch.inference_mode()
 def test_a_map_is_all_that_goes_before_it_and_comes_after(inputs, outputs, dtype, error):
-    from chainrule.kernels import linear, norm
+    from chainrule.kernels import add_norm, linear
 
     x, added = torch.randn(5, inputs, device="cuda").to(dtype), torch.randn(5, outputs, device="cuda").to(dtype)
     weight = (torch.randn(outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
-    how = norm.Norm("layer", 1e-5, *torch.randn(2, inputs, device="cuda").to(dtype))
+    how = add_norm.Norm("layer", 1e-5, *torch.randn(2, inputs, device="cuda").to(dtype))
     bias = weight[:, 0].contiguous()
     answer = linear.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
     wanted = judge.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
@@ -153,8 +154,8 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
     model = build(name, recipe_for(name, given).model, 50).cuda()
     moved(model, 0.05)
     prompts, written, recorded = [np.arange(size % 40) % 50 for size in range(3, 3 + rows)], [], []
-    begin = writing.Graph.__init__
-    monkeypatch.setattr(writing.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])
+    begin = decoding.Graph.__init__
+    monkeypatch.setattr(decoding.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])
     for worth in (10**9, 16):
         monkeypatch.setattr(kernels, "FIRST", worth)
         monkeypatch.setattr(kernels, "AGAIN", worth)
@@ -169,16 +170,16 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
 def test_a_recorded_turn_of_gpt2_is_few_kernels(monkeypatch):
     model = build("gpt2", recipe_for("gpt2").model, 50_257).cuda().bfloat16()
     launched = []
-    turn = writing.Graph.turn
+    turn = decoding.Graph.turn
 
     def watched(graph, uniform):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             column = turn(graph, uniform)
             torch.cuda.synchronize()
         launched.append(sum(event.count for event in profile.key_averages()))
-        monkeypatch.setattr(writing.Graph, "turn", turn)
+        monkeypatch.setattr(decoding.Graph, "turn", turn)
         return column
 
-    monkeypatch.setattr(writing.Graph, "turn", watched)
+    monkeypatch.setattr(decoding.Graph, "turn", watched)
     list(sample(model, [np.arange(8)], 300, ends=False))
     assert launched[0] < 100                                    # there were 214

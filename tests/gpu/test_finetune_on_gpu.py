@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from train import topics
-from train.small import assert_same_bits
-from train.topics import weights
+from training import topics
+from training.small import assert_same_bits
+from training.topics import weights
 
 from chainrule import run
-from chainrule.models.low_rank import low_rank, plain_weights
-from chainrule.train.base import recipe_on
-from chainrule.train.pipeline import make_run
+from chainrule.layers.lora import low_rank, plain_weights
+from chainrule.training.finetune import recipe_on
+from chainrule.training.pipeline import make_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -8,15 +8,16 @@ from contract.moved import moved
 from torch.testing import assert_close
 
 from chainrule import kernels
+from chainrule.device import choose_precision
+from chainrule.kernels.compiling import compiled
+from chainrule.layers import cross_entropy, kv_cache
+from chainrule.layers.cross_entropy import nats_of
 from chainrule.model import Batch, loss, pick
-from chainrule.models import build, cache, kind, output
+from chainrule.models import build, kind
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.models.output import nats_of
-from chainrule.models.tracing import compiled
 from chainrule.plan import kept_by_transformer, make_plan
 from chainrule.recipe import make_recipe
-from chainrule.train.pipeline import recipe_for
-from chainrule.train.precision import choose_precision
+from chainrule.training.pipeline import recipe_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -87,7 +88,7 @@ def test_a_step_can_be_recorded_once_and_replayed(choice):
     model, tokens = made(**choice).cuda().eval(), some_batch().tokens.cuda()
     wanted = model(Batch(tokens, tokens))
     _, state = model.step(tokens[:, :5], model.start(3))
-    state = cache.widened(state, 64, 64)
+    state = kv_cache.widened(state, 64, 64)
     column, beside = tokens[:, 5:6].clone(), pick(state, torch.arange(3))
     model.step(column, beside)                                  # warms up, on a copy
     torch.cuda.synchronize()
@@ -112,8 +113,8 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
     torch.manual_seed(1)
     model = build(name, recipe_for(name, given | {"model.dropout": 0.0}).model, 70).cuda()
     moved(model, 0.02)
-    monkeypatch.setattr(output, "LARGE", large)
-    monkeypatch.setitem(output.LOGITS, "cuda", 128 * 70)         # in two chunks
+    monkeypatch.setattr(cross_entropy, "LARGE", large)
+    monkeypatch.setitem(cross_entropy.LOGITS, "cuda", 128 * 70)         # in two chunks
     chosen = choose_precision(precision, torch.device("cuda"))
     batch, answers = some_batch(4, 64, 70).to("cuda"), []
     for nats in (model.nats, compiled(model.nats)):
@@ -146,18 +147,18 @@ def test_the_kernel_of_surprise_says_what_torch_says(vocab, width, cap, smoothin
     generator = torch.Generator("cuda").manual_seed(1)
     logits = 4 * torch.randn(40, width, device="cuda", generator=generator)
     targets = torch.randint(vocab, (40,), device="cuda", generator=generator)
-    told = output.surprises_by_kernel(logits, targets, vocab, cap, smoothing)
-    nats, error = output.surprises(logits.clone(), targets, vocab, cap, smoothing)
+    told = cross_entropy.surprises_by_kernel(logits, targets, vocab, cap, smoothing)
+    nats, error = cross_entropy.surprises(logits.clone(), targets, vocab, cap, smoothing)
     assert kernels.work()
     assert_close(told[0], nats, rtol=1e-5, atol=1e-5)
     assert_close(told[1][:, :vocab], error[:, :vocab], rtol=1e-4, atol=1e-6)
     assert not told[1][:, vocab:].any()
-    half, _ = output.surprises_by_kernel(logits.bfloat16(), targets, vocab, cap, smoothing)
+    half, _ = cross_entropy.surprises_by_kernel(logits.bfloat16(), targets, vocab, cap, smoothing)
     assert_close(half, nats, rtol=0.02, atol=0.05)
 
 
 def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
-    monkeypatch.setitem(output.LOGITS, "cuda", 1 << 22)
+    monkeypatch.setitem(cross_entropy.LOGITS, "cuda", 1 << 22)
     vocab, width = 32_000, 64
     hidden = torch.randn(8, 512, width, device="cuda", requires_grad=True)
     weight = torch.randn(vocab, width, device="cuda", requires_grad=True)

@@ -6,21 +6,21 @@ import pytest
 import torch
 from contract.moved import moved
 from torch.testing import assert_close
-from train.small import corpus, walk
+from training.small import corpus, walk
 
 from chainrule import kernels
+from chainrule.device import choose_precision
+from chainrule.kernels.compiling import compiled
 from chainrule.model import Batch
 from chainrule.models import build
-from chainrule.models.encoder_decoder import EncoderDecoder, EncoderDecoderSettings
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.models.tracing import compiled
+from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
 from chainrule.recipe import Gradient
-from chainrule.train import engine as engines
-from chainrule.train.gradient import Training
-from chainrule.train.log import Log
-from chainrule.train.pipeline import recipe_for
-from chainrule.train.precision import choose_precision
-from chainrule.train.stop import Stop
+from chainrule.training import compile as engines
+from chainrule.training.interrupt import Stop
+from chainrule.training.log import Log
+from chainrule.training.pipeline import recipe_for
+from chainrule.training.trainer import Training
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -93,28 +93,28 @@ def test_compiled_they_are_joined_too(kind, precision):
 
 
 def test_what_they_sum_is_the_same_every_time():
-    from chainrule.kernels import activation, norm
+    from chainrule.kernels import add_norm, bias_act
 
     torch.manual_seed(1)
     x, found, above, slopes = torch.randn(4, 30_001, 200, device=GPU)
     gains = torch.randn(200, device=GPU)
-    total, _, *level = norm.add_norm_to_learn(x, found, gains, gains, 1e-5, True, torch.bfloat16)
+    total, _, *level = add_norm.add_norm_to_learn(x, found, gains, gains, 1e-5, True, torch.bfloat16)
     given = slopes, above, total, *level, gains, True, torch.bfloat16, True
-    once, again = (norm.add_norm_back(*given) for _ in range(2))
+    once, again = (add_norm.add_norm_back(*given) for _ in range(2))
     assert all(map(torch.equal, once, again))
     assert_close(once[2][1], above.double().sum(0).float(), rtol=1e-4, atol=1e-3)
-    once, again = (activation.bend_back(above, x, gains, "gelu") for _ in range(2))
+    once, again = (bias_act.bend_back(above, x, gains, "gelu") for _ in range(2))
     assert all(map(torch.equal, once, again))
     assert_close(once[1], once[0].double().sum(0).float(), rtol=1e-4, atol=1e-3)
 
 
 def test_no_rows_are_nothing():
-    from chainrule.kernels import activation, norm
+    from chainrule.kernels import add_norm, bias_act
 
     empty = torch.empty(0, 40, device=GPU)
-    assert norm.add_norm_to_learn(empty, empty, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
+    assert add_norm.add_norm_to_learn(empty, empty, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
     bias = torch.zeros(40, device=GPU)
-    assert not activation.bend_back(empty, empty, bias, "relu")[1].any()
+    assert not bias_act.bend_back(empty, empty, bias, "relu")[1].any()
 
 
 def test_training_that_lasts_takes_them_together_also_in_a_graph(monkeypatch):

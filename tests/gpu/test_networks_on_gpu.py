@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from chainrule.layers.cells import CELLS
+from chainrule.layers.cudnn import in_one_piece
+from chainrule.layers.recurrent import Stack
 from chainrule.model import Batch, watch
-from chainrule.models.cells import CELLS
-from chainrule.models.dropout import LockedDropout
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
-from chainrule.models.fused import in_one_piece
-from chainrule.models.recurrent import Stack
-from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
+from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, LockedDropout, RecurrentSettings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from chainrule.layers.char_cnn import Letters
 from chainrule.model import UNCOUNTED, Batch
 from chainrule.models.encoder import Encoder, EncoderSettings
-from chainrule.models.encoder_decoder import EncoderDecoder, EncoderDecoderSettings
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.heads import Classifier, Tagger
-from chainrule.models.letters import Letters
 from chainrule.models.rnn import LSTM, RecurrentSettings
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from chainrule.text.letters import spell
+from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
+from chainrule.tasks.corpus_of_examples import spell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -6,9 +6,9 @@ from torch.testing import assert_close
 
 from chainrule.model import Batch
 from chainrule.models.generative import GenerativeClassifier
-from chainrule.models.ngram import NGram, NGramSettings
-from chainrule.models.spelling import spelled
-from chainrule.models.tagger import Tagger, TaggerSettings
+from chainrule.models.hmm.tagger import Tagger, TaggerSettings
+from chainrule.models.hmm.word_features import spelled
+from chainrule.models.ngram.ngram import NGram, NGramSettings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

@@ -5,16 +5,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.testing import assert_close
-from train.small import Net, corpus, net, walk
+from training.small import Net, corpus, net, walk
 
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
-from chainrule.train import engine as engines
-from chainrule.train import feed as feeding
-from chainrule.train.gradient import Diverged, Training
-from chainrule.train.log import Log
-from chainrule.train.muon import Muon, newton_schulz
-from chainrule.train.stop import Stop
+from chainrule.training import compile as engines
+from chainrule.training import data as feeding
+from chainrule.training.interrupt import Stop
+from chainrule.training.log import Log
+from chainrule.training.optim import Muon, newton_schulz
+from chainrule.training.trainer import Diverged, Training
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -177,8 +177,8 @@ def test_a_gradient_that_is_not_finite_is_named_though_nobody_waited_for_it(grap
 
 
 def test_training_goes_on_from_a_checkpoint_on_a_gpu(tmp_path):
-    from chainrule.train.checkpoint import Checkpoint
-    from chainrule.train.resume import pack, unpack
+    from chainrule.training.checkpoint import Checkpoint
+    from chainrule.training.trainer import pack, unpack
 
     def make():
         settings = Gradient(tokens=256, length=16, steps=40, lr=0.01, precision="float32", optimizer="muon",

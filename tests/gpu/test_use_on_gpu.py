@@ -9,13 +9,13 @@ import torch
 from contract.moved import moved
 from contract.toy import Attentive, Recurrent, ToySettings
 
+from chainrule.inference import decoding
+from chainrule.inference.generate import sample
+from chainrule.inference.sampling import Sampling, choose, numbers
+from chainrule.inference.score import score_stream, score_texts
 from chainrule.model import LanguageModel
 from chainrule.models import build
-from chainrule.train.pipeline import recipe_for
-from chainrule.use import writing
-from chainrule.use.die import Sampling, choose, numbers
-from chainrule.use.sample import sample
-from chainrule.use.score import score_stream, score_texts
+from chainrule.training.pipeline import recipe_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,7 +65,7 @@ def test_recorded_turns_write_what_turns_as_written_would(
     again = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     assert len(replays) > 100
     assert torch.equal(again, recorded)
-    monkeypatch.setattr(writing, "WORTH", 1000)
+    monkeypatch.setattr(decoding, "WORTH", 1000)
     replays.clear()
     written = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     assert not replays

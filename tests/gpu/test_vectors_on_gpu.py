@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from chainrule.model import changed
 from chainrule.models.glove import GloVe, GloVeSettings
 from chainrule.models.word2vec import Word2Vec, Word2VecSettings
-from chainrule.train.pipeline import make_run, recipe_for
+from chainrule.training.pipeline import make_run, recipe_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 

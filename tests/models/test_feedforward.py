@@ -7,9 +7,9 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
+from chainrule.layers.embedding import WordModel
 from chainrule.model import Batch, loss, watch
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
-from chainrule.models.words import WordModel
 
 VOCAB = 7
 ACTIVATIONS = {

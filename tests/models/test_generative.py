@@ -11,11 +11,11 @@ from torch.testing import assert_close
 
 from chainrule.model import Batch, LanguageModel, loss
 from chainrule.models.generative import ClassStatistics, GenerativeClassifier
-from chainrule.models.hmm import HMM, HMMSettings
-from chainrule.models.ngram import NGram, NGramSettings
+from chainrule.models.hmm.hmm import HMM, HMMSettings
+from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.uniform import Uniform, UniformSettings
 from chainrule.recipe import Text
-from chainrule.text.tokenizer import train_tokenizer
+from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
 END, GOOD, BAD, FILM, VOCAB = 0, 1, 2, 3, 4
 ROWS = torch.tensor([

@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
+from chainrule.layers import kv_cache
+from chainrule.layers.blocks import Stack
+from chainrule.layers.transformer_settings import SIZES, TransformerSettings
 from chainrule.model import Batch, join, loss, taps, watch
-from chainrule.models import build, cache, kind, model_class
-from chainrule.models.choices import SIZES, TransformerSettings
+from chainrule.models import build, kind, model_class
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.published import PUBLISHED
-from chainrule.models.transformer import Stack
 from chainrule.recipe import make_recipe
 from chainrule.settings import make
 
@@ -137,12 +138,12 @@ def test_room_doubles_and_a_step_writes_in_place() -> None:
     tokens = torch.randint(VOCAB, (2, 200))
     with torch.no_grad():
         _, state = model.step(tokens[:, :3], model.start(2))
-        rooms, moves = [cache.room(state)], 0
+        rooms, moves = [kv_cache.room(state)], 0
         for column in tokens[:, 3:].split(1, 1):
             before = state["keys"]
             _, state = model.step(column, state)
             moves += state["keys"] is not before
-            rooms.append(cache.room(state))
+            rooms.append(kv_cache.room(state))
     assert sorted(set(rooms)) == [64, 128, 256]
     assert moves == 2
     assert state["length"].tolist() == [200, 200]
@@ -153,7 +154,7 @@ def test_rows_of_one_cache_may_be_joined_with_rows_of_a_roomier_one() -> None:
     short, long = torch.randint(VOCAB, (1, 5)), torch.randint(VOCAB, (1, 90))
     with torch.no_grad():
         states = [model.step(text, model.start(1))[1] for text in (short, long)]
-        assert [cache.room(state) for state in states] == [64, 128]
+        assert [kv_cache.room(state) for state in states] == [64, 128]
         together, _ = model.step(torch.tensor([[1], [2]]), join(states))
         for row, text in enumerate((short, long)):
             alone = model(Batch(torch.cat([text, torch.tensor([[row + 1]])], 1), text))

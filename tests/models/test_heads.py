@@ -6,13 +6,13 @@ from torch import nn
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
+from chainrule.layers.char_cnn import WIDTHS, Letters
 from chainrule.model import UNCOUNTED, Batch, loss, watch
 from chainrule.models.encoder import Encoder, EncoderSettings
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.heads import Classifier, Tagger, pooling
-from chainrule.models.letters import WIDTHS, Letters
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
-from chainrule.text.letters import spell
+from chainrule.tasks.corpus_of_examples import spell
 
 VOCAB, LABELS, MARK = 13, 4, 7
 TRANSFORMER = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero": False}

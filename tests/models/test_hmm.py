@@ -19,8 +19,8 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, loss, watch
-from chainrule.models import trellis, viterbi
-from chainrule.models.hmm import HMM, HMMSettings, HMMStatistics
+from chainrule.models.hmm import forward_backward, viterbi
+from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics
 
 VOCAB = 4
 
@@ -326,7 +326,7 @@ def test_blocks_and_batches_change_no_count(monkeypatch: pytest.MonkeyPatch) -> 
     whole, paths, gamma = model.collect(batch), model.viterbi(ROWS, LENGTHS)[0], model.posteriors(ROWS, LENGTHS)
     halves = [Batch(ROWS[rows, :-1], ROWS[rows, 1:], LENGTHS[rows] - 1) for rows in (slice(0, 1), slice(1, 4))]
     assert_same_statistics(model.collect(halves[0]) + model.collect(halves[1]), whole)
-    monkeypatch.setattr(trellis, "MESSAGES", 18)
+    monkeypatch.setattr(forward_backward, "MESSAGES", 18)
     assert len(list(model._packed(ROWS, LENGTHS))) > 2
     assert_same_statistics(model.collect(batch), whole)
     assert torch.equal(model.viterbi(ROWS, LENGTHS)[0], paths)
@@ -337,7 +337,7 @@ def test_blocks_and_batches_change_no_count(monkeypatch: pytest.MonkeyPatch) -> 
 def test_long_texts_are_scored_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
     whole, state = model.score(ROWS[:, :-1], ROWS[:, 1:], model.start(4))
-    monkeypatch.setattr(trellis, "MESSAGES", 4 * 3 * 2)
+    monkeypatch.setattr(forward_backward, "MESSAGES", 4 * 3 * 2)
     with watch(model, "belief") as seen:
         pieces, after = model.score(ROWS[:, :-1], ROWS[:, 1:], model.start(4))
     assert len(seen["belief"]) == 3
@@ -459,7 +459,7 @@ def test_the_quick_search_finds_what_the_careful_one_finds(seed: int, states: in
         table /= table.sum(-1, keepdim=True)
     rows = torch.randint(6, (5, length), generator=torch.Generator().manual_seed(seed))
     real = torch.ones_like(rows, dtype=torch.bool)
-    for packed in trellis.pack(rows, real, states):
+    for packed in forward_backward.pack(rows, real, states):
         tables = model.initial, model.transition, model.emission
         careful = viterbi._careful_paths(packed, *tables)
         for dtype in (torch.float32, torch.float64) if viterbi._fits(model.transition) else ():
@@ -470,7 +470,7 @@ def test_the_quick_search_finds_what_the_careful_one_finds(seed: int, states: in
 
 def test_a_tie_is_in_doubt_and_then_searched_with_care() -> None:
     model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]])
-    packed = next(trellis.pack(torch.tensor([[1, 1, 1]]), torch.ones(1, 3, dtype=torch.bool), 2))
+    packed = next(forward_backward.pack(torch.tensor([[1, 1, 1]]), torch.ones(1, 3, dtype=torch.bool), 2))
     for dtype in (torch.float32, torch.float64):
         _, doubtful = viterbi._quick_paths(packed, model.initial, model.transition, model.emission, dtype)
         assert doubtful.tolist() == [True]
@@ -485,7 +485,7 @@ def test_what_rounding_cannot_tell_apart_is_in_doubt(seed: int) -> None:
         table /= table.sum(-1, keepdim=True)
     rows = torch.randint(1, 4, (64, 30), generator=generator)
     paths, log_p = model.viterbi(rows)
-    packed = next(trellis.pack(rows, torch.ones_like(rows, dtype=torch.bool), 4))
+    packed = next(forward_backward.pack(rows, torch.ones_like(rows, dtype=torch.bool), 4))
     careful = viterbi._careful_paths(packed, model.initial, model.transition, model.emission)
     assert torch.equal(paths.flatten()[packed.places], careful)
     assert log_p.isfinite().all()
@@ -530,10 +530,10 @@ def test_a_stream_of_texts_is_not_walked_a_token_at_a_time() -> None:
 def test_a_large_vocabulary_is_looked_up_and_not_copied() -> None:
     model = made(4, 1000)
     tokens = torch.randint(1000, (2, 7), generator=torch.Generator().manual_seed(1))
-    few, table = trellis.emissions_of(tokens, model.emission), model.emission.T[tokens]
+    few, table = forward_backward.emissions_of(tokens, model.emission), model.emission.T[tokens]
     assert few[0].shape == (14, 4)
     assert_close(few[0][few[1]], table)
-    many = trellis.emissions_of(tokens.repeat(100, 1), model.emission)
+    many = forward_backward.emissions_of(tokens.repeat(100, 1), model.emission)
     assert many[0].shape == (1000, 4)
     assert_close(many[0][many[1]][:2], table)
 

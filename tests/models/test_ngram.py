@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, watch
-from chainrule.models.grams import Spilled, _name, count_grams, merge
-from chainrule.models.lookup import Lookup
-from chainrule.models.ngram import NGram, NGramSettings
-from chainrule.models.pruning import _divergence, prune_by_entropy
-from chainrule.models.smoothing import discounts, estimate
+from chainrule.models.ngram.counts import Spilled, _name, count_grams, merge
+from chainrule.models.ngram.lookup import Lookup
+from chainrule.models.ngram.ngram import NGram, NGramSettings
+from chainrule.models.ngram.pruning import _divergence, prune_by_entropy
+from chainrule.models.ngram.smoothing import discounts, estimate
 
 VOCAB = 6
 

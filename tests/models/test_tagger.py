@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.model import UNCOUNTED, Batch, loss
-from chainrule.models.abstraction import mixed
-from chainrule.models.spelling import KEYS, shape, sort, spell, spelled
-from chainrule.models.tagger import Tagger, TaggerSettings, TagStatistics
+from chainrule.models.hmm.interpolation import mixed
+from chainrule.models.hmm.tagger import Tagger, TaggerSettings, TagStatistics
+from chainrule.models.hmm.word_features import KEYS, shape, sort, spell, spelled
 from chainrule.run import write_tensors
 
 TAGS = {"DET": 0, "NOUN": 1, "VERB": 2}
@@ -197,8 +197,8 @@ def test_padding_and_other_rows_change_nothing() -> None:
 def test_many_small_batches_are_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
     once = model.predict(STRANGE * 3, best_path=True)
-    monkeypatch.setattr("chainrule.models.tagger.WORDS", 4)
-    monkeypatch.setattr("chainrule.models.tagger.STEP", 1)
+    monkeypatch.setattr("chainrule.models.hmm.tagger.WORDS", 4)
+    monkeypatch.setattr("chainrule.models.hmm.tagger.STEP", 1)
     assert model.predict(STRANGE * 3, best_path=True) == once
 
 

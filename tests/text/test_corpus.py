@@ -18,11 +18,11 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import corpus as module
 from chainrule.text import sources
-from chainrule.text.cache import cache_folder
 from chainrule.text.corpus import prepare, read_split
+from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
 from chainrule.text.splits import before_line, hold_out
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 BYTES = Text(tokenizer="bytes")
 BOOK = "".join(f"line number {number} of the book\n" for number in range(200))

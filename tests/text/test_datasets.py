@@ -11,13 +11,12 @@ import pytest
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import datasets
-from chainrule.text.cache import cache_folder
 from chainrule.text.corpus import prepare
-from chainrule.text.datasets import DATASETS, catalogue, get
-from chainrule.text.languages import LANGUAGES
+from chainrule.text.datasets import DATASETS, cache_folder, catalogue, get
 from chainrule.text.public import PUBLIC, File, Public, whole
 from chainrule.text.sources import Source, read
 from chainrule.text.splits import gather, held_out_part
+from chainrule.text.synthetic import LANGUAGES
 
 TEXT = b"some words of text\n"
 

@@ -11,9 +11,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text import tokenizer as module
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
-from chainrule.text.units import ready
+from chainrule.text.tokenizers import ready
+from chainrule.text.tokenizers import tokenizer as module
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 PROSE = "Hello there, how are you today? I'm fine: 12 + 30 = 42.\nThe end of it all, “naïve”.\n" * 5
 

@@ -13,7 +13,7 @@ from tokenizers import models, pre_tokenizers
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 NAMES = ("<|mask|>", "<|delimiter|>", "<|span12|>")
 PROSE = "the cat <|mask|> <|> sat on <|mask|> a mat <|delimiter|> naïve <|> <||> \n[MASK] 日本 the cat <|>\n" * 4

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as HuggingFace
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text import tokenizer as module
-from chainrule.text.tokenizer import Tokenizer, train_tokenizer
-from chainrule.text.units import bpe
+from chainrule.text.tokenizers import bpe
+from chainrule.text.tokenizers import tokenizer as module
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 PROSE = (
     "The cat sat on the mat, and the cat's hat was 12345 years old.\n\nDON'T say “naïve café”!  Say:\r\n"

@@ -1,0 +1,164 @@
+"""One honest number for any model: bits per byte on a held-out text, with a signature that says how it was measured.
+
+Bits per byte compares everything that reads the same bytes. Perplexity is by token, so it compares only models with the
+same tokenizer. A number that does not exist, or is infinite, is None, and `why` says so: JSON has no infinity.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from chainrule import __version__
+from chainrule.errors import UserError
+from chainrule.inference.score import Tokens, stream_pieces, stride_of
+from chainrule.model import LanguageModel, Model
+from chainrule.text.corpus import Split
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+ALIKE = {
+    "bits_per_byte": ("text", "boundary"),
+    "perplexity": ("text", "boundary", "unit", "tokenizer"),
+}
+"""What two signatures must share for a metric to compare their models."""
+
+DIVERGED = "the model gives numbers that are not finite: it diverged; train again with a lower train.lr and --overwrite"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a number was measured, as sacreBLEU's does: `unit:words|tokenizer:…|…`"""
+
+    unit: str         # what a token is
+    tokenizer: str    # sha256 of the tokenizer, shortened
+    context: str      # tokens a model could look back on; all: the whole text
+    stride: str       # targets counted in each window; none: no windows
+    boundary: str     # whose end is a target: each line's, or each document's
+    text: str         # sha256 of the text, shortened
+    chainrule: str    # version
+
+    def __str__(self) -> str:
+        return "|".join(f"{name}:{value}" for name, value in asdict(self).items())
+
+    @classmethod
+    def parse(cls, text: str) -> "Signature":
+        parts = dict(part.partition(":")[::2] for part in text.split("|"))
+        names = [field.name for field in fields(cls)]
+        if list(parts) != names:
+            raise UserError(f"{text!r} is not a signature; one reads {'|'.join(f'{name}:…' for name in names)}.")
+        return cls(**parts)
+
+
+def sign(model: LanguageModel, tokenizer: Tokenizer, split: Split, stride: int | None = None) -> Signature:
+    stride = stride_of(model, stride)
+    return Signature(
+        unit=tokenizer.unit,
+        tokenizer=tokenizer.sha256[:12],
+        context="all" if model.context is None else str(model.context),
+        stride="none" if stride is None else str(stride),
+        boundary="line" if tokenizer.lines else "document",
+        text=split.sha256[:12],
+        chainrule=__version__,
+    )
+
+
+def require_alike(signatures: Sequence[str], metric: str = "bits_per_byte") -> None:
+    """Refuses to set results side by side that were not measured alike."""
+    if metric not in ALIKE:
+        raise UserError(f"{metric} does not compare models; {' and '.join(ALIKE)} do.")
+    parsed = [Signature.parse(signature) for signature in signatures]
+    for name in ALIKE[metric]:
+        values = sorted({getattr(signature, name) for signature in parsed})
+        if len(values) > 1:
+            raise UserError(f"results cannot share a table of {metric} when their {name} differs: {', '.join(values)}.")
+
+
+@dataclass(frozen=True)
+class Result:
+    nats: float | None             # mean over the tokens; None: infinite
+    tokens: int                    # targets, the ends of texts included
+    bytes: int                     # of the text as it was before it became tokens
+    bits_per_byte: float | None
+    perplexity: float | None       # exp(nats)
+    seconds: float
+    parameters: int                # numbers that the model stores
+    signature: str
+    why: str = ""                  # why a number above is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for strict JSON; `why` only where there is something to say."""
+        values = asdict(self)
+        if not self.why:
+            del values["why"]
+        return values
+
+
+def total_nats(model: LanguageModel, tokens: Tokens, stride: int | None = None) -> float:
+    return math.fsum(float(piece.sum()) for piece in stream_pieces(model, tokens, stride=stride))
+
+
+def evaluate(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    split: Split,
+    *,
+    stride: int | None = None,
+    total_nats: Callable[[LanguageModel, Tokens, int | None], float] = total_nats,
+) -> Result:
+    """The model on every token of the split, each once. `total_nats`: how they are added up, if not by one process."""
+    signature = str(sign(model, tokenizer, split, stride))
+    tokens = len(split.tokens) - 1
+    if tokens < 1:
+        raise UserError("the text to evaluate on is empty; a model cannot be measured on nothing.")
+    began = time.perf_counter()
+    total = total_nats(model, split.tokens, stride)
+    seconds = time.perf_counter() - began
+    bits_per_byte = total / math.log(2) / split.bytes if tokenizer.lossless and split.bytes else None
+    return Result(
+        nats=_finite(total / tokens),
+        tokens=tokens,
+        bytes=split.bytes,
+        bits_per_byte=_finite(bits_per_byte),
+        perplexity=_finite(_exp(total / tokens)),
+        seconds=seconds,
+        parameters=count_parameters(model),
+        signature=signature,
+        why=why_no_number(total / tokens, tokenizer),
+    )
+
+
+def count_parameters(model: Model) -> int:
+    """Numbers stored: weights, or entries of tables. Tied ones count once."""
+    stored = {id(tensor): tensor.numel() for tensor in model.state_dict(keep_vars=True).values()}
+    return sum(stored.values())
+
+
+def _exp(nats: float) -> float:
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def why_no_answer(model: Model, impossible: str) -> str:
+    """Why a probability is no number: a model that counts finds all `impossible`, and any other has diverged."""
+    return f"{impossible}; train it with smoothing" if model.learns_by == "counting" else DIVERGED
+
+
+def why_no_number(nats: float, tokenizer: Tokenizer) -> str:
+    """Why so many nats a token, or what follows from them, cannot be told; nothing where all can."""
+    reasons = []
+    if math.isnan(nats):
+        reasons.append(DIVERGED)
+    elif not math.isfinite(nats):
+        reasons.append("the model gives a token of this text probability 0, so its surprise is infinite")
+    elif not math.isfinite(_exp(nats)):
+        reasons.append("the perplexity is beyond what a float can hold")
+    if not tokenizer.lossless:
+        reasons.append(f"{tokenizer.unit} do not give the text's bytes back, so there are no bits per byte")
+    return "; ".join(reasons)

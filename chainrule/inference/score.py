@@ -1,0 +1,179 @@
+"""How surprised a model is by each token: -log p in nats, in bits when shown.
+
+A stream `0 text 0 text 0` is read in one go. A model without a context limit carries its state along; one with a limit
+reads windows that overlap, each afresh, and a target counts in the first window that has it. Texts scored by themselves
+are rows from boundary to boundary.
+
+Shapes: B rows, T tokens.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError
+from chainrule.inference.forward import at_rest, on_device, targets_at_once
+from chainrule.model import BOUNDARY, LanguageModel
+from chainrule.progress import bar
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+Tokens = NDArray[np.integer]
+Nats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+def score_stream(model: LanguageModel, tokens: Tokens, *, stride: int | None = None) -> Nats:
+    """Nats of every token of the stream but the first, each counted once, in order."""
+    return np.concatenate([np.empty(0), *stream_pieces(model, tokens, stride=stride)])
+
+
+@torch.inference_mode()
+def stream_pieces(
+    model: LanguageModel, tokens: Tokens, *, stride: int | None = None, part: int = 0, parts: int = 1
+) -> Iterator[Nats]:
+    """`score_stream`, piece by piece, for streams whose scores need not all be kept.
+
+    Windows can be shared out: these are then one part of several, all of which have as many pieces.
+    """
+    targets = len(tokens) - 1
+    stride = stride_of(model, stride)
+    if targets < 1:
+        return
+    at_once = targets_at_once(model)
+    with at_rest(model), bar("scoring", targets // parts, "tokens") as advance:
+        windows = None if stride is None else _windows(model, tokens, stride, at_once, part, parts)
+        for piece in windows or _along(model, tokens[None], at_once):
+            yield piece.ravel()
+            advance(piece.size)
+
+
+def stride_of(model: LanguageModel, stride: int | None = None) -> int | None:
+    """By how much one window is further on than the one before; None: there are no windows."""
+    if model.context is None:
+        if stride is not None:
+            raise UserError(f"stride {stride} is for models with a context limit; this one has none. Leave it out.")
+        return None
+    stride = max(1, model.context // 2) if stride is None else stride
+    if not 1 <= stride <= model.context:
+        raise UserError(f"stride {stride} must be from 1 to {model.context}, the model's context.")
+    return stride
+
+
+def score_texts(model: LanguageModel, texts: Sequence[Tokens]) -> list[Nats]:
+    """Nats of each text's tokens and of the boundary that ends it, each text by itself."""
+    stream, ends = _stream(texts)
+    nats = _score_each(model, stream, ends)
+    return [nats[begin:end] for begin, end in zip([0, *ends[:-1]], ends)]
+
+
+def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
+    """Nats of each text, its end included."""
+    return _totals(model, *_stream(texts))
+
+
+def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[str]) -> Nats:
+    """Nats of each sentence, its end included: from strings to numbers in one go."""
+    return _totals(model, *tokenizer.encode_stream(sentences))
+
+
+def _totals(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
+    nats = _score_each(model, stream, ends)
+    return np.add.reduceat(nats, np.append(0, ends[:-1])) if len(ends) else nats
+
+
+def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tuple[str, float]]:
+    """Every token of the text as it is shown, with its bits; the last is the end of the text."""
+    return stream_bits(model, tokenizer, np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]))
+
+
+def stream_bits(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens) -> list[tuple[str, float]]:
+    """The same of every token of a stream but the first."""
+    bits = score_stream(model, stream) / math.log(2)
+    return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
+
+
+def _along(model: LanguageModel, rows: Tokens, at_once: int) -> Iterator[Nats]:
+    """Nats of (B, T + 1) rows as (B, …) pieces from left to right; the state is carried from one to the next."""
+    width = max(1, at_once // len(rows))
+    state = model.start(len(rows))
+    for begin in range(0, rows.shape[1] - 1, width):
+        piece = on_device(model, rows[:, begin : begin + width + 1])
+        log_probs, state = model.score(piece[:, :-1], piece[:, 1:], state)
+        yield -log_probs.double().cpu().numpy()
+
+
+def _windows(
+    model: LanguageModel, tokens: Tokens, stride: int, at_once: int, part: int = 0, parts: int = 1
+) -> Iterator[Nats]:
+    """Nats of a stream by windows, several at once as rows. The last one ends where the stream ends."""
+    targets = len(tokens) - 1
+    context = min(model.context or targets, targets)
+    ends = np.append(np.arange(context, targets, stride), targets)
+    skips = context - np.diff(ends, prepend=0)    # targets that the window before has counted
+    each = -(-len(ends) // parts)
+    mine = np.arange(part * each, (part + 1) * each)
+    real, place = mine < len(ends), mine.clip(max=len(ends) - 1)
+    ends, skips = ends[place], np.where(real, skips[place], context)    # beyond the last window none counts
+    every = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)
+    rows = max(1, at_once // context)
+    for first in range(0, len(ends), rows):
+        chosen = slice(first, first + rows)
+        nats = np.concatenate(list(_along(model, every[ends[chosen] - context], at_once)), 1)
+        yield nats[np.arange(context) >= skips[chosen, None]]
+
+
+@torch.inference_mode()
+def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
+    """Nats of all the texts of a stream, each by itself."""
+    if model.forgets:                                # then one after another they are each by itself
+        return score_stream(model, stream)
+    lengths = np.diff(ends, prepend=0)               # targets: the tokens and the boundary
+    nats = np.empty(len(stream) - 1)
+    at_once, stride = targets_at_once(model), stride_of(model)
+    fits = lengths <= (model.context or math.inf)
+    with at_rest(model), bar("scoring", len(nats), "tokens") as advance:
+        for end, length in zip(ends[~fits], lengths[~fits]):
+            windows = _windows(model, stream[end - length : end + 1], stride or 1, at_once)
+            nats[end - length : end] = np.concatenate(list(windows))
+            advance(length)
+        for chosen in _alike(lengths, np.flatnonzero(fits), at_once):
+            where, scores = _rows(model, stream, ends[chosen], lengths[chosen], at_once)
+            nats[where] = scores
+            advance(len(scores))
+    return nats
+
+
+def _stream(texts: Sequence[Tokens]) -> tuple[Tokens, Places]:
+    """`0 text 0 text 0`, and where each text ends."""
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
+    stream = np.full(ends[-1] + 1 if len(ends) else 1, BOUNDARY, np.int64)
+    inside = np.ones(len(stream), bool)
+    inside[0] = inside[ends] = False
+    stream[inside] = np.concatenate([np.empty(0, np.int64), *texts])
+    return stream, ends
+
+
+def _alike(lengths: Places, texts: Places, at_once: int) -> Iterator[Places]:
+    """The texts in batches of like length, so that at most a quarter of a batch is padding."""
+    texts = texts[np.argsort(-lengths[texts], kind="stable")]
+    falling = -lengths[texts]
+    first = 0
+    while first < len(texts):
+        longest = -int(falling[first])
+        like = int(np.searchsorted(falling, -(3 * longest // 4), "right"))
+        last = min(like, first + max(1, at_once // longest))
+        yield texts[first:last]
+        first = last
+
+
+def _rows(model: LanguageModel, stream: Tokens, ends: Places, lengths: Places, at_once: int) -> tuple[Places, Nats]:
+    """Nats of the texts that end there, each a row, and their places. A shorter row is padded with what follows it."""
+    column = np.arange(lengths.max() + 1)
+    place = (ends - lengths)[:, None] + column                    # (B, T + 1)
+    rows = stream[np.minimum(place, len(stream) - 1)]
+    nats = np.concatenate(list(_along(model, rows, at_once)), 1)  # (B, T)
+    real = column[:-1] < lengths[:, None]
+    return place[:, :-1][real], nats[real]

@@ -1,0 +1,195 @@
+"""Word vectors as a plain value: words and a matrix. What is near what, a - b + c, and whether people agree.
+
+    cos(a, b) = a · b / |a||b|
+    king - man + woman: the word whose direction is nearest to that of the sum of unit vectors (3CosAdd)
+
+A word is looked up as it is written, else in small letters. One that is not there makes a question of a test uncovered.
+
+Shapes: V words, E embedding, Q questions.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chainrule import __version__
+from chainrule.errors import UserError
+from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.text.word_tests import Analogies, Similarities
+
+AT_ONCE = 256         # questions whose nearest words are looked for together
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+Neighbours = list[tuple[str, float]]
+SIGNATURE = f"words:as-written-else-lower|interval:bootstrap|rounds:{ROUNDS}|seed:{SEED}|chainrule:{__version__}"
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    words: Sequence[str]
+    matrix: Floats                                     # (V, E)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def find(self, word: str) -> int | None:
+        """Its place among the words."""
+        return self._places.get(word, self._places.get(word.lower()))
+
+    def place(self, word: str) -> int:
+        found = self.find(word)
+        if found is None:
+            raise UserError(f"{word!r} is not among the {len(self):,} words that have a vector.")
+        return found
+
+    def __getitem__(self, word: str) -> Floats:
+        row: Floats = self.matrix[self.place(word)]
+        return row
+
+    @cached_property
+    def units(self) -> Floats:
+        """(V, E): the directions."""
+        lengths = np.linalg.norm(self.matrix, axis=1, keepdims=True)
+        return np.asarray(self.matrix / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {word: place for place, word in enumerate(self.words)}
+
+
+def vectors_of(model: Any, tokenizer: Tokenizer) -> Vectors:
+    """The vectors by which a model knows its tokens. What it never met has a vector of zeros, and is left out."""
+    if not hasattr(model, "embeddings"):
+        raise UserError(f"{type(model).__name__} has no vectors of words. Train some with --kind word2vec.")
+    matrix = model.embeddings.detach().float().cpu().numpy()
+    met = np.flatnonzero(matrix.any(1))
+    return Vectors([tokenizer.token(id) for id in met.tolist()], matrix[met])
+
+
+def similarity(vectors: Vectors, one: str, other: str) -> float:
+    """The cosine of the angle between two words."""
+    return float(vectors.units[vectors.place(one)] @ vectors.units[vectors.place(other)])
+
+
+def nearest(vectors: Vectors, word: str, count: int = 10) -> Neighbours:
+    """Other words by their cosine with this one, the nearest first."""
+    place = vectors.place(word)
+    return _nearest(vectors, vectors.units[place], [place], count)
+
+
+def analogy(vectors: Vectors, a: str, b: str, c: str, count: int = 10, exclude: bool = True) -> Neighbours:
+    """Words by their cosine with a - b + c; exclude: other than those three, of which one is nearly always nearest."""
+    places = [vectors.place(word) for word in (a, b, c)]
+    plus, minus, other = vectors.units[places]
+    return _nearest(vectors, plus - minus + other, places if exclude else [], count)
+
+
+def _nearest(vectors: Vectors, direction: Floats, left_out: list[int], count: int) -> Neighbours:
+    scores = vectors.units @ (direction / max(float(np.linalg.norm(direction)), 1e-30))
+    scores[left_out] = -np.inf
+    count = max(0, min(count, len(vectors) - len(set(left_out))))
+    best = np.argsort(-scores, kind="stable")[:count]
+    return [(vectors.words[place], float(scores[place])) for place in best.tolist()]
+
+
+@dataclass(frozen=True)
+class AnalogyResult:
+    accuracy: Score | None                             # share of right answers, inputs excluded; None: none covered
+    with_inputs: Score | None                          # and where the inputs are answers too
+    sections: dict[str, dict[str, Any]]
+    covered: int                                       # questions whose four words all have a vector
+    questions: int
+
+    def as_dict(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, score in (("accuracy", self.accuracy), ("accuracy_with_inputs", self.with_inputs)):
+            values |= score.as_dict(name) if score else {name: None}
+        counts = {"covered": self.covered, "questions": self.questions}
+        return {"test": "analogies", **values, **counts, "sections": self.sections, "signature": SIGNATURE}
+
+
+def evaluate_analogies(vectors: Vectors, test: Analogies) -> AnalogyResult:
+    """a : b = c : ?, answered by b - a + c."""
+    found = [[vectors.find(word) for word in question] for question in test.questions]
+    covered = np.array([None not in places for places in found])
+    places = np.array([places for places in found if None not in places], np.int64).reshape(-1, 4)
+    answers = _answers(vectors, places)                                        # (2, Q)
+    right = answers == places[:, 3]
+    names = np.array(test.sections)[covered]
+    sections = {name: _section(right[:, names == name], test.sections.count(name))
+                for name in dict.fromkeys(test.sections)}
+    scores = [_share(row) if len(row) else None for row in right]
+    return AnalogyResult(scores[0], scores[1], sections, int(covered.sum()), len(test.questions))
+
+
+def _answers(vectors: Vectors, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(2, Q): the word nearest to b - a + c other than a, b and c; and the nearest of all."""
+    units, asked = torch.from_numpy(vectors.units), torch.from_numpy(places)
+    answers = [asked.new_empty(2, 0)]
+    for at in range(0, len(asked), AT_ONCE):
+        a, b, c, _ = asked[at : at + AT_ONCE].unbind(1)
+        scores = (units[b] - units[a] + units[c]) @ units.T                    # (Q, V)
+        nearest_of_all = scores.argmax(1)
+        scores.scatter_(1, torch.stack([a, b, c], 1), -torch.inf)
+        answers.append(torch.stack([scores.argmax(1), nearest_of_all]))
+    both: NDArray[np.int64] = torch.cat(answers, 1).numpy()
+    return both
+
+
+def _section(right: NDArray[np.bool_], questions: int) -> dict[str, Any]:
+    shares = [float(row.mean()) if len(row) else None for row in right]
+    return {"accuracy": shares[0], "accuracy_with_inputs": shares[1], "covered": right.shape[1], "questions": questions}
+
+
+def _share(right: NDArray[np.bool_]) -> Score:
+    return bootstrap(lambda weights: float(weights @ right / len(right)), len(right))
+
+
+@dataclass(frozen=True)
+class SimilarityResult:
+    spearman: Score | None                             # of cosines and people's scores, by rank; None: too few covered
+    covered: int                                       # pairs whose two words both have a vector
+    pairs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        value = self.spearman.as_dict("spearman") if self.spearman else {"spearman": None}
+        return {"test": "similarity", **value, "covered": self.covered, "pairs": self.pairs, "signature": SIGNATURE}
+
+
+def evaluate_similarity(vectors: Vectors, test: Similarities) -> SimilarityResult:
+    """Whether words that people find more alike have the nearer vectors."""
+    found = [(vectors.find(one), vectors.find(other)) for one, other in test.pairs]
+    covered = [place for place, pair in enumerate(found) if None not in pair]
+    ones, others = np.array([found[place] for place in covered], np.int64).reshape(-1, 2).T
+    cosines = (vectors.units[ones] * vectors.units[others]).sum(1)
+    people = np.array(test.scores)[covered]
+    known = len(covered) > 2 and math.isfinite(rank_correlation(cosines, people))    # all alike have no ranks
+    score = _spearman(cosines.astype(np.float64), people) if known else None
+    return SimilarityResult(score, len(covered), len(test.pairs))
+
+
+def _spearman(one: Numbers, other: Numbers) -> Score:
+    def drawn(weights: Weights) -> float:
+        return rank_correlation(np.repeat(one, weights), np.repeat(other, weights))
+
+    return bootstrap(drawn, len(one))
+
+
+def rank_correlation(one: Numbers, other: Numbers) -> float:
+    """Spearman's: the correlation of ranks, of which equal values share the mean."""
+    x, y = (ranks - ranks.mean() for ranks in (_ranks(one), _ranks(other)))
+    spread = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / spread if spread else float("nan")
+
+
+def _ranks(values: Numbers) -> Numbers:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]

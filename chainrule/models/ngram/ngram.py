@@ -1,0 +1,282 @@
+"""n-gram language model: p(w | the n - 1 words before), learned by counting. State: the last n - 1 tokens.
+
+Modified Kneser–Ney by default (Chen & Goodman 1998). Tables are a trie: the words that may follow a context lie side by
+side, so a whole next-word distribution is a slice of each order (`step`), and one word's probability is one look-up an
+order (`score`). Reading past a boundary needs no care: no gram runs across one, so the look-up ends there by itself.
+
+Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
+from chainrule.models.ngram.backoff import Counted, Rung, add_up, at
+from chainrule.models.ngram.counts import Grams, count_grams, merge
+from chainrule.models.ngram.lookup import Lookup
+from chainrule.models.ngram.pruning import kept_by_count, prune_by_entropy, take
+from chainrule.models.ngram.smoothing import Table, discounts, estimate
+
+Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, rising, and the grams that end there
+
+
+@dataclass(frozen=True)
+class NGramSettings:
+    order: int = 5                  # tokens in a gram: the one foretold and the order - 1 before it
+    estimator: Literal["kneser-ney", "add-k", "mle"] = "kneser-ney"  # how counts become probabilities
+    k: float = 1.0                  # what add-k adds to every count
+    cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen so often or less are left out; the last holds on
+    prune: float = 0.0              # grams that raise the perplexity by less than this share are left out (Stolcke)
+    memory: int = 256               # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
+
+    def __post_init__(self) -> None:
+        if self.order < 1:
+            raise UserError(f"model.order={self.order}: an n-gram has an order of at least 1; 5 is usual for words.")
+        if self.k <= 0:
+            raise UserError(f"model.k={self.k:g}: add-k adds more than 0; for plain counting use model.estimator=mle.")
+        if self.k != 1 and self.estimator != "add-k":
+            raise UserError(f"model.k={self.k:g} belongs to model.estimator=add-k, and this is {self.estimator}.")
+        if self.cutoffs and (self.cutoffs[0] != 0 or list(self.cutoffs) != sorted(self.cutoffs)):
+            given = ",".join(map(str, self.cutoffs))
+            raise UserError(f"model.cutoffs={given}: they begin with 0 (words stay) and never fall, as in 0,0,1.")
+        if self.prune < 0:
+            raise UserError(f"model.prune={self.prune:g} is below 0; try 1e-8, or 0 to keep every gram.")
+
+
+class NGram(LanguageModel):
+    learns_by = "counting"
+    forgets = True
+    Settings = NGramSettings
+    recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 21}
+
+    answered: Tap
+    log_prob_1: Tensor
+
+    def __init__(self, settings: NGramSettings, vocab: int):
+        super().__init__()
+        self.settings, self.vocab = settings, vocab
+        self.order = settings.order
+        self.reach = settings.order - 1
+        self.answered = Tap()                                   # (B, T): the order that answered
+        self.set_tables(_empty(vocab, self.order))
+        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+
+    # Learning
+
+    def forget(self, generator: torch.Generator) -> None:
+        self.set_tables(_empty(self.vocab, self.order))
+
+    def collect(self, batch: Batch) -> Grams:
+        return count_grams(batch, self.order, self.vocab, self.settings.memory << 20)
+
+    def update(self, statistics: Grams) -> None:
+        settings, levels = self.settings, merge(statistics)
+        keep = kept_by_count(levels, settings.cutoffs) if settings.cutoffs else None
+        tables: Iterable[Table] = estimate(levels, settings.estimator, settings.k, settings.cutoffs)
+        if keep is not None:
+            tables = take(list(tables), keep)
+        if settings.prune:
+            tables = prune_by_entropy(list(tables), settings.prune)
+        self.set_tables(tables)
+
+    def set_tables(self, tables: Iterable[Table]) -> None:
+        with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
+            for order, table in enumerate(tables, 1):
+                self._set("log_prob", order, np.log(table.prob).astype(np.float32))
+                self._set("counts", order, _narrow(table.counts))             # only to be looked at
+                if order > 1:
+                    self._set("backoff", order - 1, np.log(table.left).astype(np.float32))
+                    self._set("words", order, table.words.astype(np.int32, copy=False))
+                    self._set("starts", order, table.starts)
+        self._lookups: dict[int, Lookup] = {}
+        self._discounts: dict[int, list[float]] = {}
+
+    def _set(self, name: str, order: int, values: NDArray[Any]) -> None:
+        device = self.log_prob_1.device if hasattr(self, "log_prob_1") else None
+        self.register_buffer(f"{name}_{order}", torch.from_numpy(values).to(device))
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "NGram":
+        self._lookups = {}                                       # they belong to the device they were made on
+        super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
+        return self
+
+    # Answering
+
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+        return torch.full((rows, self.order - 1), BOUNDARY, device=self.log_prob_1.device)
+
+    def step(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        history = torch.cat([state, tokens], 1)
+        weight = torch.zeros(tokens.numel(), device=tokens.device)            # (R,) log back-off of the orders above
+        children = []
+        for order, row, context in reversed(self._contexts(history)):
+            place, child = self._children(order, context)
+            parent = row[place]
+            log_prob = self.table("log_prob", order)[child] + weight[parent]
+            children.append((order, parent, self.table("words", order)[child].long(), log_prob))
+            weight[row] += self.table("backoff", order - 1)[context]
+        logits = self.log_prob_1 + weight[:, None]
+        for _, parent, word, log_prob in reversed(children):                  # the highest order has the last word
+            logits[parent, word] = log_prob
+        if self.answered.watched:
+            self.answered(_highest(children, tokens))
+        return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
+
+    def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        if not torch.equal(tokens[:, 1:], targets[:, :-1]):
+            return super().score(tokens, targets, state)
+        text = torch.cat([state, tokens, targets[:, -1:]], 1)
+        result = self.log_prob_1.index_select(0, text.flatten())
+        answered = torch.ones_like(text).flatten() if self.answered.watched else None
+        for order, (asked, context), (found, gram) in self._grams(text, self.order):
+            result.index_add_(0, asked, self.table("backoff", order - 1).index_select(0, context))
+            result.index_copy_(0, found, self.table("log_prob", order).index_select(0, gram))
+            if answered is not None:
+                answered[found] = order
+        if answered is not None:
+            self.answered(answered.view(text.shape)[:, self.order :])
+        return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
+
+    def _contexts(self, text: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+        """For each order from 2 that has any: which of the R tokens behind the state end a known context, and which."""
+        columns = text.shape[1]
+        tokens = text[:, self.order - 1 :].flatten()
+        contexts = [(2, torch.arange(len(tokens), device=text.device), tokens)]
+        for order, _, (found, gram) in self._grams(text, self.order - 1):
+            behind = (found % columns >= self.order - 1).nonzero()[:, 0]
+            row, column = found[behind] // columns, found[behind] % columns - self.order + 1
+            contexts.append((order + 1, row * (columns - self.order + 1) + column, gram[behind]))
+        return contexts[: self.order - 1]
+
+    def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Found, Found]]:
+        """For each order from 2: the positions of `text` where a known context has been read, and those contexts; and
+        the positions where one more word makes a known gram, and those grams.
+
+        The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions,
+        and those nobody looks at.
+        """
+        flat = text.flatten()
+        asked, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
+        for order in range(2, highest + 1):
+            place = self._lookup(order).find(context * self.vocab + flat.index_select(0, asked))
+            hits = (place >= 0).nonzero()[:, 0]
+            found, gram = asked.index_select(0, hits), place.index_select(0, hits).long()
+            yield order, (asked, context), (found, gram)
+            if not len(found):
+                return
+            inside = len(found) - int(found[-1] == len(flat) - 1)   # the last has nothing behind it
+            asked, context = found[:inside] + 1, gram[:inside]
+
+    def _lookup(self, order: int) -> Lookup:
+        if order not in self._lookups:
+            starts, words = self.table("starts", order), self.table("words", order)
+            contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
+            self._lookups[order] = Lookup(contexts * self.vocab + words)
+        return self._lookups[order]
+
+    def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
+        """Every gram of `order` that goes on from the contexts: from which of them, and its place."""
+        starts = self.table("starts", order)
+        first, sizes = starts[context], starts[context + 1] - starts[context]
+        before = sizes.cumsum(0) - sizes                         # children of the contexts above
+        parent = torch.arange(len(context), device=context.device).repeat_interleave(sizes)
+        return parent, torch.arange(len(parent), device=context.device) + (first - before)[parent]
+
+    # Looking
+
+    def rungs(self, text: Tensor) -> list[Rung]:
+        """What each order, from the first, says of every token of a text (T + 1,) but its first, the boundary."""
+        padded = torch.cat([self.start(1), text[None]], 1)
+        size = padded.shape[1]
+        places = {1: (torch.zeros_like(padded[0]), padded[0])}    # the context and the gram of each token, or -1
+        for order, asked, found in self._grams(padded, self.order):
+            places[order] = _spread(asked, size), _spread(found, size)
+        rungs: list[Rung] = []
+        for order in range(1, self.order + 1):
+            context, gram = places.get(order, (torch.full_like(padded[0], -1),) * 2)
+            rungs.append(self._rung(order, context[self.order :], gram[self.order :], rungs[-1] if rungs else None))
+        return rungs
+
+    def _rung(self, order: int, context: Tensor, gram: Tensor, below: Rung | None) -> Rung:
+        counted = self._count(order, context, gram)
+        none = torch.zeros(gram.shape, dtype=torch.float64, device=gram.device)
+        if below is None:
+            weight = none if counted is None else counted.held_back
+            return Rung(order, gram >= 0, weight, self.log_prob_1[gram].double().exp(), counted)
+        weight = at(context, self.table("backoff", order - 1), none).exp()
+        lower = weight.log() + below.probability.log()
+        return Rung(order, gram >= 0, weight, at(gram, self.table("log_prob", order), lower).exp(), counted)
+
+    def _count(self, order: int, context: Tensor, gram: Tensor) -> Counted | None:
+        counts, rows = self.table("counts", order), len(context)
+        if len(counts) != len(self.table("log_prob", order)):
+            return None
+        if order == 1:
+            total, kinds = add_up(counts.long(), torch.zeros_like(counts).long(), 1)
+            total, kinds = total.expand(rows), kinds.expand(rows, -1)
+        else:
+            known = (context >= 0).nonzero()[:, 0]
+            parent, child = self._children(order, context[known])
+            total, kinds = add_up(counts[child].long(), known[parent], rows)
+        return Counted(at(gram, counts, torch.zeros_like(gram)), total, kinds, self._held_back(order))
+
+    def _held_back(self, order: int) -> list[float]:
+        """D of 0, 1, 2, and 3 or more."""
+        if order not in self._discounts:
+            counts = self.table("counts", order).cpu().numpy()
+            self._discounts[order] = discounts(counts).tolist()
+        return self._discounts[order] if self.settings.estimator == "kneser-ney" else [0.0] * 4
+
+    def table(self, name: str, order: int) -> Tensor:
+        table: Tensor = getattr(self, f"{name}_{order}")
+        return table
+
+
+def _highest(children: list[Any], tokens: Tensor) -> Tensor:
+    """(B, T): the highest order that knows what follows each token."""
+    answered = torch.ones_like(tokens).flatten()
+    for order, parent, _, _ in reversed(children):
+        answered[parent] = order
+    return answered.view(tokens.shape)
+
+
+def _spread(found: Found, size: int) -> Tensor:
+    """(size,): what was found at each position, -1 where nothing was."""
+    positions, grams = found
+    return torch.full((size,), -1, device=positions.device).index_copy_(0, positions, grams)
+
+
+def _narrow(counts: NDArray[Any] | None) -> NDArray[Any]:
+    """In as few bytes as hold the largest; none of them where counts are unknown."""
+    if counts is None or not len(counts):
+        return np.zeros(0, np.uint8)
+    narrow = next(kind for kind in (np.uint8, np.int16, np.int32, np.int64) if counts.max() <= np.iinfo(kind).max)
+    return counts.astype(narrow)
+
+
+def _empty(vocab: int, order: int) -> list[Table]:
+    """Before anything is counted every word is as likely as any other."""
+    none, nothing = np.zeros(0, np.int32), np.zeros(0)
+    everything = np.arange(vocab)
+    tables = [Table(everything, np.array([0, vocab]), np.full(vocab, 1 / vocab), np.ones(1), everything)]
+    for contexts in [vocab, *[0] * (order - 2)][: order - 1]:
+        tables.append(Table(none, np.zeros(contexts + 1, np.int32), nothing, np.ones(contexts), none))
+    return tables
+
+
+def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Tables have whatever size the text gave them, so those of a file replace ours."""
+    for name, buffer in list(module.named_buffers(recurse=False)):
+        if name.startswith("counts"):                            # runs of before have none
+            state.setdefault(prefix + name, torch.zeros(0, dtype=torch.uint8))
+        if prefix + name in state:
+            module.register_buffer(name, torch.empty_like(state[prefix + name], device=buffer.device))
+    assert isinstance(module, NGram)
+    module._lookups, module._discounts = {}, {}

@@ -1,0 +1,96 @@
+"""Rows of numbers that become a text: a table with a column of text, or an array (NPY) and a file of lines.
+
+Shapes: N examples, S vectors each, F numbers in each. A table, and an array (N, F), have one vector each.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError
+from chainrule.recipe import Caption
+from chainrule.tasks.examples import Captioned
+from chainrule.text.sources import Source
+from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
+
+TEXTS = ("caption", "text", "target", "description", "sentence", "title", "label")
+PAIR = "Name a table with a column of text, or an array and its lines: features.npy captions.txt"
+
+
+def read_captioned(sources: Sequence[Source], settings: Caption) -> Iterator[Captioned]:
+    arrays = [source for source in sources if source.path.suffix == ".npy"]
+    others = [source for source in sources if source.path.suffix != ".npy"]
+    if not arrays:
+        for source in sources:
+            yield from _rows(read_table(source, settings.errors, settings.header), settings)
+    elif len(arrays) == len(others):
+        for array, lines in zip(arrays, others):
+            yield from _described(array, lines, settings.errors)
+    else:
+        raise UserError(f"{arrays[0].path} needs a file with a line of text for each of its rows. {PAIR}")
+
+
+def _rows(table: Table, settings: Caption) -> Iterator[Captioned]:
+    text = -1
+    for line, row in table.rows:
+        place = table.place(line)
+        text = _text_column(table, row, settings) if text < 0 else text
+        numbers = [value for column, value in enumerate(row) if column != text]
+        yield Captioned(_vector(numbers, place)[None], (text_in(row[text], place, "the text"),), place)
+
+
+def _text_column(table: Table, row: Sequence[str], settings: Caption) -> int:
+    if settings.target is not None:
+        return table.column(settings.target, "text.target")
+    known = table.known(TEXTS)
+    words = known if len(known) == 1 else [column for column, value in enumerate(row) if not _is_number(value)]
+    if len(words) != 1:
+        raise UserError(f"{table.path} has {table.shown}; which one is the text? Choose by text.target=NAME.")
+    return words[0]
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def _vector(values: Sequence[object], place: Place) -> NDArray[np.float32]:
+    """(F,)"""
+    try:
+        vector = np.array(values, np.float32)
+    except (ValueError, TypeError):
+        wrong = next((value for value in values if not _is_number(value)), values)
+        raise UserError(f"{place} has {str(wrong)[:40]!r} where a number should be.") from None
+    if not np.isfinite(vector).all():
+        raise UserError(f"{place} has a number that is not finite.")
+    return vector
+
+
+def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]:
+    vectors = _load(array)
+    number = 0
+    for number, line in numbered_lines(lines, errors):
+        place = Place(str(lines.path), number)
+        if number <= len(vectors):
+            source = np.ascontiguousarray(vectors[number - 1], np.float32)
+            if not np.isfinite(source).all():
+                raise UserError(f"{array.path} has a number that is not finite in row {number}.")
+            yield Captioned(source, (text_in(line, place, "the text"),), place)
+    if number != len(vectors):
+        raise UserError(f"{array.path} has {len(vectors)} rows and {lines.path} has {number} lines; each row has one.")
+
+
+def _load(source: Source) -> NDArray[np.generic]:
+    """(N, S, F), memory-mapped."""
+    try:
+        array = np.load(source.path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{source.path} is not an NPY file of numbers: {str(error)[:100]}.") from None
+    if array.dtype.kind not in "fiub" or array.ndim not in (2, 3) or 0 in array.shape:
+        raise UserError(f"{source.path} is an array {array.shape} of {array.dtype}; it should be (N, S, F) or (N, F).")
+    vectors: NDArray[np.generic] = array if array.ndim == 3 else array[:, None]
+    return vectors

@@ -1,0 +1,195 @@
+r"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): learned pieces of words, which can spell anything.
+
+Text is first split as GPT-4's tokenizer does: words with the space before them, numbers by three digits, punctuation,
+white space. Here every run is bounded, so that a word of 100 MB costs no more than as much prose. No match looks at
+what stands before it, and only `\s(?!\S)` at what follows: hence a text may be cut wherever a match ends, and the ids
+of a match can be remembered. Most words were seen before: they are split and looked up here, the rest by `tokenizers`.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers import models, pre_tokenizers, trainers
+
+from chainrule.errors import UserError
+from chainrule.recipe import Text
+from chainrule.text.tokenizers.bytes import BYTE_LEVEL, BYTES
+from chainrule.text.tokenizers.unit import (
+    BOUNDARY_NAME,
+    SPECIAL,
+    ByteUnit,
+    Ids,
+    Spec,
+    bpe_model,
+    tokenizer_json,
+    vocabulary,
+)
+
+SPLIT = "|".join([
+    r"'(?i:[sdmt]|ll|ve|re)",
+    r"[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]{1,128}",
+    r"\p{N}{1,3}",
+    r" ?[^\s\p{L}\p{M}\p{N}]{1,128}[\r\n]{0,128}",
+    r"\s{0,128}[\r\n]{1,128}",
+    r"\s{1,128}(?!\S)",
+    r"\s{1,128}",
+])
+REACH = 512                        # no match, with what it looks at, is longer
+EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")    # here a match ends, whatever stands around
+
+# The same in Python's `re`, which has no \p: exact on ASCII. Where the next word holds anything else, all up to an easy
+# cut is left whole, for `tokenizers` to split.
+SPACE = r"\t-\r "
+OTHER = r"\x00-\x08\x0e-\x1f!-/:-@\[-`{-\x7f"             # neither space, letter nor digit
+ASCII_SPLIT = re.compile("|".join([
+    rf"(?s:[{SPACE}]*+[{OTHER}A-Za-z0-9]*+[^\x00-\x7f].*?(?:{EASY_CUT.pattern}|\Z))",
+    r"'(?i:[sdmt]|ll|ve|re)",
+    rf"[\t\x0b\x0c {OTHER}]?[A-Za-z]{{1,128}}",
+    r"[0-9]{1,3}",
+    rf" ?[{OTHER}]{{1,128}}[\r\n]{{0,128}}",
+    rf"[{SPACE}]{{0,128}}[\r\n]{{1,128}}",
+    rf"[{SPACE}]{{1,128}}(?![^{SPACE}])",
+    rf"[{SPACE}]{{1,128}}",
+]))
+
+SLICE = 1 << 16                    # characters encoded at a time on one core
+FOREIGN = 1 / 8                    # a slice with a greater share of bytes beyond ASCII is left to `tokenizers`
+REMEMBERED = 1 << 19               # matches, of at most
+SHORT = 32                         # characters each
+SMALLEST = 257                     # the boundary and the bytes
+SAMPLE = 16 << 20                  # characters that the pieces are learned from
+
+
+class BPE(ByteUnit):
+    name = "bpe"
+
+    def __init__(self, spec: Spec):
+        self.names = vocabulary(spec)
+        self.spellings = [b"", *map(spelling, self.names[1:])]
+        self.tokenizer = HuggingFace.from_str(json.dumps(spec))
+        self.matches = Matches(self.tokenizer)
+
+    @classmethod
+    def spec(cls, names: Sequence[str] = (), merges: Iterable[Sequence[str]] = ()) -> Spec:
+        split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
+        vocab = {name: id for id, name in enumerate([BOUNDARY_NAME, *names])}
+        return tokenizer_json(
+            bpe_model(vocab, [list(merge) for merge in merges]),
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL]},
+            decoder=BYTE_LEVEL,
+        )
+
+    @classmethod
+    def train(cls, settings: Text, chunks: Iterable[str]) -> Spec:
+        if settings.vocab is not None and settings.vocab < SMALLEST:
+            raise UserError(
+                f"text.vocab={settings.vocab} is too small for bpe: {SMALLEST} ids are the boundary and the bytes."
+            )
+        sample, characters = even_sample(chunks, SAMPLE)
+        learner = HuggingFace(models.BPE())
+        learner.pre_tokenizer = HuggingFace.from_str(json.dumps(cls.spec())).pre_tokenizer
+        trainer = trainers.BpeTrainer(
+            vocab_size=(settings.vocab or fitting_vocab(characters)) - 1,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        learner.train_from_iterator(sample, trainer)
+        learned = json.loads(learner.to_str())
+        return cls.spec(vocabulary(learned), learned["model"]["merges"])
+
+    def encode(self, text: str) -> Ids:
+        slices = list(easy_slices(EASY_CUT, text, SLICE))
+        foreign = iter(hugging_face_ids(self.tokenizer, list(filter(is_foreign, slices))))     # on all cores
+        parts = (next(foreign) if is_foreign(slice) else self._look_up(slice) for slice in slices)
+        return np.concatenate([np.empty(0, np.uint32), *parts])
+
+    def _look_up(self, text: str) -> Ids:
+        matches = ASCII_SPLIT.findall(text)
+        return np.fromiter(chain.from_iterable(map(self.matches.__getitem__, matches)), np.uint32)
+
+    def cut(self, text: str) -> int:
+        return last_match(EASY_CUT, text) or self._hard_cut(text)
+
+    def _hard_cut(self, text: str) -> int:
+        """Where the last match ends of which all is known; not behind a space: what follows says how spaces part."""
+        matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        starts = (int(start) for _, (start, _) in matches if start <= len(text) - REACH)
+        return max((start for start in starts if not text[start - 1 : start].isspace()), default=0)
+
+
+class Matches(dict[str, Sequence[int]]):
+    """The ids of each match, remembered if it is short."""
+
+    def __init__(self, tokenizer: HuggingFace):
+        self.tokenizer = tokenizer
+
+    def __missing__(self, match: str) -> Sequence[int]:
+        ids: list[int] = self.tokenizer.encode(match, add_special_tokens=False).ids
+        if len(match) <= SHORT:
+            if len(self) >= REMEMBERED:
+                self.clear()
+            self[match] = ids
+        return ids
+
+
+def spelling(name: str) -> bytes:
+    """What a token of the vocabulary spells. No piece is named like a special token, since no match is."""
+    return b"" if SPECIAL.fullmatch(name) else bytes(map(BYTES.__getitem__, name))
+
+
+def is_foreign(text: str) -> bool:
+    return len(text.encode()) - len(text) > FOREIGN * len(text)
+
+
+def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:
+    for text in texts:
+        text.encode()              # `tokenizers` says of a lone surrogate only that it is no string
+    encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    return [np.array(encoding.ids, np.uint32) for encoding in encoded]
+
+
+def fitting_vocab(characters: int) -> int:
+    """A power of two near the root of the text's length: 1,024 for 1 MB, 8,192 for 100 MB, 32,768 for 1 GB."""
+    return int(2 ** min(max(round(math.log2(max(characters, 1)) / 2), 9), 15))
+
+
+def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
+    """Chunks evenly spread over the text, `limit` characters at most, and how long the whole is."""
+    sample: list[str] = []
+    stride, kept, characters = 1, 0, 0
+    for number, chunk in enumerate(chunks):
+        characters += len(chunk)
+        if number % stride == 0:
+            sample.append(chunk[:limit])
+            kept += len(sample[-1])
+        while kept > limit and len(sample) > 1:      # every second one goes
+            stride *= 2
+            sample = sample[::2]
+            kept = sum(map(len, sample))
+    return sample, characters
+
+
+def last_match(pattern: re.Pattern[str], text: str) -> int:
+    """Where `pattern` last matches within the text; 0 if nowhere. It looks at the end first."""
+    size = 256
+    while True:
+        start = max(len(text) - size, 1)
+        places = [found.start() for found in pattern.finditer(text, start) if found.start() < len(text)]
+        if places or start == 1:
+            return places[-1] if places else 0
+        size *= 16
+
+
+def easy_slices(pattern: re.Pattern[str], text: str, size: int) -> Iterator[str]:
+    """The text in slices of about `size`, cut where `pattern` matches."""
+    start = 0
+    while start < len(text):
+        found = pattern.search(text, start + size) if start + size < len(text) else None
+        end = found.start() if found else len(text)
+        yield text[start:end]
+        start = end

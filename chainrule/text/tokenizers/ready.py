@@ -1,0 +1,169 @@
+"""Any ready tokenizer.json, its vocabulary kept but for one change: the token that ends or begins a text moves to id 0.
+
+The two ids change places in the file itself, so that everyone who reads the saved file agrees. Its post-processor,
+which would add such tokens by itself, is dropped. Whether it is lossless, and may be cut at spaces, is found by trying.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as HuggingFace
+from tokenizers.decoders import DecodeStream
+
+from chainrule.errors import UserError
+from chainrule.model import BOUNDARY
+from chainrule.text.tokenizers.bpe import SLICE, easy_slices, hugging_face_ids, last_match
+from chainrule.text.tokenizers.unit import BOUNDARY_NAME, Ids, Spec, Unit, nameable, visible
+
+ENDS = (BOUNDARY_NAME, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot_id|>", "<|im_end|>", "[SEP]")
+BEGINNINGS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
+HARD = (
+    " a  b\n\n\tc \r\n", "  ", "\n", "Don't DON'T 1234567 a1b2", "<s></s><unk>",
+    "naïve cafe\u0301 ﬁ Ⅷ Å", "日本語 中文。", "👩‍🚀 🏳️‍🌈", "\x00\x7f\ufeff\u200b",
+)
+SPECIAL_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+SPACE_CUT = re.compile(r"(?<=\S)(?= )")
+CUTS = (
+    "one two", "one. two.\nThree four", "don't 12 345", "(a) (b)", "x =  y\n\n z", "日本 語", "é à", "A\tB C",
+    "end.\r\n Next 's",
+)
+
+
+class Ready(Unit):
+    name = "ready"
+
+    def __init__(self, spec: Spec):
+        self.tokenizer = HuggingFace.from_str(json.dumps(spec))
+        self.tokenizer.encode_special_tokens = True            # a text that spells a special token is still only text
+        tokens = self.tokenizer.get_vocab(with_added_tokens=True)
+        self.boundary: str = self.tokenizer.id_to_token(BOUNDARY) or BOUNDARY_NAME
+        self.names = [""] * (1 + max(tokens.values()))
+        for token, id in tokens.items():
+            self.names[id] = nameable(token)
+        self.lossless = all(self.decode(self.encode(text)) == text for text in HARD)
+        self.can_be_cut = all(self._same_in_parts(text) for text in CUTS)
+
+    def encode(self, text: str) -> Ids:
+        batches = list(easy_slices(SPACE_CUT, text, SLICE)) if len(text) > SLICE and self.can_be_cut else [text]
+        return np.concatenate([np.empty(0, np.uint32), *self.encode_many(batches)])
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        pairs = zip(texts, hugging_face_ids(self.tokenizer, texts), strict=True)
+        return [self._without_boundary(text) if BOUNDARY in ids else ids for text, ids in pairs]
+
+    def _without_boundary(self, text: str) -> Ids:
+        """A text that spells the boundary's name in a vocabulary that would take it for one: cut within the name."""
+        parts = text.split(self.boundary)
+        middle = len(self.boundary) // 2
+        head, tail = self.boundary[:middle], self.boundary[middle:]
+        halves = [tail * (place > 0) + part + head * (place < len(parts) - 1) for place, part in enumerate(parts)]
+        return np.concatenate(hugging_face_ids(self.tokenizer, halves))
+
+    def cut(self, text: str) -> int:
+        return last_match(SPACE_CUT, text) if self.can_be_cut else 0
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        ids = [int(token) for token in tokens if token != BOUNDARY]
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def pieces(self) -> "ReadyPieces":
+        return ReadyPieces(self.tokenizer)
+
+    def show(self, id: int) -> str:
+        return visible(self.decode([id])) or self.names[id]
+
+    @classmethod
+    def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
+        """Beside the model's vocabulary, not in it: there a text could spell them."""
+        known = HuggingFace.from_str(json.dumps(spec))
+        missing = [name for name in names if known.token_to_id(name) is None]
+        size = 1 + max(known.get_vocab(with_added_tokens=True).values())
+        if missing and size != known.get_vocab_size(with_added_tokens=True):
+            raise UserError("this tokenizer.json has gaps between its ids, so no special token can be added to it.")
+        added = [{"id": size + place, "content": name, **SPECIAL_FLAGS} for place, name in enumerate(missing)]
+        return {**spec, "added_tokens": [*spec["added_tokens"], *added]}
+
+    def _same_in_parts(self, text: str) -> bool:
+        whole = hugging_face_ids(self.tokenizer, [text])[0]
+        parts = [[text[: found.start()], text[found.start() :]] for found in SPACE_CUT.finditer(text)]
+        return all(np.array_equal(whole, np.concatenate(hugging_face_ids(self.tokenizer, part))) for part in parts)
+
+
+class ReadyPieces:
+    def __init__(self, tokenizer: HuggingFace):
+        self.tokenizer = tokenizer
+        self.stream = DecodeStream(skip_special_tokens=False)
+        self.held: list[int] = []                               # tokens whose text is not yet whole
+
+    def feed(self, id: int) -> str:
+        if id == BOUNDARY:
+            return ""
+        self.held.append(int(id))
+        text = self.stream.step(self.tokenizer, int(id))
+        if text:
+            self.held = []
+        return text or ""
+
+    def finish(self) -> str:
+        text: str = self.tokenizer.decode(self.held, skip_special_tokens=False)
+        return text
+
+
+def with_boundary_first(given: Spec) -> Spec:
+    """The same tokenizer with its boundary at id 0."""
+    spec = copy.deepcopy(given)
+    spec.update(post_processor=None, truncation=None, padding=None)
+    vocab = Entries(spec["model"])
+    for token in spec["added_tokens"]:
+        vocab.add(token["content"], token["id"])
+    name = next((name for name in ENDS + BEGINNINGS if name in vocab.ids), None)
+    if name is None:
+        name = BOUNDARY_NAME
+        vocab.add(name, 1 + max(vocab.ids.values(), default=-1))
+    elif spec == given and any((token["content"], token["id"]) == (name, BOUNDARY) for token in spec["added_tokens"]):
+        return given                                            # it was saved here, maybe with special tokens
+    vocab.swap(name)
+    if all(token["content"] != name for token in spec["added_tokens"]):
+        spec["added_tokens"].append({"id": BOUNDARY, "content": name, **SPECIAL_FLAGS})
+    for token in spec["added_tokens"]:
+        token["id"] = vocab.ids[token["content"]]
+    spec["added_tokens"].sort(key=lambda token: int(token["id"]))
+    vocab.store()
+    return spec
+
+
+class Entries:
+    """The vocabulary of any model of `tokenizers`: names to ids, or (Unigram) a list of names and scores."""
+
+    def __init__(self, model: Spec):
+        self.model = model
+        listed = isinstance(model["vocab"], list)
+        self.scores: dict[str, Any] | None = dict(model["vocab"]) if listed else None
+        self.ids: dict[str, int] = {name: id for id, name in enumerate(self.scores or ())} or dict(model["vocab"])
+
+    def add(self, name: str, id: int) -> None:
+        self.ids.setdefault(name, id)
+
+    def swap(self, name: str) -> None:
+        at_zero = next((other for other, id in self.ids.items() if id == BOUNDARY), None)
+        if at_zero is not None:
+            self.ids[at_zero] = self.ids[name]
+        if self.scores is not None and self.model.get("unk_id") is not None:
+            unknown = self.model["vocab"][self.model["unk_id"]][0]
+            self.ids[name] = BOUNDARY
+            self.model["unk_id"] = self.ids[unknown]
+        self.ids[name] = BOUNDARY
+
+    def store(self) -> None:
+        ordered = sorted(self.ids, key=self.ids.__getitem__)
+        if self.scores is None:
+            self.model["vocab"] = {name: self.ids[name] for name in ordered}
+        elif [self.ids[name] for name in ordered] != list(range(len(ordered))):
+            raise UserError("this tokenizer.json has gaps between its ids, which a Unigram vocabulary cannot keep.")
+        else:
+            self.model["vocab"] = [[name, self.scores.get(name, 0.0)] for name in ordered]

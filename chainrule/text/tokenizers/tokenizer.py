@@ -1,0 +1,175 @@
+"""One tokenizer for every unit, and one file for it: a tokenizer.json that Hugging Face's `tokenizers` reads as it is.
+
+Id 0 is always the boundary, which begins and ends every text and which no text can spell. A task may add special tokens
+(a mask, a delimiter) behind all others: the ids before them stay, and no text can spell them either.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.files import write_text
+from chainrule.model import BOUNDARY
+from chainrule.recipe import Text
+from chainrule.text.tokenizers.bpe import BPE
+from chainrule.text.tokenizers.bytes import Bytes
+from chainrule.text.tokenizers.characters import Characters
+from chainrule.text.tokenizers.ready import Ready, with_boundary_first
+from chainrule.text.tokenizers.unit import SPECIAL, Ids, Pieces, Spec, Unit, frame, refuse_vocab
+from chainrule.text.tokenizers.words import Words
+
+UNITS: dict[str, type[Bytes] | type[Characters] | type[Words] | type[BPE]] = {
+    unit.name: unit for unit in (Bytes, Characters, Words, BPE)
+}
+KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
+CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
+
+
+class Tokenizer:
+    def __init__(self, file: str, unit: Unit):
+        self._file = file                            # the tokenizer.json, as it is saved
+        self._unit = unit
+        self.unit = unit.name                        # bytes, characters, words, bpe or ready
+        self.lossless = unit.lossless                # every text comes back exactly
+        self.lines = unit.lines                      # each line is a text of its own
+        self.sha256 = hashlib.sha256(file.encode()).hexdigest()
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> "Tokenizer":
+        return cls(json.dumps(spec, ensure_ascii=False, indent=1), _unit(spec))
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """A tokenizer.json: one of ours as it is, any other with its boundary moved to id 0."""
+        try:
+            file = Path(path).read_bytes().decode()
+            spec = json.loads(file)
+            own = _is_own(spec)
+            return cls(file, _unit(spec)) if own else cls.from_spec(with_boundary_first(spec))
+        except FileNotFoundError:
+            raise UserError(f"there is no tokenizer at {path}. text.tokenizer is {KINDS}.") from None
+        except UserError:
+            raise
+        except Exception as error:                   # `tokenizers` raises bare Exception
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path} is not a tokenizer.json that can be read: {reason}") from error
+
+    def save(self, path: Path) -> None:
+        write_text(path, self._file)
+
+    def with_special(self, names: Sequence[str]) -> "Tokenizer":
+        """This tokenizer with those special tokens that it does not have yet, named like `<|mask|>`."""
+        if wrong := [name for name in names if not SPECIAL.fullmatch(name)]:
+            raise ValueError(f"{wrong[0]} is no name for a special token; one is like <|mask|> or <|span12|>")
+        spec = json.loads(self._file)
+        more = type(self._unit).with_special(spec, list(dict.fromkeys(names)))
+        return self if more == spec else Tokenizer.from_spec(more)
+
+    def __len__(self) -> int:
+        return len(self._unit.names)
+
+    def encode(self, text: str) -> Ids:
+        """Ids without a boundary at the ends. Of words, a newline is id 0 and one at the end is dropped."""
+        return np.concatenate([np.empty(0, np.uint32), *self.encode_chunks([text])])
+
+    def encode_many(self, texts: Sequence[str]) -> list[Ids]:
+        if any(len(text) > CHUNK for text in texts):
+            return [self.encode(text) for text in texts]
+        with _unicode():
+            return self._unit.encode_many(texts)
+
+    def encode_stream(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
+        """`0 text 0 text 0`, and where each text ends."""
+        if self.lines and texts and not any("\n" in text for text in texts):
+            lines = self.encode("\n".join(texts) + "\n")     # newlines make the boundaries; one look-up finds all words
+            stream = np.concatenate([[BOUNDARY], lines, [BOUNDARY]]).astype(np.uint32)
+            return stream, np.flatnonzero(stream == BOUNDARY)[1:]
+        parts = self.encode_many(texts)
+        ends = np.cumsum([len(part) + 1 for part in parts], dtype=np.int64)
+        stream = np.zeros(int(ends[-1]) + 1 if len(ends) else 1, np.uint32)
+        for part, end in zip(parts, ends.tolist()):
+            stream[end - len(part) : end] = part
+        return stream, ends
+
+    def encode_chunks(self, chunks: Iterable[str]) -> Iterator[Ids]:
+        """The ids of one text that comes in chunks, cut anywhere. Memory is bounded by what cannot be cut."""
+        rest, enough = "", CHUNK
+        with _unicode():
+            for chunk in _bounded(chunks):
+                rest += chunk
+                if len(rest) < enough:
+                    continue
+                end = self._unit.cut(rest)
+                if end:
+                    yield self._unit.encode(rest[:end])
+                    rest = rest[end:]
+                enough = max(CHUNK, 2 * len(rest))   # what could not be cut is not looked through again and again
+            yield self._unit.last(rest)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        return self._unit.decode(tokens)
+
+    def pieces(self) -> Pieces:
+        """`feed` it ids one at a time; it gives text as soon as that is whole, and `finish` gives the rest."""
+        return self._unit.pieces()
+
+    def token(self, id: int) -> str:
+        """The name of a token in the vocabulary, without white space."""
+        return self._unit.names[id]
+
+    def show(self, id: int) -> str:
+        """A token for people to read."""
+        return self._unit.show(id)
+
+    def id(self, token: str) -> int | None:
+        return self._ids.get(token)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: id for id, name in enumerate(self._unit.names)}
+
+
+def train_tokenizer(settings: Text, chunks: Iterable[str]) -> Tokenizer:
+    """The tokenizer that `text.*` asks for: learned from chunks, none of which ends within a word, or loaded."""
+    if settings.tokenizer.endswith(".json"):
+        refuse_vocab(settings, "a ready tokenizer has its vocabulary")
+        return Tokenizer.load(Path(settings.tokenizer))
+    if settings.tokenizer not in UNITS:
+        hint = did_you_mean(settings.tokenizer, UNITS) or f" It is {KINDS}."
+        raise UserError(f"unknown tokenizer text.tokenizer={settings.tokenizer}.{hint}")
+    return Tokenizer.from_spec(UNITS[settings.tokenizer].train(settings, chunks))
+
+
+def _is_own(spec: Spec) -> bool:
+    return any(frame(spec) == frame(unit.spec()) for unit in UNITS.values())
+
+
+def _unit(spec: Spec) -> Unit:
+    for unit in UNITS.values():
+        if frame(spec) == frame(unit.spec()):
+            return unit(spec)
+    return Ready(spec)
+
+
+def _bounded(chunks: Iterable[str]) -> Iterator[str]:
+    for chunk in chunks:
+        for start in range(0, len(chunk), CHUNK):
+            yield chunk[start : start + CHUNK]
+
+
+@contextmanager
+def _unicode() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the text has half of a surrogate pair at character {error.start}, which is not Unicode. "
+            f"Give it as valid UTF-8."
+        ) from None

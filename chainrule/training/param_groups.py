@@ -1,0 +1,150 @@
+"""Which rule changes which weights: one for all, or Muon for the matrices of hidden layers and AdamW for the rest."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.layers.lora import body_of, plain_name
+from chainrule.layers.parameters import sort_parameters
+from chainrule.recipe import Gradient
+from chainrule.training.optim import SGD, AdamW, Muon, Rule, maps_of
+
+# The parts of a network, bottom to top: embeddings, layers, what is above them, a head. Each has a rate of its own.
+#
+#     rate of a weight = lr · body_lr · layer_decay ^ (how far it is below the top of the body);  of the head: lr
+#
+# Parts that are frozen stay as they are. Where there are several stacks of layers, each is counted from its own bottom.
+
+LAYER = re.compile(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.")
+READ = re.compile(r"(?:source_)?embedding\.|segments\.|words\.embedding\b|source_words\.|(?:stack|encoder)\.bias\.")
+"""Names of weights in a numbered layer, and of those before all layers."""
+
+ALL = "all"
+
+
+def rates(model: nn.Module, settings: Gradient) -> dict[str, float]:
+    """By name, the share of the learning rate that a weight has; nothing, where all have the same."""
+    if settings.body_lr is None and settings.layer_decay == 1:
+        return {}
+    begin, share = "" if body_of(model) is model else "body.", settings.body_lr or 1.0
+    names = [name.removeprefix(begin) for name, _ in model.named_parameters() if name.startswith(begin)]
+    top = 1 + layers_of(names)
+    return {f"{begin}{name}": share * settings.layer_decay ** (top - height)
+            for name, height in _heights(names, top).items()}
+
+
+def layers_of(names: Sequence[str]) -> int:
+    return max(_heights(names, 0).values(), default=0)
+
+
+def _heights(names: Sequence[str], top: int) -> dict[str, int]:
+    """0 for embeddings, then the number of the layer from 1, then the top. `above` stands upon `below` (seq2seq)."""
+    numbers = {name: int(found[1]) + 1 for name in names if (found := LAYER.search(name))}
+    under = max((number for name, number in numbers.items() if name.startswith("below.")), default=0)
+    heights = {name: 0 if READ.match(plain_name(name)) else top for name in names}
+    return heights | {name: number + under * name.startswith("above.") for name, number in numbers.items()}
+
+
+def freeze(body: nn.Module, wanted: Sequence[str]) -> None:
+    """What `train.freeze` names learns no more."""
+    names = [name for name, _ in body.named_parameters()]
+    for word in wanted:
+        for name in _named(word, names):
+            body.get_parameter(name).requires_grad_(False)
+
+
+def _named(word: str, names: Sequence[str]) -> list[str]:
+    if word == ALL:
+        return list(names)
+    if word.isdecimal():
+        layers = layers_of(names)
+        if int(word) > layers:
+            raise UserError(f"train.freeze={word}: the body has {layers} layers.")
+        return [name for name, height in _heights(names, layers + 1).items() if height <= int(word)]
+    found = [name for name in names if f"{name}.".startswith(f"{word}.")]
+    if not found:
+        parts = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
+        tops = sorted({name.partition(".")[0] for name in names})
+        near = did_you_mean(word, sorted(parts)) or f" It has {', '.join(tops)}."
+        raise UserError(f"train.freeze={word} is not the beginning of the name of any weight of the body.{near}")
+    return found
+
+
+Weights = list[nn.Parameter]
+
+
+class Optimizers:
+    """The rules of all weights as one, with names for what they remember so that it can be saved."""
+
+    def __init__(self, model: nn.Module, settings: Gradient):
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        shares, sorts, maps = rates(model, settings), sort_parameters(model), maps_of(model)
+        self.rules: list[Rule] = []
+        self.factor = 1.0                                  # of the learning rates, now
+        for share in sorted({1.0, *shares.values()}, reverse=True):
+            alike = ([weight for name, weight in some if shares.get(name, 1.0) == share] for some in sorts)
+            hidden, output, rest = alike
+            self.rules += make_rules(hidden, output, rest, settings, share, maps)
+
+    def set_rate(self, factor: float) -> None:
+        """Each learning rate at `factor` times its highest."""
+        self.factor = factor
+        for rule in self.rules:
+            rule.set_rate(factor)
+
+    def step(self) -> None:
+        for rule in self.rules:
+            rule.step()
+
+    def forget_gradients(self) -> None:
+        for rule in self.rules:
+            for weight in rule.weights:
+                weight.grad = None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything they remember: weight's name/what it is -> tensor."""
+        return {
+            f"{self.names[weight]}/{what}": value
+            for rule in self.rules
+            for weight, known in rule.remembered.items()
+            for what, value in known.items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with what `tensors` gave."""
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            name, _, what = key.rpartition("/")
+            by_name.setdefault(name, {})[what] = tensor
+        for rule in self.rules:
+            rule.remembered = {
+                weight: {what: value.to(weight.device, copy=True) for what, value in by_name[name].items()}
+                for weight in rule.weights if (name := self.names[weight]) in by_name
+            }
+
+
+def make_rules(
+    hidden: Weights, output: Weights, rest: Weights, settings: Gradient, share: float, maps: dict[Tensor, list[int]]
+) -> list[Rule]:
+    """Those of weights that learn at `share` of the learning rate."""
+    decay = _or(settings.weight_decay, 0.0 if settings.optimizer == "sgd" else 0.1)
+    rules: list[Rule] = []
+    if settings.optimizer == "muon" and hidden:
+        rules.append(Muon(hidden, share * settings.lr, _or(settings.momentum, 0.95), decay, maps))
+        hidden = []
+    lr = share * _or(settings.rest_lr, settings.lr)
+    for weights, lost in ((hidden + output, decay), (rest, 0.0)):
+        rules += [_plain(weights, lr, settings, lost)] if weights else []
+    return rules
+
+
+def _plain(weights: Weights, lr: float, settings: Gradient, decay: float) -> Rule:
+    if settings.optimizer == "sgd":
+        return SGD(weights, lr, _or(settings.momentum, 0.0), decay)
+    return AdamW(weights, lr, settings.betas, decay)
+
+
+def _or(given: float | None, otherwise: float) -> float:
+    return otherwise if given is None else given

@@ -1,0 +1,207 @@
+"""The whole of training, as the pipeline it is: text → corpus → model → fit → evaluate → run directory."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chainrule import run
+from chainrule.errors import UserError
+from chainrule.files import claim
+from chainrule.inference.predict import measure_labels, seen_words
+from chainrule.layers.lora import body_of, learned, plain_weights
+from chainrule.progress import short
+from chainrule.recipe import Recipe
+from chainrule.run import Done
+from chainrule.tasks.corpus_of_examples import ExampleCorpus, prepare_examples
+from chainrule.tasks.denoise import prepare_corrupted
+from chainrule.tasks.registry import EXAMPLES, build_for, class_for, encoding, recipe_for
+from chainrule.tasks.splits_of_examples import gather_examples
+from chainrule.text.corpus import Corpus, prepare
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
+from chainrule.training.distributed import ALONE, Ranks, join
+from chainrule.training.finetune import begin_with, put_vectors, refuse_itself, tokenizer_of
+from chainrule.training.fit import fit
+from chainrule.training.fsdp import shard, whole_weights
+from chainrule.training.interrupt import heard
+from chainrule.training.log import Log, spent
+from chainrule.training.trainer import Diverged
+from chainrule.training.validation import evaluate_together
+from chainrule.training.word_vectors import measure
+
+__all__ = ["Made", "make_run", "prepare_for", "recipe_for"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run on disk, and what is known of it."""
+
+    path: Path
+    result: Mapping[str, Any] | None    # on the whole validation text; None: stopped by hand before it was measured
+    interrupted: bool = False           # stopped by hand
+    finished: bool = True               # False: the same call goes on from here
+    before: bool = False                # True: the run was there already
+
+
+def make_run(
+    texts: Sequence[str],
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    overwrite: bool = False,
+    device: str = "cpu",
+) -> Made:
+    """Train by `recipe` on `texts` and write the run to `out`. A run is not made twice; one stopped by hand goes on.
+
+    Under torchrun all ranks call this alike; the first makes tokens of the texts, and writes.
+    """
+    out, sharded = Path(out), getattr(recipe.train, "shard", False)
+    recipe = fitted(recipe, texts)
+    refuse_itself(recipe, out)
+    with join(device) as ranks, ExitStack() as until_made:
+        if sharded and not ranks.together:
+            raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
+                            "torchrun --nproc-per-node N -m chainrule train … starts N.")
+        with ranks.first_goes_first():
+            run.refuse_unwritable(out)
+            if ranks.first:
+                until_made.enter_context(claim(out))
+            about = run.look_before_writing(out, recipe, overwrite)
+            corpus = prepare_for(recipe, texts, valid, test, tokenizer_of(recipe, out))
+            splits = {name: _facts(split) for name, split in corpus.splits.items()}
+            if about is not None and not run.same_text(out, about, splits, overwrite):
+                about = None
+            if about is None and ranks.first:
+                run.forget_checkpoints(out)
+            model, log, done = _what_is_there(out, about, recipe, corpus)
+        ranks.refuse_unlike("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
+        if done.finished and (result := log.last("result")):
+            return Made(out, result, before=True)
+        if not done.finished:
+            put_vectors(body_of(model), corpus.tokenizer, recipe.model, log)
+            begin_with(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
+        checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
+        return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+
+
+def fitted(recipe: Recipe, texts: Sequence[str]) -> Recipe:
+    """With what only the examples can tell: how many numbers a vector of their sources has."""
+    if recipe.task != "caption" or recipe.model.source_features is not None:
+        return recipe
+    first: Any = gather_examples("caption", texts, recipe.text).splits["train"][0]
+    return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
+
+
+def prepare_for(
+    recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str], tokenizer: Tokenizer | None = None
+) -> Any:
+    """The corpus from which the recipe's task is learned; `tokenizer`: one that comes from elsewhere."""
+    task, text = recipe.task, recipe.text
+    held_out: dict[str, Any] = {"valid": valid, "test": test}
+    if task in EXAMPLES:
+        encode, seed = partial(encoding, recipe), recipe.train.seed
+        return prepare_examples(task, texts, text, **held_out, seed=seed, tokenizer=tokenizer, encoding=encode)
+    if task in ("mask", "span"):
+        length = recipe.train.length or recipe.model.context - (task == "span")    # a source also ends with a boundary
+        return prepare_corrupted(task, texts, text, length, **held_out, tokenizer=tokenizer)
+    return prepare(texts, text, **held_out, tokenizer=tokenizer)
+
+
+def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
+    """Where it learns: on one device, on each of several, or a share of it on each."""
+    ranks.begin_alike(model.state_dict().values())
+    with torch.no_grad():    # torch's recurrent networks look at their weights as they move, adapted or not
+        return shard(model, ranks.device) if sharded else model.to(ranks.device)
+
+
+def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
+    """What is still to be done, of all that `make_run` does."""
+    out, ranks, splits = checkpoints.out, checkpoints.ranks, checkpoints.splits
+    keep = partial(_keep, checkpoints, model, corpus, log)
+    if not done.finished:
+        _begin(log, corpus, recipe, splits, ranks)
+        try:
+            done = fit(model, corpus, recipe, log, done, checkpoints, ranks)
+        except Diverged as error:
+            if error.done.rounds:
+                keep(error.done)
+            raise
+    try:
+        result = _measure(model, corpus, log, ranks) if done.finished else None
+    except Exception:                                      # of memory, of a disk: what was learned is kept all the same
+        if not isinstance(checkpoints, ShardCheckpoints):  # of which each rank has a checkpoint, and none the whole
+            keep(done)
+        raise
+    keep(done)
+    if done.finished and ranks.first:
+        run.forget_checkpoints(out)
+    return Made(out, result, interrupted=result is None, finished=done.finished)
+
+
+def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Done) -> None:
+    out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
+    adapter = getattr(recipe.train, "lora", None) is not None
+    if isinstance(checkpoints, ShardCheckpoints):
+        weights = whole_weights(model, checkpoints.ranks.first)
+    else:
+        weights = learned(model) if adapter else plain_weights(model)
+    if checkpoints.ranks.first:
+        run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
+                 labels=getattr(corpus, "labels", ()), adapter=adapter)
+
+
+def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:
+    """The model of an earlier run, how it came to be and how far it is; a new one where there is none to go on from."""
+    done = Done(**about["done"]) if about and "done" in about else None
+    if done and (done.finished or class_for(recipe.kind, recipe.task).learns_by == "counting"):
+        return run.load(out).model, Log(run.read_log(out)), done
+    torch.manual_seed(recipe.train.seed)
+    model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ()))
+    return model, Log(), Done()    # descent goes on from its checkpoints
+
+
+def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks) -> None:
+    for note in corpus.notes:
+        log("note", note, note=note)
+    for name, facts in splits.items():
+        what = ("example" if recipe.task in EXAMPLES else "document") + ("" if facts["documents"] == 1 else "s")
+        sizes = (short(facts[size]) for size in ("documents", "bytes", "tokens"))
+        line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
+        log("text", f"{name}: {line}", split=name, **facts)
+    device = f"{ranks.size} x {ranks.device.type}" if ranks.together else str(ranks.device)
+    line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
+    log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
+
+
+def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks) -> dict[str, Any] | None:
+    """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
+    result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
+    if model.learns_by == "counting":                      # then the first rank has the model, and looks things up
+        if not ranks.first:
+            return {}
+        ranks = ALONE
+    try:
+        if "valid" in corpus.splits and isinstance(corpus, ExampleCorpus) and corpus.labels:
+            result = measure_labels(model, corpus.splits["valid"], corpus.labels, seen_words(corpus.splits["train"]))
+        elif "valid" in corpus.splits and model.learns_by == "pairs":
+            result = measure(model, corpus)
+        elif "valid" in corpus.splits:
+            with heard(ranks.together) as stop:
+                result = evaluate_together(model, corpus, ranks, stop).as_dict()
+    except KeyboardInterrupt:
+        return None
+    result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)
+    log("result", split="valid", **result)
+    return result
+
+
+def _facts(split: Any) -> dict[str, Any]:
+    return {"tokens": len(split.tokens), "bytes": split.bytes, "documents": split.documents, "sha256": split.sha256}

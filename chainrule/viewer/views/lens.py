@@ -1,0 +1,81 @@
+"""Layer by layer, the logit lens (nostalgebraist 2020): what a model would say, were there no layers above this one.
+
+    logits after layer l = W norm(x_l)        the last norm and the output matrix, on the stream as layer l leaves it
+
+After the last layer that is the model's own answer. Of every token the best guesses are kept, and the truth: the token
+that did come next, with its probability and its rank, 1 being the best guess.
+
+Shapes: T tokens, V vocabulary, L layers, K best guesses.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.viewer.arrays import pack
+from chainrule.viewer.subject import Subject
+from chainrule.viewer.view import Options, View
+
+LIMIT = 256        # tokens that are shown
+BEST = 10          # guesses
+LOGITS = 1 << 24   # numbers at a time: 64 MB
+
+
+def fits(subject: Subject) -> bool:
+    return subject.speaks and subject.has("hidden") and hasattr(subject.model, "read_out")
+
+
+def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    subject = subjects[0]
+    reading = subject.read(text, LIMIT)
+    truth = reading.tokens[0, 1:]
+    layers = [_guesses(subject, hidden[0], truth) for hidden in _hidden(subject, reading.tokens)]
+    guesses, probabilities, truths, ranks = (torch.stack(parts) for parts in zip(*layers))
+    known = sorted({*guesses.flatten().tolist(), *truth.tolist()})
+    return {
+        "name": subject.name,
+        "left_out": reading.left_out,
+        "tokens": reading.shown,
+        "truth": truth.tolist(),                               # of all tokens but the last
+        "names": dict(zip(map(str, known), subject.show(known))),
+        "vocabulary": len(subject.run.tokenizer),
+        "guesses": pack(guesses.numpy(), "int32"),             # (L, T, K) the best first
+        "probabilities": pack(probabilities),                  # (L, T, K)
+        "truths": pack(truths),                                # (L, T - 1)
+        "ranks": pack(ranks.numpy(), "int32"),                 # (L, T - 1)
+    }
+
+
+def _hidden(subject: Subject, tokens: Tensor) -> list[Tensor]:
+    """(1, T, D) behind each layer."""
+    where = subject.taps("hidden")
+    _, seen = subject.trace(tokens, *where)
+    return [seen[name] for name in where]
+
+
+@torch.no_grad()
+def _guesses(subject: Subject, hidden: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(T, D) -> (T, K) best guesses and their probabilities, (T - 1,) probabilities and ranks of the truth."""
+    size = max(1, LOGITS // len(subject.run.tokenizer))
+    parts = [_said(subject.model.read_out(hidden[None, at : at + size])[0].float(), truth[at : at + size])
+             for at in range(0, len(hidden), size)]
+    guesses, probabilities, truths, ranks = (torch.cat(some).cpu() for some in zip(*parts))
+    return guesses, probabilities, truths, ranks
+
+
+def _said(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    probabilities = logits.softmax(-1)
+    best = probabilities.topk(min(BEST, logits.shape[-1]))
+    here = logits[: len(truth)]
+    own = here.gather(-1, truth[:, None])
+    ranks = 1 + (here > own).sum(-1)
+    return best.indices, best.values, probabilities[: len(truth)].gather(-1, truth[:, None])[:, 0], ranks
+
+
+VIEW = View(
+    "lens", "Layer by layer",
+    "What the model would say after each layer, were it the last one: its best guess, and where the truth stands.",
+    fits, make,
+)

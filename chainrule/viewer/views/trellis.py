@@ -1,0 +1,145 @@
+"""The trellis of a hidden Markov model: states by time, with the messages that run through it and the best path.
+
+    forward     α_s(t) = b_{s,x_t} Σ_{s'} α_{s'}(t-1) a_{s',s} / c_t          c_t makes a column sum to one
+    posterior   γ_s(t) = α_s(t) β_s(t)      β_s(t) = Σ_{s'} a_{s,s'} b_{s',x_{t+1}} β_{s'}(t+1) / c_{t+1}
+    Viterbi     δ_s(t) = b_{s,x_t} max_{s'} a_{s',s} δ_{s'}(t-1)              Δ_s(t) is the s' that won
+
+A text begins with π. Of many states the strongest are shown; what the others add to a sum is told as one number.
+
+Shapes: T tokens, S states, K of them shown.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chainrule.model import BOUNDARY
+from chainrule.viewer.arrays import pack
+from chainrule.viewer.subject import Subject
+from chainrule.viewer.view import Options, View
+
+LIMIT = 201      # tokens that are read, the boundary before the first among them
+STATES = 64      # states that are shown
+SYMBOLS = 12     # of each state, those it emits most often
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Of all tokens. Those of an impossible text are zeros."""
+
+    alpha: Tensor      # (T, S)
+    beta: Tensor       # (T, S)
+    scale: Tensor      # (T,) c_t
+    delta: Tensor      # (T, S) divided by the greatest of its time
+    height: Tensor     # (T,) log of that greatest
+    winner: Tensor     # (T, S) Δ; -1 where a text begins
+    path: Tensor       # (T,) the states of the best path; -1 where there is none
+    log_p: Tensor      # (T,) log p of the tokens of a text so far
+
+
+def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    subject = subjects[0]
+    reading = subject.read(text, LIMIT)
+    texts = list(_texts(reading.tokens[0]))
+    told = {"name": subject.name, "left_out": reading.left_out, "states": len(subject.model.initial)}
+    messages = _join([_messages(subject.model, text) for text in texts]) if texts else None
+    shown = _strongest(subject.model, messages)
+    return told | _model(subject, shown) | ({} if messages is None else _read(subject, texts, messages, shown))
+
+
+def _texts(tokens: Tensor) -> Iterator[Tensor]:
+    """A boundary ends a text, and the next begins with π; of an empty one there is nothing to be shown."""
+    begin = 1
+    for end in (*(tokens[1:] == BOUNDARY).nonzero()[:, 0].add(2).tolist(), len(tokens)):
+        if end - begin > 1 or (end > begin and tokens[begin] != BOUNDARY):
+            yield tokens[begin:end]
+        begin = end
+
+
+def _messages(model: Any, text: Tensor) -> Messages:
+    trellis = model.trellis(text)
+    so_far = trellis.forward.logsumexp(-1)                            # (T,) log p(x_1 … x_t)
+    before = torch.cat([so_far.new_zeros(1), so_far[:-1]])
+    height = trellis.best.amax(-1)
+    begins = trellis.path.new_full((1, trellis.best.shape[1]), -1)
+    return Messages(
+        alpha=_exp(trellis.forward - so_far[:, None]),
+        beta=_exp(trellis.backward - (so_far[-1] - so_far)[:, None]),
+        scale=_exp(so_far - before),
+        delta=_exp(trellis.best - height[:, None]),
+        height=height,
+        winner=torch.cat([begins, trellis.predecessors]),
+        path=trellis.path,
+        log_p=so_far,
+    )
+
+
+def _exp(log: Tensor) -> Tensor:
+    """-∞ from -∞ is nothing."""
+    return log.exp().nan_to_num(0.0)
+
+
+def _join(parts: Sequence[Messages]) -> Messages:
+    return Messages(*(torch.cat([getattr(part, name) for part in parts]) for name in Messages.__annotations__))
+
+
+def _strongest(model: Any, messages: Messages | None) -> Tensor:
+    """(K,) states, in order: those of the best path, and of the others those that are likeliest to have been there."""
+    if len(model.initial) <= STATES:
+        return torch.arange(len(model.initial), device=model.initial.device)
+    strength = model.initial.clone() if messages is None else (messages.alpha * messages.beta).mean(0)
+    if messages is not None:
+        strength[messages.path[messages.path >= 0]] += 1
+    return strength.topk(STATES).indices.sort().values
+
+
+def _model(subject: Subject, shown: Tensor) -> dict[str, Any]:
+    """π, a and b of the states that are shown."""
+    model = subject.model
+    probabilities, symbols = model.emission[shown].topk(min(SYMBOLS, model.emission.shape[1]))
+    return {
+        "shown": shown.tolist(),
+        "initial": pack(model.initial[shown]),
+        "transition": pack(model.transition[shown][:, shown]),        # (K, K)
+        "symbols": [subject.show(some) for some in symbols.tolist()],
+        "emission": pack(probabilities),                              # (K, SYMBOLS)
+    }
+
+
+def _read(subject: Subject, texts: Sequence[Tensor], messages: Messages, shown: Tensor) -> dict[str, Any]:
+    tokens = torch.cat(list(texts))
+    ends = torch.tensor([len(text) for text in texts]).cumsum(0)
+    begins = [0, *ends[:-1].tolist()]
+    alpha, beta = messages.alpha, messages.beta
+    arriving = torch.cat([torch.zeros_like(alpha[:1]), alpha[:-1] @ subject.model.transition])
+    arriving[begins] = subject.model.initial
+    return {
+        "tokens": subject.show(tokens.tolist()),
+        "begins": begins,
+        "log_p": [_finite(messages.log_p[end - 1]) for end in ends.tolist()],
+        "alpha": pack(alpha[:, shown]),                               # (T, K), as all of these
+        "beta": pack(beta[:, shown]),
+        "gamma": pack((alpha * beta)[:, shown]),
+        "delta": pack(messages.delta[:, shown]),
+        "arriving": pack(arriving[:, shown]),                         # Σ_{s'} α_{s'}(t-1) a_{s',s} of all states
+        "emits": pack(subject.model.emission.T[tokens][:, shown]),    # b_{s,x_t}
+        "winner": pack(messages.winner[:, shown].cpu(), "int32"),
+        "scale": messages.scale.tolist(),
+        "height": [_finite(height) for height in messages.height],
+        "path": messages.path.tolist(),
+    }
+
+
+def _finite(number: Tensor) -> float | None:
+    return float(number) if bool(number.isfinite()) else None
+
+
+VIEW = View(
+    "trellis", "The trellis",
+    "States from top to bottom, time from left to right; the line is the likeliest path. Choose a cell to see the sum "
+    "that fills it, and what its state emits and is followed by.",
+    lambda subject: subject.speaks and hasattr(subject.model, "trellis"), make,
+)

@@ -1,0 +1,148 @@
+"""Attention by worked numbers, by brute force, and its two ways against each other; positions and what they promise."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing import assert_close
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from chainrule.layers.attention import Attention, Sight, attend, behind, mix
+from chainrule.layers.kv_cache import Layer
+from chainrule.layers.positions import RelativeBias, sinusoids, turned, turns
+from chainrule.model import Tap, watch
+
+ROWS, LENGTH, WIDTH = 2, 9, 16
+
+
+def some(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def places(length: int, first: int = 0) -> Tensor:
+    return torch.arange(first, first + length)[None]
+
+
+def poll(weights: list[float], values: list[list[float]]) -> Tensor:
+    """What a query takes whose scores make just these weights."""
+    key, value = torch.tensor(weights).log().view(1, 1, 4, 1), torch.tensor(values)[None, None]
+    return attend(torch.ones(1, 1, 1, 1), key, value, Sight(), 0.0, Tap())[0, 0, 0]
+
+
+def test_the_poll_of_the_lecture() -> None:
+    x1, x2, x3, x4 = [1.0, 0, 0, 0], [0.0, 1, 0, 0], [0.0, 0, 2, 0], [0.0, 0, 0, 1]
+    assert_close(poll([0.1, 0.2, 0.6, 0.1], [x1, x2, x3, x4]), torch.tensor([0.1, 0.2, 1.2, 0.1]))
+    assert_close(poll([0.1, 0.6, 0.2, 0.1], [x1, x3, x2, x4]), torch.tensor([0.1, 0.2, 1.2, 0.1]))  # no order
+    assert_close(poll([0.1, 0.2, 0.6, 0.1], [x1, x3, x2, x4]), torch.tensor([0.1, 0.6, 0.4, 0.1]))  # but weights
+
+
+def test_the_formula_by_hand() -> None:
+    query, key, value = (some(1, 1, LENGTH, 4, seed=seed) for seed in (1, 2, 3))
+    mixed = attend(query, key, value, Sight(causal=True), 0.0, Tap())[0, 0]
+    for now in range(LENGTH):
+        scores = [math.exp(float(query[0, 0, now] @ key[0, 0, then]) / 2) for then in range(now + 1)]
+        wanted = sum(score * value[0, 0, then] for then, score in enumerate(scores)) / sum(scores)
+        assert_close(mixed[now], wanted)
+
+
+SIGHTS = {
+    "all": Sight(),
+    "causal": Sight(causal=True),
+    "window": Sight(behind(places(LENGTH), torch.arange(LENGTH), 3)),
+    "padding": Sight((torch.arange(LENGTH) < torch.tensor([[9], [4]]))[:, None, None]),
+    "bias": Sight(some(1, 4, LENGTH, LENGTH, seed=5) + torch.full((LENGTH, LENGTH), -math.inf).triu(1)),
+}
+
+
+@pytest.mark.parametrize("keys", [4, 2, 1])
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_fused_and_written_out_agree(sight: str, keys: int) -> None:
+    torch.manual_seed(1)
+    attention = Attention(WIDTH, 4, keys, 4)
+    x = some(ROWS, LENGTH, WIDTH)
+    fused, _ = attention(x, SIGHTS[sight], turns(places(LENGTH), 4, 100.0))
+    with watch(attention) as seen:
+        written, _ = attention(x, SIGHTS[sight], turns(places(LENGTH), 4, 100.0))
+    assert_close(fused, written)
+    (pattern,) = seen["pattern"]
+    assert pattern.shape == (ROWS, 4, LENGTH, LENGTH)
+    assert_close(pattern.sum(-1), torch.ones(ROWS, 4, LENGTH))
+    assert bool((pattern.triu(1) == 0).all()) == (sight not in ("all", "padding"))
+
+
+@pytest.mark.parametrize("window", [1, 3, 20])
+def test_a_window_is_what_a_brute_force_mask_says(window: int) -> None:
+    query, key, value = (some(1, 2, LENGTH, 4, seed=seed) for seed in (1, 2, 3))
+    mask = torch.tensor([[0 <= now - then < window for then in range(LENGTH)] for now in range(LENGTH)])
+    seen = behind(places(LENGTH), torch.arange(LENGTH), window)
+    assert torch.equal(seen[0, 0], mask)
+    wanted = scaled_dot_product_attention(query, key, value, mask)
+    assert_close(attend(query, key, value, Sight(seen), 0.0, Tap()), wanted)
+
+
+def test_dropout_drops_of_the_pattern_only_while_learning() -> None:
+    torch.manual_seed(1)
+    attention, x = Attention(WIDTH, 4, 4, 4, dropout=0.5), some(ROWS, LENGTH, WIDTH)
+    for watched in (False, True):
+        attention.pattern.seen = [] if watched else None
+        once, again = (attention.train()(x, Sight())[0] for _ in range(2))
+        assert not torch.equal(once, again)
+        assert torch.equal(attention.eval()(x, Sight())[0], attention(x, Sight())[0])
+
+
+def test_a_cache_keeps_each_row_at_its_own_place() -> None:
+    keys, values = torch.zeros(2, 1, 6, 4), torch.zeros(2, 1, 6, 4)
+    layer = Layer(keys, values, torch.tensor([[0, 1], [3, 4]]))
+    new = some(2, 1, 2, 4)
+    with torch.no_grad():
+        written, _ = layer.write(new, -new)
+    assert written is keys                                             # the state is spent, so nothing is copied
+    assert_close(keys[0, 0, :2], new[0, 0])
+    assert_close(values[1, 0, 3:5], -new[1, 0])
+    assert int((keys != 0).sum()) == new.numel()
+    with torch.enable_grad():
+        copied, _ = layer.write(new + 1, new)
+    assert copied is not keys
+
+
+@pytest.mark.parametrize("width", [9, 10])
+def test_sinusoids_are_those_of_2017(width: int) -> None:
+    table = sinusoids(torch.arange(50), width)
+    assert table.shape == (50, width)
+    for place, number in [(0, 0), (7, 0), (7, 3), (7, 6), (49, 8)]:
+        angle = place / 10_000 ** (number // 2 * 2 / width)
+        assert float(table[place, number]) == pytest.approx([math.sin, math.cos][number % 2](angle), abs=1e-5)
+
+
+def test_rotary_scores_feel_only_distance() -> None:
+    query, key = some(1, 1, 1, 8, seed=1), some(1, 1, 1, 8, seed=2)
+
+    def score(here: int, there: int) -> Tensor:
+        near, far = turns(places(1, here), 8, 100.0), turns(places(1, there), 8, 100.0)
+        return (turned(query, near) * turned(key, far)).sum()
+
+    assert_close(score(9, 5), score(104, 100))
+    assert not torch.isclose(score(9, 5), score(9, 6))
+    assert_close(turned(query, turns(places(1, 0), 8, 100.0)), query)
+
+
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_relative_buckets_are_those_of_t5(both_ways: bool) -> None:
+    distance = torch.arange(-300, 300)
+    wanted = T5Attention._relative_position_bucket(-distance, both_ways, 32, 128)
+    assert torch.equal(RelativeBias(2, both_ways=both_ways).bucket(distance), wanted)
+
+
+def test_going_back_in_bfloat16_on_a_cpu_is_as_in_float32():
+    """There the kernel is given float32, under autocast too; the answer and the gradients have the given precision."""
+    query, key, value = (torch.randn(2, 3, 8, 4).bfloat16().requires_grad_() for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = mix(query, key, value, Sight(causal=True), 0.0, Tap())
+    exact = mix(query.float(), key.float(), value.float(), Sight(causal=True), 0.0, Tap())
+    assert mixed.dtype == torch.bfloat16
+    assert torch.equal(mixed, exact.bfloat16())
+    upstream = torch.randn(mixed.shape).bfloat16()
+    ours = torch.autograd.grad(mixed, (query, key, value), upstream)
+    assert all(map(torch.equal, ours, torch.autograd.grad(exact, (query, key, value), upstream.float())))

@@ -1,0 +1,184 @@
+"""Steps that are joined give what they give one by one: answers, gradients, what taps see. Kernels are stood in for.
+
+That kernels say the same is in interpreted_kernels.py; what a GPU makes of both is in tests/gpu/test_joined_on_gpu.py.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from contract.kernels_in_torch import stand_in
+from contract.moved import moved
+from torch import Tensor
+from torch.testing import assert_close
+
+from chainrule import kernels
+from chainrule.device import low_stream
+from chainrule.kernels import ops
+from chainrule.layers import blocks
+from chainrule.model import Batch, watch
+from chainrule.models.gpt import GPT, GPTSettings
+
+SMALL: dict[str, Any] = {"layers": 2, "width": 24, "heads": 2, "context": 16, "zero": False}
+AS_GPT2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh", "positions": "learned",
+           "qk_norm": False}
+CHOICES: list[dict[str, Any]] = [
+    {},
+    AS_GPT2,
+    {"activation": "swiglu", "biases": True, "gains": True},
+    {"activation": "gelu", "biases": True, "norm": "layer"},
+    {"activation": "relu", "biases": True},
+    {**AS_GPT2, "dropout": 0.2},
+    {"width": 32, "heads": 4, "keys": 2},                            # heads whose size is a power of 2 are joined
+    {"width": 32, "heads": 4, "norm": "layer", "biases": True},
+    {"width": 32, "heads": 4, "gains": True},
+    {"width": 32, "heads": 4, "qk_norm": False, "positions": "sinusoidal"},
+    {**AS_GPT2, "norm_first": False},
+]
+
+
+@pytest.fixture
+def _on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
+
+
+def made(**choice: Any) -> GPT:
+    torch.manual_seed(1)
+    model = GPT(GPTSettings(**{**SMALL, **choice}), 50)
+    return moved(model, 0.1)
+
+
+def some_batch() -> Batch:
+    tokens = torch.randint(50, (3, 13), generator=torch.Generator().manual_seed(2))
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def learned(model: GPT, join: bool) -> dict[str, Tensor]:
+    """The nats of a batch and the gradients of each parameter."""
+    model.zero_grad()
+    torch.manual_seed(3)
+    with kernels.learning(join):
+        nats, _, _ = model.nats(some_batch())
+    nats.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    return {"nats": nats.detach(), **gradients}
+
+
+@pytest.mark.usefixtures("_on_any_device")
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_joined_or_apart_a_model_learns_the_same(choice: dict[str, Any]) -> None:
+    model = made(**choice).train()
+    apart, together = learned(model, False), learned(model, True)
+    assert apart.keys() == together.keys()
+    assert_close(together, apart, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_on_any_device")
+@pytest.mark.parametrize("stream", [False, True])
+def test_in_mixed_precision_they_err_by_about_as_much(stream: bool) -> None:
+    model = made(**AS_GPT2).train()
+    exact = learned(model, False)
+    with torch.autocast("cpu", torch.bfloat16), low_stream(stream):
+        apart, together = learned(model, False), learned(model, True)
+
+    def off(some: dict[str, Tensor]) -> Tensor:
+        return torch.cat([(some[name] - exact[name]).flatten() for name in exact]).norm()
+
+    length = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
+    assert 0 < off(apart) < 0.03 * length
+    assert off(together) < 1.3 * off(apart)
+
+
+@pytest.mark.usefixtures("_on_any_device")
+def test_what_taps_see_is_the_whole_sum() -> None:
+    model = made(**AS_GPT2)
+    seen = []
+    for join in (False, True):
+        with kernels.learning(join), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
+            model.nats(some_batch())
+        seen.append({name: values[0] for name, values in found.items()})
+    assert_close(seen[1], seen[0])
+
+
+@pytest.mark.usefixtures("_on_any_device")
+def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(module: ModuleType, name: str) -> None:
+        whole = getattr(module, name)
+
+        def call(*given: Any) -> Any:
+            calls.append(name)
+            return whole(*given)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(ops, "add_norm")
+    counted(blocks, "bent")
+    model, batch = made(**AS_GPT2), some_batch()
+    model.nats(batch)
+    with kernels.learning(True), torch.no_grad():
+        model.nats(batch)
+    assert calls == []
+    with kernels.learning(True):
+        model.nats(batch)
+    assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
+    model.nats(batch)
+    assert len(calls) == 6
+
+
+@pytest.mark.usefixtures("_on_any_device")
+@pytest.mark.parametrize(("choice", "joined"), [
+    ({"width": 32}, True), ({"width": 32, "qk_norm": False}, True), ({"width": 32, "positions": "none"}, True),
+    ({"width": 32, "gains": True}, False), ({"width": 24}, False), ({"width": 32, **AS_GPT2}, False),
+], ids=str)  # fmt: skip
+def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
+    choice: dict[str, Any], joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    whole = ops.heads
+    monkeypatch.setattr(ops, "heads", lambda *given: calls.append(1) or whole(*given))
+    with kernels.learning(True):
+        made(**choice).nats(some_batch())
+    assert len(calls) == 2 * joined
+
+
+@pytest.mark.usefixtures("_on_any_device")
+def test_what_does_not_learn_is_left_alone() -> None:
+    model = made(**AS_GPT2).train()
+    whole = learned(model, True)
+    frozen = [name for name, _ in model.named_parameters() if name.endswith("bias") or "norm" in name]
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    model.zero_grad(set_to_none=True)
+    with kernels.learning(True):
+        model.nats(some_batch())[0].backward()
+    for name, weight in model.named_parameters():
+        assert (weight.grad is None) == (name in frozen)
+        if weight.grad is not None:
+            assert_close(weight.grad, whole[name])
+
+
+@pytest.mark.usefixtures("_on_any_device")
+def test_a_sum_that_nobody_norms_is_passed_on() -> None:
+    x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
+    norm = torch.nn.LayerNorm(8)
+    torch.nn.init.normal_(norm.weight)                              # alike, they would make nothing of any slope
+    with kernels.learning(True):
+        total, _ = norm.Sum(x, found).normed(norm)
+    slopes = torch.randn_like(total)
+    assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
+
+
+def test_a_gpu_that_does_not_learn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with kernels.learning(True):
+        assert not kernels.join(torch.zeros(1))                     # a CPU
+        monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
+        assert kernels.join(torch.zeros(1))
+        with kernels.learning(False):
+            assert not kernels.join(torch.zeros(1))
+        with torch.no_grad():
+            assert not kernels.join(torch.zeros(1))
+    assert not kernels.join(torch.zeros(1))

@@ -1,0 +1,113 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from training.small import split
+
+from chainrule.errors import UserError
+from chainrule.model import UNCOUNTED
+from chainrule.recipe import Gradient
+from chainrule.tasks.padding import Classes, Ragged, Sequences, Tags
+from chainrule.text.batches import Streams, Windows
+from chainrule.training.data import Feed, _feed_of_examples, make_feed
+from chainrule.training.distributed import ALONE
+
+CPU = torch.device("cpu")
+TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
+
+
+ORDERS = {
+    "windows": Windows(TOKENS, 5, 8, seed=3), "streams": Streams(TOKENS, 5, 8), "afresh": Streams(TOKENS, 5, 8, 0.4),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
+    resident, other = Feed(order, CPU, resident=True), Feed(order, CPU)
+    assert other.tokens is None
+    for step in (0, 1, 24, 25, 26, 60):
+        wanted = order.at(step)
+        for feed in (resident, other):
+            batch = feed.batch(step)
+            assert batch.tokens.dtype == torch.int64
+            assert torch.equal(batch.tokens, wanted.tokens)
+            assert torch.equal(batch.targets, wanted.targets)
+            assert (batch.afresh is None) == (wanted.afresh is None) == (order is not ORDERS["afresh"])
+            assert batch.afresh is None or torch.equal(batch.afresh, wanted.afresh)
+
+
+def test_large_ids_survive_the_journey():
+    order = Windows(np.full(20, 65_535, np.uint16), 1, 4, seed=1)
+    assert Feed(order, CPU, resident=True).batch(0).tokens.unique().tolist() == [65_535]
+
+
+def test_only_streams_go_on_and_each_epoch_begins_afresh():
+    windows = make_feed(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
+    streams = make_feed(split(TOKENS), Gradient(tokens=40, length=8, order="streams"), None, CPU)
+    assert not any(windows.goes_on(step) for step in range(60))
+    epoch = int(streams.order.epoch)
+    assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "rows", "length"),
+    [
+        ({"tokens": 64, "length": 8}, None, 8, 8),
+        ({"tokens": 70, "length": 8}, None, 8, 8),
+        ({"length": 4}, None, 3, 4),            # 999 targets: at least 64 steps in an epoch
+        ({}, 3, 5, 3),
+        ({}, None, 1, 64),
+        ({"tokens": 256}, 32, 8, 32),
+    ],
+)
+def test_what_is_left_out_is_chosen_by_text_and_model(given, context, rows, length):
+    feed = make_feed(split(TOKENS), Gradient(**given), context, CPU)
+    assert (feed.order.rows, feed.order.length) == (rows, length)
+
+
+def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
+    assert make_feed(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
+
+
+@pytest.mark.parametrize("order", ["windows", "streams"])
+def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
+    feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, order=order), None, CPU)
+    assert feed.order.rows == 3
+    told = "the text is shorter than one step of 4096 tokens. So a step has 12, as if none had been asked for; "
+    assert told + "train.tokens=996 would be all of the text." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "line"),
+    [
+        ({"tokens": 7, "length": 8}, None, "train.tokens=7 is less than one row of 8"),
+        ({"length": 40}, 32, "train.length=40 is more than the 32 tokens"),
+        ({"order": "streams"}, 32, "train.order=windows"),
+        ({"length": 5000}, None, "the text is shorter than the context"),
+        ({}, 5000, "the text is shorter than the context"),
+    ],
+)
+def test_what_cannot_be_fed_is_refused_in_one_line(given, context, line):
+    with pytest.raises(UserError, match=line):
+        make_feed(split(TOKENS), Gradient(**given), context, CPU)
+
+
+def rows_of(*texts):
+    return Ragged(np.array([number for text in texts for number in text]), np.cumsum([len(text) for text in texts]))
+
+
+TOKENS_OF_THREE = rows_of([0, 4, 5, 6], [0, 4], [0, 4, 5])
+EXAMPLES = {
+    "classes": Classes(TOKENS_OF_THREE, np.array([1, UNCOUNTED, 0])),
+    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, UNCOUNTED]),
+                 rows_of(["a"], ["b"], ["a", "b"])),
+    "sequences": Sequences(TOKENS_OF_THREE, rows_of([4, 5], [4, 5, 6, 7], [4])),
+}
+
+
+@pytest.mark.parametrize("encoded", EXAMPLES.values(), ids=EXAMPLES)
+def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
+    feed = _feed_of_examples(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
+    assert feed.order.epoch == 1
+    assert feed.targets == int(feed.batch(0).counted.sum())

@@ -1,0 +1,52 @@
+"""One step of descent: a batch in which nothing counts, a trial that nobody notices, and the rate that is told."""
+
+import pytest
+import torch
+from training.small import assert_same_bits, corpus, net, weights
+
+from chainrule.device import choose_precision
+from chainrule.model import UNCOUNTED, Batch
+from chainrule.recipe import Gradient
+from chainrule.run import Done
+from chainrule.training.log import Log
+from chainrule.training.param_groups import Optimizers
+from chainrule.training.schedule import rate
+from chainrule.training.step import Step
+from chainrule.training.trainer import descend
+
+
+def made(model, **given):
+    settings = Gradient(**{"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, **given})
+    return Step(model, Optimizers(model, settings), choose_precision("float32", torch.device("cpu")), 1.0, 4, False)
+
+
+def some_batch():
+    tokens = torch.randint(7, (4, 9), generator=torch.Generator().manual_seed(1))
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def test_a_step_in_which_no_target_counts_changes_nothing():
+    model = net()
+    step, before, batch = made(model), weights(model), some_batch()
+    step.take(Batch(batch.tokens, torch.full_like(batch.targets, UNCOUNTED)), None)
+    assert step.read().trouble is None
+    assert_same_bits(before, weights(model))
+    step.take(batch, None)
+    assert step.read().targets == 32
+    assert step.read().trouble is None
+
+
+def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
+    model = net(dropout=0.5).train()
+    step, before = made(model), torch.get_rng_state()
+    first, again = (step.length_of_gradient(some_batch(), None) for _ in range(2))
+    assert first == again > 0
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_rate_that_is_told_is_the_one_that_was_taken():
+    settings = Gradient(tokens=64, length=16, lr=0.5, optimizer="sgd", steps=8, warmup=0.5, schedule="linear")
+    descend(net(), corpus(), settings, log := Log(), Done())
+    told = {record["step"]: record["lr"] for record in log.records if record["event"] == "step"}
+    assert told == {step: pytest.approx(0.5 * rate(settings, (step - 0.5) / 8)) for step in range(1, 9)}

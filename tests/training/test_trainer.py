@@ -1,0 +1,556 @@
+"""Descent on a small network: exact sums, carried states, looks, budgets, and what may go wrong."""
+
+import math
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from training.small import Net, assert_same_bits, corpus, net, walk, weights
+
+from chainrule.device import choose_precision
+from chainrule.errors import UserError
+from chainrule.inference.evaluate import evaluate
+from chainrule.inference.gradients import gradients_by_time
+from chainrule.model import Batch
+from chainrule.models import model_class
+from chainrule.recipe import Gradient
+from chainrule.run import Done
+from chainrule.text.batches import Streams
+from chainrule.training import compile, data, log
+from chainrule.training.distributed import ALONE
+from chainrule.training.log import Log
+from chainrule.training.trainer import Diverged, Training, descend
+
+
+def train(model, text=None, log=None, **given):
+    settings = Gradient(**({"tokens": 64, "length": 16, "lr": 0.01} | given))
+    return descend(model, text or corpus(), settings, Log() if log is None else log, Done())
+
+
+def records(log, event):
+    return [record for record in log.records if record["event"] == event]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "lr": 1.0, "momentum": 0.9}, {"order": "streams"}, {"rows": 1}],
+    ids=str,
+)
+def test_a_small_text_is_learned_by_heart(given):
+    text = np.array([0, 1, 3, 2, 6, 4, 5, 2, 2, 1, 6] * 30, np.uint16)
+    log = Log()
+    done = train(net(), corpus(text), log, **({"steps": 100, "lr": 0.03} | given))
+    assert done.finished
+    assert done.rounds == 100
+    first, last = records(log, "step")[0], records(log, "step")[-1]
+    assert first["nats_per_token"] > 1.5
+    assert last["nats_per_token"] < 0.15
+
+
+@pytest.mark.parametrize("order", ["windows", "streams"])
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_cutting_a_step_into_micro_batches_changes_nothing(order, rows):
+    whole, parts = net(), net()
+    train(whole, steps=5, order=order, tokens=128, clip=0.1)
+    train(parts, steps=5, order=order, tokens=128, clip=0.1, rows=rows)
+    for one, other in zip(whole.parameters(), parts.parameters()):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_that_is_told_is_the_mean_over_every_target():
+    model, log, text = net(), Log(), corpus(walk(593))
+    train(model, text, log, steps=1, lr=1e-9, tokens=592, evaluate=0)
+    (record,) = records(log, "step")
+    wanted = evaluate_windows(net(), text)
+    assert record["nats_per_token"] == pytest.approx(wanted, rel=1e-5)
+    assert record["bits_per_byte"] == pytest.approx(wanted / math.log(2) / 2, rel=1e-5)
+    assert record["tokens"] == 592
+
+
+def evaluate_windows(model, text):
+    rows = torch.from_numpy(text.splits["train"].tokens.astype(np.int64))
+    windows = torch.stack([rows[start : start + 17] for start in range(0, 592, 16)])
+    with torch.no_grad():
+        logits, _ = model.step(windows[:, :-1], model.start(len(windows)))
+    return float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()))
+
+
+class Listening(Net):
+    """Notes the states that it is given, and gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.given, self.left = [], []
+
+    def nats(self, batch, state=None):
+        self.given.append(None if state is None else self.begin(batch, state))
+        nats, count, state = super().nats(batch, state)
+        self.left.append(state)
+        return nats, count, state
+
+
+def test_streams_carry_their_state_on_and_cut_the_gradient():
+    model = Listening()
+    train(model, steps=20, order="streams", lr=1e-9)       # 9 steps an epoch
+    fresh = [step for step, state in enumerate(model.given) if state is None]
+    assert fresh == [0, 9, 18]
+    for before, state in zip(model.left, model.given[1:]):
+        if state is not None:
+            assert torch.equal(before, state)
+            assert before.requires_grad
+            assert not state.requires_grad
+
+
+def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypatch):
+    monkeypatch.setattr(data, "AFRESH", 0.3)
+    model, text = Listening(), corpus()
+    train(model, text, steps=20, order="streams", lr=1e-9)
+    order = Streams(text.splits["train"].tokens, 4, 16, 0.3)
+    begun = [order.afresh(step) for step in range(20)]
+    assert any(some.any() and not some.all() for some in begun)
+    for step, (before, state) in enumerate(zip(model.left, model.given[1:]), 1):
+        if state is not None:
+            assert torch.equal(state[~begun[step]], before[~begun[step]])
+            assert (state[begun[step]] == 0).all()
+
+
+class Beginning(Net):
+    """Its first state is learned; notes what it was before each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.been = torch.nn.Parameter(torch.zeros(16)), []
+
+    def start(self, rows, source=None, lengths=None):
+        return self.first.expand(rows, -1)
+
+    def nats(self, batch, state=None):
+        self.been.append((batch.afresh.clone(), self.first.detach().clone()))
+        return super().nats(batch, state)
+
+
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_first_state_learns_from_every_row_that_begins_afresh(monkeypatch, rows):
+    monkeypatch.setattr(data, "AFRESH", 0.15)
+    model = Beginning()
+    train(model, steps=9, order="streams", optimizer="sgd", lr=0.1, rows=rows)     # an epoch
+    steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]
+    assert len(steps) == 9
+    begun = [any(bool(afresh.any()) for afresh, _ in step) for step in steps]
+    assert begun.count(True) > 2
+    assert False in begun[1:]
+    for step, then, some in zip(steps[1:], steps[2:], begun[1:]):
+        assert torch.equal(step[0][1], then[0][1]) != some      # it moves where a row begins, and only there
+
+
+def test_windows_carry_nothing():
+    model = Listening()
+    train(model, steps=20)
+    assert model.given == [None] * 20
+
+
+def test_clipping_shortens_the_whole_gradient():
+    model, log = net(), Log()
+    before = weights(model)
+    train(model, None, log, optimizer="sgd", lr=1.0, steps=1, clip=0.01, warmup=0, schedule="constant")
+    moved = math.sqrt(sum(float((tensor - before[name]).square().sum()) for name, tensor in weights(model).items()))
+    assert moved == pytest.approx(0.01, rel=1e-3)
+    assert records(log, "step")[0]["gradient_norm"] > 0.1
+
+
+# Looks
+
+
+def valid_text():
+    return walk(150, seed=9)
+
+
+def test_a_look_is_the_whole_validation_text():
+    model, log, text = net(), Log(), corpus(valid=valid_text())
+    train(model, text, log, steps=10, evaluate=5)
+    looks = records(log, "evaluation")
+    assert [look["step"] for look in looks] == [5, 10]
+    result = evaluate(model, text.tokenizer, text.splits["valid"])
+    assert result.nats == pytest.approx(min(look["nats"] for look in looks), rel=1e-6)
+
+
+def overfitting():
+    """Nothing to learn but by heart, so the validation text only suffers."""
+    return corpus(walk(81, certain=0), walk(200, seed=5, certain=0))
+
+
+def test_the_model_that_is_left_is_the_best_that_was_looked_at():
+    model, log, text = net(), Log(), overfitting()
+    train(model, text, log, steps=80, evaluate=10, lr=0.03)
+    looks = {look["step"]: look["nats"] for look in records(log, "evaluation")}
+    best = min(looks.values())
+    assert best < looks[80] - 0.1
+    assert evaluate(model, text.tokenizer, text.splits["valid"]).nats == pytest.approx(best, rel=1e-6)
+    last = net()
+    train(last, text, steps=80, evaluate=10, lr=0.03, keep_best=False)
+    assert evaluate(last, text.tokenizer, text.splits["valid"]).nats == pytest.approx(looks[80], rel=1e-6)
+
+
+def test_patience_ends_training_after_looks_without_a_better_one():
+    log = Log()
+    done = train(net(), overfitting(), log, steps=500, evaluate=10, lr=0.03, patience=3)
+    looks = records(log, "evaluation")
+    best = min(looks, key=lambda look: look["nats"])
+    assert done.finished
+    assert done.rounds == looks[-1]["step"] == best["step"] + 30 < 500
+
+
+def test_looking_changes_nothing_that_is_learned():
+    text = corpus(valid=valid_text())
+    often, never = net(dropout=0.3), net(dropout=0.3)
+    train(often, text, steps=12, evaluate=1, keep_best=False)
+    train(never, text, steps=12, evaluate=0)
+    assert_same_bits(weights(often), weights(never))
+
+
+def test_without_a_validation_text_there_are_no_looks():
+    log = Log()
+    assert train(net(), corpus(), log, steps=10, evaluate=2).finished
+    assert records(log, "evaluation") == []
+
+
+# Budgets
+
+
+@pytest.mark.parametrize(("given", "steps"), [({"epochs": 2}, 18), ({"total_tokens": 640}, 10), ({"steps": 3}, 3)])
+def test_training_ends_with_its_budget(given, steps):
+    assert train(net(), **given).rounds == steps           # 37 windows, 4 in a step
+
+
+def test_a_budget_in_minutes_ends_on_time_and_its_rate_follows_the_clock():
+    log, began = Log(), time.monotonic()
+    done = train(net(), None, log, minutes=1 / 60, final_lr=0.1, warmup=0.0, lr=0.01)
+    assert done.finished
+    assert 0.9 < time.monotonic() - began < 5
+    rates = [record["lr"] for record in records(log, "step")]
+    assert rates[0] > 0.0095
+    assert rates[-1] < 0.0015
+
+
+def test_a_seed_repeats_and_another_does_not():
+    one, two, other = net(dropout=0.2), net(dropout=0.2), net(dropout=0.2)
+    train(one, steps=8)
+    train(two, steps=8)
+    train(other, steps=8, seed=2)
+    assert_same_bits(weights(one), weights(two))
+    assert not torch.equal(one.output.weight, other.output.weight)
+
+
+# What may go wrong
+
+
+class Breaking(Net):
+    """From its `at`-th call on, the gradient that comes to the layer is not finite."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.at, self.calls = at, 0
+
+    def nats(self, batch, state=None):
+        self.calls += 1
+        nats, count, state = super().nats(batch, state)
+        if self.calls >= self.at:
+            nats = nats + (self.layer.weight_hh_l0.sum() * 0).sqrt() * 0 + self.embed.weight.sum() * float("nan") * 0
+        return nats, count, state
+
+
+def test_a_gradient_that_is_not_finite_stops_with_its_step_and_name():
+    with pytest.raises(Diverged) as caught:
+        train(Breaking(at=6), steps=100)
+    assert str(caught.value).startswith("step 6: the gradient of ")
+    assert "train.lr (it is 0.01)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.done == Done(0)
+
+
+class Bursting(Net):
+    """Its layer, and what lies before it on the way back, gets a gradient that is not finite; nothing after it does."""
+
+    def step(self, tokens, state):
+        hidden, last = self.layer(self.embed(tokens), state[None].contiguous())
+        burst = (hidden.detach() * 0 + (hidden - hidden.detach())).sqrt()    # 0, with an infinite slope
+        return self.output(self.norm(hidden.detach() + burst)), last[0]
+
+
+def test_the_layer_that_is_named_is_the_first_to_break_on_the_way_back():
+    with pytest.raises(Diverged, match=r"step 1: the gradient of layer\.bias_hh_l0 is not finite; there is no check"):
+        train(Bursting(), steps=3)
+
+
+class Hungry(Net):
+    """Has memory for `limit` rows."""
+
+    def __init__(self, limit, error=None):
+        super().__init__()
+        self.limit, self.error = limit, error or torch.OutOfMemoryError("CUDA out of memory.")
+
+    def nats(self, batch, state=None):
+        result = super().nats(batch, state)
+        if len(batch.tokens) > self.limit:
+            raise self.error
+        return result
+
+
+@pytest.mark.parametrize("order", ["windows", "streams"])
+def test_out_of_memory_halves_the_micro_batch_and_changes_no_sum(order, capsys):
+    torch.manual_seed(1)
+    hungry = Hungry(2)
+    train(hungry, steps=6, tokens=128, order=order)
+    err = capsys.readouterr().err
+    assert "out of memory: from here on 4 rows at a time" in err
+    assert err.count("out of memory") == 2
+    fed = net()
+    train(fed, steps=6, tokens=128, order=order)
+    for one, other in zip(hungry.parameters(), fed.parameters()):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_of_a_cpu_runs_out_in_its_own_words(capsys):
+    error = RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+    assert train(Hungry(2, error), steps=1).finished
+    assert "out of memory" in capsys.readouterr().err
+
+
+def test_a_row_that_does_not_fit_is_one_line():
+    with pytest.raises(UserError, match=r"out of memory with a single row of 16 tokens\. A smaller model"):
+        train(Hungry(0), steps=1)
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="something new"):
+        train(Hungry(2, RuntimeError("something new")), steps=1)
+
+
+# What is told
+
+
+def test_the_log_tells_of_every_target_once():
+    log = Log()
+    train(net(), None, log, steps=230, tokens=16)
+    told = records(log, "step")
+    assert len(told) == log.RECORDS
+    assert told[-1]["step"] == 230
+    assert told[-1]["tokens"] == 230 * 16
+    assert told[0]["nats_per_token"] > told[-1]["nats_per_token"]
+    assert told[0]["share_of_peak"] is None
+
+
+def test_a_tokenizer_that_loses_bytes_has_no_bits_per_byte():
+    log = Log()
+    train(net(), corpus(lossless=False), log, steps=2)
+    assert records(log, "step")[-1]["bits_per_byte"] is None
+
+
+def test_gradients_are_recorded_by_layer_and_by_time_on_request():
+    log, quiet = Log(), Log()
+    model, other = net(dropout=0.2), net(dropout=0.2)
+    train(model, None, log, steps=40, gradients=True)
+    train(other, None, quiet, steps=40)
+    assert_same_bits(weights(model), weights(other))       # being watched changes nothing
+    assert records(quiet, "gradients") == []
+    told = records(log, "gradients")
+    assert len(told) == 20
+    assert told[0]["by_layer"].keys() == {name for name, _ in model.named_parameters()}
+    assert len(told[0]["by_time"]) == 16
+    assert all(length > 0 for length in told[0]["by_time"])
+
+
+def test_gradients_vanish_or_explode_along_a_recurrent_network():
+    torch.manual_seed(1)
+    rows = torch.randint(7, (8, 41))
+    batch = Batch(rows[:, :-1], rows[:, 1:])
+    for scale, vanishes in ((0.02, True), (1.0, False)):
+        model = net()
+        model.layer = torch.nn.RNN(16, 16, batch_first=True, nonlinearity="relu")
+        with torch.no_grad():
+            model.layer.weight_hh_l0.copy_(torch.eye(16) * 1.2 if not vanishes else torch.eye(16) * scale)
+        by_time = gradients_by_time(model, batch, Training(model, corpus(), Gradient(), Log()).precision)
+        assert len(by_time) == 40
+        assert (by_time[10] < 1e-9) == vanishes
+        assert (by_time[30] > by_time[5]) == (not vanishes)
+
+
+def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert log.peak_of(torch.device("cuda")) == 989e12
+    assert log.peak_of(torch.device("cpu")) is None
+    made = log.Meter(net(), corpus(), Log(), torch.device("cuda"), torch.bfloat16)
+    made.tell(SimpleNamespace(nats=1.0, targets=10**6, norm=1.0), 1, 0.0, 0.1)
+    assert "% of the GPU's peak" in made.note
+
+
+def test_operations_are_six_for_each_weight_that_is_multiplied():
+    assert log.operations(net()) == 6 * (2 * 48 * 16 + 7 * 16)
+
+
+# How it is run
+
+
+def test_bfloat16_is_said_and_learns(capsys):
+    log = Log()
+    train(net(), None, log, steps=60, precision="bfloat16")
+    assert "bfloat16 (as asked)" in capsys.readouterr().err
+    assert records(log, "step")[-1]["nats_per_token"] < 1.2
+
+
+def test_compiling_runs_what_was_compiled(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch, "compile", lambda nats: lambda *words: calls.append(1) or nats(*words))
+    plain, compiled = net(), net()
+    train(plain, steps=3)
+    train(compiled, steps=3, compile="true")
+    assert len(calls) == 4                                 # a trial, and three steps
+    assert_same_bits(weights(plain), weights(compiled))
+
+
+def test_a_graph_that_cannot_be_is_said(capsys):
+    train(net(), steps=1, graph="true")
+    assert "CUDA graphs are for GPUs" in capsys.readouterr().err
+
+
+def test_tensorboard_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match="pip install tensorboard"):
+        train(net(), steps=1, tensorboard=True)
+
+
+def test_tensorboard_gets_what_the_log_gets(monkeypatch):
+    told = []
+    writer = SimpleNamespace(add_scalar=lambda *words: told.append(words), flush=lambda: None)
+    fake = SimpleNamespace(SummaryWriter=lambda folder: writer)
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", fake)
+    train(net(), steps=3, tensorboard=True)
+    assert [step for name, _, step in told if name == "nats_per_token"] == [1, 2, 3]
+    assert not any(name == "share_of_peak" for name, _, _ in told)
+
+
+ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
+
+
+class Gpu:
+    """An engine that takes this for a GPU, on which a step lasts `seconds`."""
+
+    def __init__(self, monkeypatch, seconds, left, **given):
+        self.now, self.seconds, self.captured = 0.0, seconds, 0
+        step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, nats=None, take=self.take)
+        step.model, step.ranks = SimpleNamespace(nats="as written", compiles=True), ALONE
+        step.length_of_gradient = lambda batch, state: 1.0
+        self.step = step
+        event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+        monkeypatch.setattr(compile, "compiled", lambda nats: "compiled")
+        monkeypatch.setattr(compile.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(compile, "Graph", self.capture)
+        self.engine = compile.Engine(step, Gradient(**given), lambda seconds: left)
+        for _ in range(30):
+            self.engine.take(ONE, None)
+
+    def take(self, batch, state):
+        self.now += self.seconds
+
+    def capture(self, step, batch, state, other):
+        self.captured += 1
+        return SimpleNamespace(take=lambda batch, state: state)
+
+
+@pytest.mark.parametrize(("seconds", "left", "nats", "captured"), [
+    (0.01, 60, None, 1),             # a short run of short steps
+    (0.01, 3600, "compiled", 1),     # a long one
+    (0.5, 3600, "compiled", 0),
+    (0.5, 60, None, 0),
+])
+def test_compiling_and_graphs_are_weighed(monkeypatch, seconds, left, nats, captured):
+    gpu = Gpu(monkeypatch, seconds, left)
+    assert (gpu.step.nats, gpu.captured) == (nats, captured)
+
+
+def test_compiling_and_graphs_can_be_forbidden(monkeypatch):
+    gpu = Gpu(monkeypatch, 0.01, 3600, compile="false", graph="false")
+    assert (gpu.step.nats, gpu.captured) == (None, 0)
+
+
+def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch, capsys):
+    def fail(*words):
+        raise RuntimeError("operation not permitted when stream is capturing\nand so on")
+
+    monkeypatch.setattr(Gpu, "capture", fail)
+    gpu = Gpu(monkeypatch, 0.01, 60)
+    assert not gpu.engine.graphs
+    assert "no CUDA graph for this model, so its steps run as written: operation not" in capsys.readouterr().err
+    gpu.step.length_of_gradient = lambda batch, state: 1.0 if gpu.step.nats == "as written" else fail()
+    gpu.step.nats = "as written"
+    gpu.engine._compile(None, None)
+    assert gpu.step.nats == "as written"
+    assert "torch.compile cannot do this model here" in capsys.readouterr().err
+    for name in ("graph", "compile"):
+        gpu.engine.settings = Gradient(**{name: "true"})
+        with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
+            gpu.engine._capture(ONE, None) if name == "graph" else gpu.engine._compile(None, None)
+
+
+def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monkeypatch, capsys):
+    gpu = Gpu(monkeypatch, 0.01, 60)
+    gpu.step.nats = "as written"
+    gpu.step.length_of_gradient = lambda batch, state: 2.0 if gpu.step.nats == "as written" else 0.0
+    gpu.engine._compile(None, None)
+    assert gpu.step.nats == "as written"
+    assert "the length of its gradient is 0, and should be about 2" in capsys.readouterr().err
+
+
+def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
+    assert not model_class("gru").compiles
+    assert model_class("gpt").compiles
+    gpu = Gpu(monkeypatch, 0.5, 60)
+    gpu.step.model.compiles, gpu.engine.taken, gpu.engine.seconds_left = False, 0, lambda seconds: 3600
+    for _ in range(30):
+        gpu.engine.take(ONE, None)
+    assert gpu.step.nats is None
+
+
+def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotten():
+    training = Training(net(), corpus(), Gradient(precision="float32"), Log())
+    batch = training.feed.batch(0)
+    nats, _, _ = training.model.nats(batch)
+    gradients = torch.autograd.grad(nats, list(training.model.parameters()))
+    length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+    assert training.step.length_of_gradient(batch, None) == pytest.approx(length, rel=1e-4)
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
+def test_outside_the_main_thread_nobody_listens_for_signals():
+    done = []
+    thread = threading.Thread(target=lambda: done.append(train(net(), steps=2)))
+    thread.start()
+    thread.join()
+    assert done[0].finished
+
+
+@pytest.mark.parametrize(
+    ("name", "bfloat16", "wanted", "why"),
+    [
+        ("auto", True, torch.bfloat16, "weights and sums stay in float32"),
+        ("auto", False, torch.float32, "this GPU gains little from bfloat16"),
+        ("float32", True, torch.float32, "as asked"),
+        ("bfloat16-stream", False, torch.bfloat16, "as asked, and so is what blocks pass upward"),
+    ],
+)
+def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, wanted, why):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bfloat16)
+    chosen = choose_precision(name, torch.device("cuda"))
+    assert chosen.dtype == wanted
+    assert str(chosen).endswith(f"({why})")
+
+
+@pytest.mark.parametrize(("amx", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_cpu_multiplies_bfloat16_only_where_that_is_quick(monkeypatch, amx, wanted):
+    monkeypatch.setattr("chainrule.device.has_amx", lambda: amx)
+    assert choose_precision("auto", torch.device("cpu")).dtype == wanted

@@ -1,0 +1,40 @@
+"""A live page, served from a thread of this process."""
+
+import threading
+from contextlib import contextmanager
+
+from viewer.subjects import subject
+from viewer.tasks import task_subject
+
+from chainrule.run import save
+from chainrule.serve.app import make_app
+from chainrule.serve.runs import Shelf
+from chainrule.serve.server import address, listen, server_of
+
+
+@contextmanager
+def served(runs, text="the cat", **about):
+    """The address of a server that has these runs, by name and path."""
+    with listen("127.0.0.1", 0) as listening:
+        server = server_of(make_app(Shelf(runs), text, **about))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield address(listening)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def save_run(folder, one):
+    save(folder, one.run.model, one.run.tokenizer, one.run.recipe, labels=one.run.labels)
+    return folder
+
+
+def saved_runs(folder):
+    """One of each sort, so that every view fits some."""
+    words = subject("word2vec", unit="words", text="the cat and the dog saw a bird and a cow " * 6, embedding=8)
+    tiny = subject("rnn", "a b a b\nb a\n" * 4, "tiny", "words", hidden=3, embedding=2)
+    every = [subject("ngram"), subject("hmm"), subject("rnn"), subject("lstm"), subject("gpt"), tiny,
+             task_subject("seq2seq", "translate"), words]
+    return {one.name: save_run(folder / one.name, one) for one in every}

@@ -1,0 +1,193 @@
+"""The live page in a real browser: runs, a text and a view are chosen, and all of it is in the address."""
+
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from viewer.live import saved_runs, served
+
+from chainrule.inference.score import token_bits
+from chainrule.run import load
+from chainrule.viewer.views import every_view
+
+MEASURED = "cost"    # which takes its time with each run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return saved_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def url(runs):
+    with served(runs) as address:
+        yield address
+
+
+def chosen(page):
+    """What the address says."""
+    return {name: value[0] for name, value in parse_qs(urlsplit(page.url).fragment, keep_blank_values=True).items()}
+
+
+def drawn(page):
+    page.wait_for_selector("html[data-drawn]")
+    return page
+
+
+def tab(page, view):
+    page.locator(f"#views a[data-view={view}]").click()
+    return drawn(page)
+
+
+def test_every_view_is_drawn_for_a_run_that_it_fits_and_none_complains(open_url, url):
+    page = open_url(f"{url}#page.runs=ngram,hmm,lstm,gpt,tiny,seq2seq-translate,word2vec")
+    for name, view in every_view().items():
+        if name == MEASURED:
+            for other in ("hmm", "lstm", "gpt", "tiny", "seq2seq-translate", "word2vec"):
+                page.locator(f"#runs input[value={other}]").uncheck()
+        tab(page, name)
+        assert page.locator("#title").inner_text() == view.title
+        assert page.locator("#views a[aria-current]").inner_text() == view.title
+        assert page.locator("[role=alert]").all_inner_texts() == []
+        assert page.locator(f"#{name} .view").inner_text() != ""
+
+
+def test_what_is_typed_is_shown_and_late_answers_are_dropped(open_url, url, runs):
+    page = open_url(f"{url}#page.runs=lstm&page.view=surprise")
+    page.locator("#text").fill("")
+    page.locator("#text").press_sequentially('the dog said "you')
+    page.wait_for_function("document.querySelector('.strip .text')?.textContent === 'the dog said \"you'")
+    run = load(runs["lstm"])
+    bits = page.locator(".token").evaluate_all("all => all.map(one => +one.dataset.bits)")
+    assert bits == pytest.approx([cost for _, cost in token_bits(run.model, run.tokenizer, 'the dog said "you')][:-1])
+    assert chosen(page)["page.text"] == 'the dog said "you'
+
+
+def test_an_answer_that_comes_after_the_next_question_is_not_shown(open_url, url):
+    page = open_url(f"{url}#page.runs=lstm&page.view=surprise")
+    slow = []
+
+    def late(route):
+        if "first" in json.loads(route.request.post_data)["text"]:
+            slow.append(route)    # answered only after the next
+        else:
+            route.continue_()
+
+    page.route("**/api/views/surprise", late)
+    page.locator("#text").fill("first")
+    page.wait_for_timeout(400)
+    page.locator("#text").fill("second")
+    page.wait_for_function("document.querySelector('.strip .text')?.textContent === 'second'")
+    strips = [{"kind": "lstm", "begin": 0, "pieces": [["first", 1]]}]
+    slow[0].fulfill(json={"data": {"strips": strips, "first": ["lstm", "lstm"]}})
+    page.wait_for_timeout(100)
+    assert page.locator(".strip .text").inner_text() == "second"
+
+
+def test_a_link_shows_the_same(open_url, url):
+    page = open_url(url)
+    page.locator("#runs input[value=ngram]").check()
+    page.locator("#runs input[value=word2vec]").uncheck()
+    page.locator("#text").fill("a bird\n& ümlaut 🙂")
+    tab(page, "surprise")
+    page.locator("#surprise input[value=difference]").check()
+    again = open_url(page.url)
+    assert again.locator("#text").input_value() == "a bird\n& ümlaut 🙂"
+    assert again.locator("#surprise input[value=difference]").is_checked()
+    assert again.locator("#runs input:checked").evaluate_all("all => all.map(one => one.value)") == [
+        "ngram", "seq2seq-translate"
+    ]
+    assert again.locator("#surprise .view").inner_text() == page.locator("#surprise .view").inner_text()
+
+
+def test_the_back_button_comes_back_to_the_view_and_the_runs_before(open_url, url):
+    page = open_url(f"{url}#page.runs=ngram,lstm&page.view=die")
+    tab(page, "surprise")
+    page.locator("#runs input[value=lstm]").uncheck()
+    drawn(page)
+    assert page.locator(".strip h3").all_inner_texts() == ["ngram"]
+    page.go_back()
+    page.wait_for_function("document.querySelectorAll('.strip h3').length === 2")
+    assert page.locator("#runs input[value=lstm]").is_checked()
+    page.go_back()
+    page.wait_for_function("document.getElementById('title').textContent === 'The weighted die'")
+    page.go_forward()
+    page.wait_for_function("document.getElementById('title').textContent === 'Surprise'")
+
+
+def test_a_view_that_does_not_fit_is_grey_and_says_which_runs_it_fits(open_url, url):
+    page = open_url(f"{url}#page.runs=lstm")
+    link = page.locator("#views a[data-view=backoff]")
+    assert "live-unfit" in link.get_attribute("class")
+    assert "Choose ngram" in link.get_attribute("title")
+    assert "live-unfit" not in (page.locator("#views a[data-view=die]").get_attribute("class") or "")
+    tab(page, "backoff")
+    assert "Choose ngram" in page.locator("#backoff [role=alert]").inner_text()
+    page.locator("#runs input[value=ngram]").check()
+    page.wait_for_selector("#backoff .view:not(:has([role=alert]))")
+
+
+def test_of_several_runs_that_fit_a_view_of_one_the_reader_chooses(open_url, url):
+    page = open_url(f"{url}#page.runs=rnn,lstm&page.view=neurons")
+    assert page.locator("#which input:checked").input_value() == "rnn"
+    page.locator("#which input[value=lstm]").check()
+    drawn(page)
+    assert chosen(page)["neurons.run"] == "lstm"
+    assert page.locator("#which input:checked").input_value() == "lstm"
+    page.go_back()
+    page.wait_for_function("document.querySelector('#which input:checked').value === 'rnn'")
+
+
+def test_what_the_server_refuses_is_one_line_and_goes_when_it_is_mended(open_url, url, complaints):
+    page = open_url(f"{url}#page.runs=lstm&page.view=surprise")
+    page.locator("#text").fill("x" * 500_001)
+    page.wait_for_selector("#trouble [role=alert]")
+    assert "the text has 500,001 characters" in page.locator("#trouble").inner_text()
+    page.locator("#text").fill("short")
+    page.wait_for_selector("#trouble:empty", state="attached")
+    assert all("413" in line for line in complaints)    # as the browser notes it
+    complaints.clear()
+
+
+def test_a_server_that_has_gone_is_told_of(open_url, runs, complaints):
+    with served(runs) as address:
+        page = open_url(f"{address}#page.runs=ngram&page.view=surprise")
+    page.locator("#text").fill("hello")
+    page.wait_for_selector("#trouble [role=alert]")
+    assert "Is chainrule look still running?" in page.locator("#trouble").inner_text()
+    complaints.clear()
+
+
+def test_a_run_that_cannot_be_loaded_is_shown_so_and_the_others_are_there(open_url, runs, tmp_path):
+    with served({"gone": tmp_path / "gone", "ngram": runs["ngram"]}) as address:
+        page = open_url(address)
+    assert page.locator("#runs input[value=gone]").is_disabled()
+    assert "there is no run at" in page.locator("#trouble").inner_text()
+    assert page.locator("#die .die-face").count() > 5
+
+
+def test_keys_alone_are_enough(open_url, url):
+    page = open_url(f"{url}#page.runs=ngram&page.view=die")
+    page.locator("#views a[data-view=surprise]").focus()
+    page.keyboard.press("Enter")
+    drawn(page)
+    assert page.locator("#title").inner_text() == "Surprise"
+    assert page.evaluate("document.activeElement.dataset.view") == "surprise"
+    page.locator("#runs input[value=lstm]").press("Space")
+    page.wait_for_function("document.querySelectorAll('.strip h3').length === 2")
+
+
+@pytest.mark.parametrize("width", [360, 1920])
+def test_nothing_runs_out_of_a_phone_or_a_projector(open_url, url, width):
+    page = open_url(f"{url}#page.runs=ngram,gpt", viewport={"width": width, "height": 700})
+    for view in ("die", "surprise"):
+        tab(page, view)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_view_that_was_asked_for_is_the_first(open_url, runs):
+    with served(runs, first="attention") as address:
+        page = open_url(f"{address}#page.runs=gpt")
+        assert page.locator("#title").inner_text() == "Attention"
+        assert re.search("page.view", page.url) is None

@@ -1,0 +1,92 @@
+"""chainrule.look from Python: a page that a notebook frames and that can be saved."""
+
+import subprocess
+import sys
+
+import pytest
+from viewer.live import save_run
+from viewer.subjects import subject
+
+import chainrule
+from chainrule.errors import UserError
+from chainrule.viewer.notebook import find_runs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in ("ngram", "gpt"):
+        save_run(folder / kind, subject(kind))
+    return folder
+
+
+@pytest.mark.parametrize("code", [
+    "import chainrule; chainrule.look; import chainrule.look.page",
+    "import chainrule.look.page; import chainrule",
+    "from chainrule import look; import chainrule.look.page, chainrule; assert look is chainrule.look",
+])
+def test_the_package_can_be_called_whatever_was_imported_first(code):
+    code += "; assert callable(chainrule.look) and chainrule.look.page.make_page"
+    code += "; import sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_its_path_and_a_folder_of_runs_can_be_looked_at(folder):
+    run = chainrule.load(folder / "gpt")
+    assert "A look at gpt<" in chainrule.look(run, "the", view="die").html
+    assert "A look at gpt<" in chainrule.look(folder / "gpt", "the", view="die").html
+    assert "A look at ngram, gpt<" in chainrule.look(str(folder), "the", "die").html
+    assert "A look at gpt, gpt (2), ngram<" in chainrule.look([run, run, folder / "ngram"], "the", "die").html
+
+
+def test_a_model_alone_needs_its_tokenizer(folder):
+    run = chainrule.load(folder / "gpt")
+    assert "A look at gpt<" in chainrule.look(run.model, "the", view="die", tokenizer=run.tokenizer).html
+    with pytest.raises(UserError, match="GPT cannot be looked at: give a run"):
+        chainrule.look(run.model, "the")
+    with pytest.raises(UserError, match="Strange is no kind of chainrule"):
+        chainrule.look(type("Strange", (chainrule.Model,), {})(), tokenizer=run.tokenizer)
+    with pytest.raises(UserError, match="int cannot be looked at"):
+        chainrule.look([3])
+
+
+def test_options_are_those_of_a_view(folder):
+    with pytest.raises(UserError, match="layer: options are those of one view"):
+        chainrule.look(folder, "the", layer=3)
+    with pytest.raises(UserError, match=r"there is no view dye\. Did you mean die\?"):
+        chainrule.look(folder, "the", view="dye")
+
+
+def test_a_page_is_saved_whole(folder, tmp_path):
+    page = chainrule.look(folder, "the", view="die")
+    assert page.save(tmp_path / "new" / "page.html").read_text() == page.html
+    assert repr(page).startswith("<a page of 0.")
+
+
+def test_a_notebook_draws_it_in_a_frame_of_its_own(open_file, folder):
+    """And there, where a page has no address, choices are kept all the same."""
+    frame = chainrule.look(folder, "the c", view="die")._repr_html_()
+    page = open_file(f"<!doctype html><html data-drawn><link rel=icon href=data:,><p>a notebook</p>{frame}</html>")
+    inside = page.frame_locator("iframe")
+    inside.locator("html[data-drawn]").wait_for(state="attached")
+    dial = inside.locator("input[name=temperature]")
+    dial.evaluate("one => { one.value = 0; one.dispatchEvent(new Event('input')); }")
+    inside.locator("#theme").click()
+    assert inside.locator("[data-model=gpt] .die-cut").count() == 19
+    inside.locator("[data-model=ngram] .die-face").first.click()
+    assert inside.locator(".die-taken").inner_text() == "a"
+    inside.locator("nav a").first.click()
+    assert inside.locator("h1").inner_text() == "A look at ngram, gpt"
+    assert page.locator("p").inner_text() == "a notebook"
+
+
+def test_runs_are_named_by_the_end_of_their_path(tmp_path):
+    one = save_run(tmp_path / "a" / "gpt", subject("ngram"))
+    other = save_run(tmp_path / "b" / "gpt", subject("ngram"))
+    third = save_run(tmp_path / "b" / "lstm", subject("ngram"))
+    assert find_runs([one, other, third]) == {"a/gpt": one, "b/gpt": other, "lstm": third}
+    assert find_runs([one, one]) == {"gpt": one}
+    assert list(find_runs([tmp_path / "b"])) == ["gpt", "lstm"]
+    with pytest.raises(UserError, match=r"is not a run: it has no recipe\.json"):
+        find_runs([tmp_path])
+    assert list(find_runs([one, one.parent / ".." / "a" / "gpt"])) == ["gpt"]
