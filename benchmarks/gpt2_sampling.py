@@ -3,9 +3,9 @@
     python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--kernels ours overlap torch] [--json]
 
 Both draw from the whole distribution at temperature 1, from a prompt of 8 tokens, and never stop early. Ours is
-`chainrule.inference.generate` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs `generate`,
-and at one row also with its static cache, which it compiles. Times include reading the prompt and recording graphs; the
-first call of each warms up and is left out.
+`chainrule.inference.generate` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs
+is `generate`, and at one row also with its static cache, which it compiles. Times include reading the prompt and
+recording graphs; the first call of each warms up and is left out.
 """
 
 import argparse

@@ -33,7 +33,7 @@ class Tokenizer(SimpleNamespace):
 
 def ours(args: argparse.Namespace) -> float:
     given = {"model.hidden": args.hidden, "model.layers": args.layers, "model.tied": True, "model.dropout": 0.5,
-             "train.order": "streams", "train.tokens": args.rows * args.length, "train.length": args.length,
+             "train.batching": "streams", "train.tokens": args.rows * args.length, "train.length": args.length,
              "train.optimizer": "sgd", "train.steps": 1_000_000, "train.compile": "false"}
     recipe = recipe_for("lstm", given)
     tokens = np.random.default_rng(1).integers(VOCAB, size=4_000_000).astype(np.uint16)

@@ -159,8 +159,9 @@ def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
 
     recipe = recipe_for("gpt", {
         "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH, "model.context": CONTEXT,
-        "model.positions": "learned", "model.norm": "layer", "model.gains": True, "model.norm_embedding": False,
-        "model.qk_norm": False, "model.activation": "gelu", "model.tied": True, "model.zero": False, "model.init": 0.02,
+        "model.positions": "learned", "model.norm": "layer", "model.norm_scale": True, "model.norm_embedding": False,
+        "model.qk_norm": False, "model.activation": "gelu", "model.tied": True, "model.zero_init": False,
+        "model.init": 0.02,
         "train.optimizer": "adamw", "train.lr": LR, "train.betas": (0.9, 0.99), "train.tokens": ROWS * CONTEXT,
         "train.steps": 1_000_000, "train.evaluate": 0, "train.precision": precision,
     })

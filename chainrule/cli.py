@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import NoReturn
 
 from chainrule import __version__
-from chainrule.device import DEVICES
 from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
@@ -158,6 +157,9 @@ def _import(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="file to read: an ARPA n-gram model, or word vectors")
     parser.add_argument("out", help="run directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+
+
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def _device(parser: ArgumentParser) -> None:

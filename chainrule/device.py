@@ -6,23 +6,17 @@ program has their core they wait long: then one thread alone can be four times a
 
 import gc
 import os
+import statistics
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from chainrule.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
-import statistics
-import time
-from dataclasses import dataclass
-
 from torch.nn.functional import gelu
 
+from chainrule.errors import UserError
 from chainrule.progress import say
 
 # What is on or off in a whole process: a plain attribute, since torch.compile looks at no context variable.
@@ -41,7 +35,8 @@ class Switch:
 
 # CUDA graphs are recorded so that one which fails harms nothing else.
 #
-# A graph that dies while another is recorded spoils it, and Python may collect garbage at any moment: so not then. And a
+# A graph that dies while another is recorded spoils it, and Python may collect garbage at any moment: so not then.
+# And a
 # recording that fails leaves the generator of chance as if it went on; so it is given another state, at the same place.
 
 @contextmanager
@@ -69,12 +64,9 @@ def _leave(device: int, chance: Tensor) -> None:
 
 # Where a model lives: `auto` takes a GPU when there is one.
 
-DEVICES = ("auto", "cpu", "cuda")
 
 
 def choose_device(name: str) -> "torch.device":
-    import torch
-
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -84,8 +76,6 @@ def choose_device(name: str) -> "torch.device":
 
 def multiplies_bfloat16(device: "torch.device") -> bool:
     """Whether products of bfloat16 matrices are much quicker here than of float32: recent GPUs, and CPUs with AMX."""
-    import torch
-
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and has_amx()
@@ -93,8 +83,6 @@ def multiplies_bfloat16(device: "torch.device") -> bool:
 
 def has_amx() -> bool:
     """Whether this CPU has Intel's units for matrix products, and oneDNN is not told to go without."""
-    import torch
-
     return "ONEDNN_MAX_CPU_ISA" not in os.environ and bool(torch.cpu._is_amx_tile_supported())
 
 
@@ -117,7 +105,8 @@ def streamed(x: Tensor) -> Tensor:
 
 # In what precision matrices are multiplied. Weights, gradients and sums stay in float32.
 #
-# One sum may be asked to be less precise: that of all that the blocks of a Transformer add up for a token. It is read and
+# One sum may be asked to be less precise: that of all that the blocks of a Transformer add up for a token. It is
+# read and
 # written more often than anything else, so that a GPU is quicker by it; what it costs in nats is in docs/training.md.
 
 STREAM = "bfloat16-stream"

@@ -1,28 +1,29 @@
-"""The protocol. Everything else is written against this page.
+"""The protocol of all language models: Batch, Model, LanguageModel, the state, and taps.
 
     p(w1 … wT) = Π p(wt | w1 … wt-1)
 
-A language model fills in that conditional. It `start`s with a state that has read nothing, and each `step` reads tokens
-and answers with what may follow. Only the model looks inside its state; everyone else may `pick` rows of it, `join` it
-with others, move it, or count its bytes.
+A language model is that conditional distribution. `start` returns a state that has read nothing; each `step` reads
+tokens and returns the logits of the token that follows each of them. Only the model looks inside its state; everyone
+else may `pick` rows of it, `join` it with others, move it to a device, or count its bytes.
 
-Shapes: B rows, T tokens, S source tokens, V vocabulary.
+Shapes: B rows, T tokens, S source tokens, V vocabulary, D width, E embedding.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
 
 BOUNDARY = 0
 """The one token that begins and ends every text, in every vocabulary."""
 
-UNCOUNTED = -1
-"""In the place of a target that counts for nothing."""
+IGNORE = -1
+"""In the place of a target that does not count in the loss."""
 
 State: TypeAlias = Any
 """Plain tensors with the rows on axis 0: a tensor, or a tuple or dict of states."""
@@ -30,43 +31,45 @@ State: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model reads, and what it should have said. Padding is on the right and said by `lengths`; a target that is
-    UNCOUNTED counts for nothing wherever it stands."""
+    """The tokens that a model reads, and the targets it should predict (teacher forcing: the inputs are the true text).
+
+    Padding is on the right and given by `lengths`; a target that is IGNORE does not count wherever it stands.
+    """
 
     tokens: Tensor                         # (B, T) what the model reads
     targets: Tensor                        # (B, T) what follows each token; (B,) where a row has one answer
-    lengths: Tensor | None = None          # (B,) targets that are real; None: all of them
-    skips: Tensor | None = None            # (B,) leading targets that give context only, being counted elsewhere
+    lengths: Tensor | None = None          # (B,) targets that are not padding; None: all of them
+    context_only: Tensor | None = None     # (B,) leading targets that are only context: another window counts them
     source: Tensor | None = None           # (B, S) or (B, S, F): what the text is about
     source_lengths: Tensor | None = None   # (B,)
-    afresh: Tensor | None = None           # (B,) True for a row of a stream that begins here, whatever was carried on
+    reset: Tensor | None = None            # (B,) True where a row of a stream starts anew instead of going on
 
     @property
-    def counted(self) -> Tensor:
-        """True where a target counts: neither padding nor mere context."""
-        counted = self.targets != UNCOUNTED
+    def loss_mask(self) -> Tensor:
+        """True where a target counts in the loss: neither padding nor context only."""
+        mask = self.targets != IGNORE
         if self.targets.dim() > 1:
             position = torch.arange(self.targets.shape[1], device=self.targets.device)
             if self.lengths is not None:
-                counted &= position < self.lengths[:, None]
-            if self.skips is not None:
-                counted &= position >= self.skips[:, None]
-        return counted
+                mask &= position < self.lengths[:, None]
+            if self.context_only is not None:
+                mask &= position >= self.context_only[:, None]
+        return mask
 
     def to(self, device: torch.device | str) -> "Batch":
-        return self.changed(lambda part: part.to(device, non_blocking=True))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def rows(self, here: slice) -> "Batch":
-        return self.changed(lambda part: part[here])
+        return self.map(lambda tensor: tensor[here])
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """A batch like this one, each of its tensors changed."""
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """A batch whose tensors are `function` of this one's."""
         parts = (getattr(self, field.name) for field in fields(self))
-        new: list[Any] = [None if part is None else change(part) for part in parts]
+        new: list[Any] = [None if part is None else function(part) for part in parts]
         return Batch(*new)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Those that it has."""
+        """The fields that are not None."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: tensor for name, tensor in every.items() if tensor is not None}
 
@@ -74,71 +77,103 @@ class Batch:
 class Model(nn.Module):
     """Anything that can be trained and evaluated."""
 
-    learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM
+    learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM; or "pairs": word vectors
     Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
-    compiles: ClassVar[bool] = True                  # whether torch.compile makes it quicker
-    recipe: ClassVar[Mapping[str, Any]] = {}         # where this kind differs from the house's defaults, dotted
+    compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
+    recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 
     def forward(self, batch: Batch) -> Tensor:
-        """Unnormalised log-probabilities; the leading shape is that of `batch.targets`."""
+        """Logits: unnormalised log-probabilities. The leading shape is that of `batch.targets`."""
         raise NotImplementedError
 
-    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        """`loss` of a batch, and the state it leaves: what training goes down. Large vocabularies override it."""
-        return *loss(self(batch), batch), None
+    def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+        """The training objective: summed cross-entropy in nats, the count of targets, and the state after the batch.
+
+        Kinds with a large vocabulary override it, so that the logits are never held all at once.
+        """
+        return *cross_entropy(self(batch), batch), None
 
 
 class LanguageModel(Model):
-    """A model that can also go on from where it is."""
+    """A model that can also go on from where it is: it predicts the next token."""
 
     context: int | None = None                       # how many tokens a state can hold; None: no limit
-    reach: int | None = None                         # how many tokens back an answer can depend on; None: no limit
-    forgets: bool = False                            # whether a boundary makes the state what `start` gives
+    receptive_field: int | None = None               # how many tokens back a prediction can depend on; None: no limit
+    resets_at_boundary: bool = False                 # whether reading a boundary returns the state that `start` gives
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
-        """The state of `rows` texts of which nothing has been read, the boundary included.
+        """The state of `rows` texts of which nothing has been read yet, not even the boundary.
 
-        `source`: what they are about, one for each; `lengths`: how much of each source is real.
+        `source`: what the texts are about, one for each; `lengths`: how much of each source is not padding.
         """
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, T) -> (B, T, V): what follows each token. The old state is spent."""
+        """(B, T) -> (B, T, V): logits of what follows each token. The old state must not be used again."""
         raise NotImplementedError
 
     def score(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
-        """(B, T): log p of targets[:, t] once tokens[:, t] has been read; a kind that can look it up overrides this."""
+        """(B, T): log p of targets[:, t] after tokens[:, t] was read; a kind that can look it up overrides this."""
         logits, state = self.step(tokens, state)
         return logits.float().log_softmax(-1).gather(-1, targets[..., None])[..., 0], state
 
-    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+    def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
         logits, state = self.step(batch.tokens, self.begin(batch, state))
-        return *loss(logits, batch), state
+        return *cross_entropy(logits, batch), state
 
     def forward(self, batch: Batch) -> Tensor:
         logits, _ = self.step(batch.tokens, self.begin(batch))
         return logits
 
-    def roomy(self, state: State, tokens: int) -> State:
-        """The same state, with room in which so many more tokens, read one by one, change no shape."""
+    def reserve(self, state: State, tokens: int) -> State:
+        """The same state with memory for so many more tokens, so that reading them one by one changes no shape."""
         return state
 
-    def room(self, source: Tensor | None) -> int | None:
-        """How many tokens a state can hold beside a source; as many as without one, unless it counts among them."""
+    def max_tokens(self, source: Tensor | None) -> int | None:
+        """How many tokens a state can hold beside a source; None: no limit."""
         return self.context
 
     def begin(self, batch: Batch, state: State = None) -> State:
         """The state before the rows of a batch: that of `start`, unless they go on from another."""
-        if state is not None and batch.afresh is None:
+        if state is not None and batch.reset is None:
             return state
         begun = self.start(len(batch.tokens), batch.source, batch.source_lengths)
-        return begun if state is None else _where(batch.afresh, begun, state)
+        return begun if state is None else _where(batch.reset, begun, state)
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A network that gives each token a vector: the body under a head that classifies or tags."""
+
+    width: int              # D: numbers in the vector of a token
+    inputs: int             # E: numbers in the embedding of a token
+    backward: int           # how many of the D numbers, the last ones, were read from the end of the text
+
+    def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
+        """(B, T) -> (B, T, D). What padding gets is not defined.
+
+        `lengths` (B,): the tokens that are not padding, at least 1; `more` (B, T, E): added to the embeddings.
+        """
+        ...
+
+
+@runtime_checkable
+class Embeddings(Protocol):
+    """A model with one vector for each token of its vocabulary."""
+
+    @property
+    def embeddings(self) -> Tensor:
+        """(V, E)"""
+        ...
+
+    def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
+        """Replaces them by vectors made elsewhere; frozen: training leaves them as they are."""
 
 
 class Statistics(Protocol):
-    """What counting collects: it adds, over batches and over ranks."""
+    """What counting collects. Statistics add up, over batches and over ranks."""
 
-    nats: float                                      # -log p of what was read, by the model that read it; nan: unknown
+    nats: float                                      # -log p of the batch under the model; nan: unknown
 
     def __add__(self, other: Self) -> Self: ...
 
@@ -147,37 +182,38 @@ class Statistics(Protocol):
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Self:
-        """What `tensors` gave, put together again."""
+        """Statistics from the tensors that `tensors` returned."""
 
 
 class CountingModel(Protocol):
     """A model that learns by counting: an n-gram in one round, EM in many."""
 
     def forget(self, generator: torch.Generator) -> None:
-        """Begin anew, with whatever chance the start needs drawn from `generator`."""
+        """Resets the parameters; random ones are drawn from `generator`."""
 
     def collect(self, batch: Batch) -> Any:
-        """The Statistics of one batch."""
+        """The Statistics of one batch (the E step)."""
 
     def update(self, statistics: Any) -> None:
-        """The parameters that fit the statistics best."""
+        """Sets the parameters to the maximum-likelihood estimate from the statistics (the M step)."""
 
 
-def loss(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """A sum in nats and a count: divide once, at the end, over micro-batches and ranks."""
-    counted = batch.counted
-    targets = batch.targets.where(counted, UNCOUNTED)    # rather than choosing rows, which would wait for a GPU
-    nats = cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=UNCOUNTED, reduction="sum")
-    return nats, counted.sum()
+def cross_entropy(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Σ -log softmax(logits)[target] in nats, and the number of targets: divide once, at the end."""
+    mask = batch.loss_mask
+    targets = batch.targets.where(mask, IGNORE)    # rather than selecting rows, for which a GPU would have to wait
+    logits = logits.flatten(0, -2).float()
+    nats = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    return nats, mask.sum()
 
 
 def pick(state: State, rows: Tensor) -> State:
     """The rows of a state, in the order given; a row may be taken twice, so this is also how to branch."""
-    return changed(state, lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
+    return map_state(state, lambda tensor: tensor.index_select(0, rows.to(tensor.device)))
 
 
 def join(states: Sequence[State]) -> State:
-    """Rows of several states as one. Where tensors differ in length they are padded with zeros on the right."""
+    """The rows of several states as one. Where tensors differ in length they are padded with zeros on the right."""
     first = states[0]
     if isinstance(first, dict):
         return {name: join([state[name] for state in states]) for name in first}
@@ -199,19 +235,19 @@ def state_bytes(state: State) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(state))
 
 
-def changed(state: State, change: Callable[[Tensor], Tensor]) -> State:
-    """A state like this one, each of its tensors changed; they come in the order of `tensors`."""
+def map_state(state: State, function: Callable[[Tensor], Tensor]) -> State:
+    """A state whose tensors are `function` of this one's, called in the order of `tensors`."""
     if isinstance(state, dict):
-        return {name: changed(part, change) for name, part in state.items()}
+        return {name: map_state(part, function) for name, part in state.items()}
     if isinstance(state, tuple):
-        return tuple(changed(part, change) for part in state)
-    return change(state)
+        return tuple(map_state(part, function) for part in state)
+    return function(state)
 
 
 def _where(rows: Any, these: State, those: State) -> State:
-    """The rows that are True from the one state, all others from the other, of which it has the form."""
+    """The rows that are True from `these`, all others from `those`, in the form and dtype of `those`."""
     new = tensors(these)
-    return changed(those, lambda part: next(new).to(part).where(rows.view(-1, *[1] * (part.dim() - 1)), part))
+    return map_state(those, lambda part: next(new).to(part).where(rows.view(-1, *[1] * (part.dim() - 1)), part))
 
 
 def _pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -223,24 +259,24 @@ def _pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class Tap(nn.Module):
-    """A named place in a model that can be looked at; free when nobody watches.
+    """A named activation in a model that can be watched; it costs nothing when nobody watches.
 
         self.belief = Tap()            in the model
-        belief = self.belief(belief)   where it is made; returns what it was given
+        belief = self.belief(belief)   where it is computed; returns its argument
     """
 
     def __init__(self, parts: Sequence[str] = ()) -> None:
         super().__init__()
-        self.parts = tuple(parts)                    # names of what lies along the axis before the last, such as gates
-        self.seen: list[Tensor] | None = None
+        self.parts = tuple(parts)                    # names along the last axis but one, such as an LSTM's gates
+        self.callback: Callable[[Tensor], None] | None = None
 
     @property
     def watched(self) -> bool:
-        return self.seen is not None
+        return self.callback is not None
 
     def forward(self, value: Tensor) -> Tensor:
-        if self.seen is not None:
-            self.seen.append(value.detach())
+        if self.callback is not None:
+            self.callback(value.detach())
         return value
 
 
@@ -249,14 +285,20 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 
 @contextmanager
-def watch(model: nn.Module, *names: str) -> Iterator[dict[str, list[Tensor]]]:
-    """What passes through the named taps (all of them, if none is named), one list a tap, in the order it passes."""
+def watch(
+    model: nn.Module, *names: str, callback: Callable[[str, Tensor], None] | None = None
+) -> Iterator[dict[str, list[Tensor]]]:
+    """What passes through the named taps (through all, if none is named): one list for each, in order of time.
+
+    With a `callback` nothing is stored: it is called with the tap's name and the tensor, as each passes.
+    """
     every = taps(model)
     chosen = {name: every[name] for name in names or every}
-    for tap in chosen.values():
-        tap.seen = []
+    seen: dict[str, list[Tensor]] = {name: [] for name in chosen}
+    for name, tap in chosen.items():
+        tap.callback = seen[name].append if callback is None else partial(callback, name)
     try:
-        yield {name: tap.seen for name, tap in chosen.items() if tap.seen is not None}
+        yield seen
     finally:
         for tap in chosen.values():
-            tap.seen = None
+            tap.callback = None

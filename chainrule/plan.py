@@ -147,7 +147,7 @@ def attention_flops(settings: TransformerSettings, length: int) -> float:
 
 
 def cache_of_transformer(settings: TransformerSettings) -> int:
-    return 2 * 2 * settings.layers * settings.keys * settings.head_size
+    return 2 * 2 * settings.layers * settings.kv_heads * settings.head_size
 
 
 def seen_on_average(length: int, window: int | None) -> float:
@@ -158,7 +158,7 @@ def seen_on_average(length: int, window: int | None) -> float:
 
 def kept_by_transformer(settings: TransformerSettings) -> float:
     """Bytes that a token leaves for the way back: the stream in float32, all else in bf16."""
-    width, heads, keys = settings.width, settings.heads * settings.head_size, settings.keys * settings.head_size
+    width, heads, keys = settings.width, settings.heads * settings.head_size, settings.kv_heads * settings.head_size
     hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4}[settings.activation] * settings.hidden
     block = 2 * 4 * width + 2 * 2 * width                                # before two norms, and behind them
     block += 2 * (heads + 2 * keys + heads + hidden)                     # q, k and v, what they mix to, and the neurons
@@ -218,7 +218,7 @@ def _rows(work: Work, train: Gradient, length: int, batch: int, gpus: int, gpu: 
     """Rows in a micro-batch: those asked for, or the most that fit, a power of two; 0: not even one."""
     room = GPUS[gpu].memory * GIB * USABLE
     most = max(1, math.ceil(batch / length / gpus))
-    wanted = [train.rows] if train.rows else [1 << power for power in range(most.bit_length())]
+    wanted = [train.micro_batch] if train.micro_batch else [1 << power for power in range(most.bit_length())]
     fitting = [rows for rows in wanted if memory_of(work, train, rows * length, gpus, how).total <= room]
     return max(fitting, default=0)
 

@@ -107,11 +107,11 @@ class Gradient:
     minutes: float | None = None        # the end, by the clock; the schedule follows the clock too
     tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: up to 16,384
     length: int | None = None           # tokens in a row; None: the model's context, or 64 where it has none
-    order: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
-    rows: int | None = None             # rows in one micro-batch, which changes no result; None: what memory holds
+    batching: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
+    micro_batch: int | None = None      # rows in one micro-batch, which changes no result; None: what memory holds
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: for hidden matrices, and adamw for the rest
     lr: float = 1e-3                    # highest learning rate; muon's steps are as long as adamw's would be
-    rest_lr: float | None = None        # that of adamw beside muon; None: lr
+    adamw_lr: float | None = None       # that of adamw beside muon; None: lr
     momentum: float | None = None       # share of the last direction that goes on; None: 0.95 for muon, 0 for sgd
     betas: tuple[float, ...] = (0.9, 0.95)  # how much adamw remembers of gradients, and of their squares
     weight_decay: float | None = None   # share of a matrix lost in a step, times lr; None: 0.1, and 0 for sgd
@@ -152,10 +152,10 @@ class Gradient:
         if len(given) > 1:
             names = " and ".join(f"train.{name}" for name in given)
             raise UserError(f"{names}: training has one end; give one of them.")
-        for name in ("steps", "total_tokens", "tokens", "length", "rows", "patience", "lora"):
+        for name in ("steps", "total_tokens", "tokens", "length", "micro_batch", "patience", "lora"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise UserError(f"train.{name}={value}: it is 1 or more.")
-        for name in ("epochs", "minutes", "lr", "rest_lr", "body_lr", "layer_decay", "lora_alpha"):
+        for name in ("epochs", "minutes", "lr", "adamw_lr", "body_lr", "layer_decay", "lora_alpha"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
                 raise UserError(f"train.{name}={value:g}: it is more than 0, and finite.")
         _refuse_seed(self.seed)
@@ -175,8 +175,8 @@ class Gradient:
     def _refuse_what_would_do_nothing(self) -> None:
         if self.momentum is not None and self.optimizer == "adamw":
             raise UserError("train.momentum is for muon and sgd; adamw has train.betas.")
-        if self.rest_lr is not None and self.optimizer != "muon":
-            raise UserError(f"train.rest_lr is for muon; {self.optimizer} has train.lr alone.")
+        if self.adamw_lr is not None and self.optimizer != "muon":
+            raise UserError(f"train.adamw_lr is for muon; {self.optimizer} has train.lr alone.")
         if self.lora_alpha is not None and self.lora is None:
             raise UserError("train.lora_alpha is of adapters; train.lora=8 has them put on.")
         if self.lora is not None and self.shard:
@@ -216,7 +216,7 @@ class Pairs:
             raise UserError(f"train.final_lr={self.final_lr:g}: it is a share, from 0 to 1.")
 
 
-RUNNING = ("train.order", "train.length", "train.tokens")
+RUNNING = ("train.batching", "train.length", "train.tokens")
 """Where a kind's own defaults are for running text, and no other task wants them."""
 
 TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}

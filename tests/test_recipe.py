@@ -95,7 +95,7 @@ def test_an_unknown_kind_names_the_nearest_or_all() -> None:
         ({"betas": (0.9,)}, r"train\.betas=0.9: two numbers"),
         ({"optimizer": "sgd", "momentum": 1.0}, r"train\.momentum=1: it is from 0"),
         ({"momentum": 0.9}, "adamw has train.betas"),
-        ({"rest_lr": 0.1}, r"train\.rest_lr is for muon"),
+        ({"adamw_lr": 0.1}, r"train\.adamw_lr is for muon"),
         ({"patience": 2, "evaluate": 0.0}, r"train\.patience needs looks"),
     ],
 )

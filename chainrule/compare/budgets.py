@@ -21,7 +21,8 @@ from chainrule.text.corpus import prepare
 #
 # Networks are as large as the budget can teach (about EIGHT tokens a weight) and alike in what a token costs them, so
 # with the same FLOPs they see the same tokens. All learn by Muon at one rate. Counting has no dial of time: an n-gram
-# reads the text once, and EM has as many rounds as the budget holds. Every choice is said, and any can be made otherwise
+# reads the text once, and EM has as many rounds as the budget holds. Every choice is said, and any can be made
+# otherwise
 # (`gpt.model.layers=4`).
 
 LADDER = ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "rnn", "gru", "lstm", "gpt")

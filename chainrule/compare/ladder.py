@@ -177,7 +177,7 @@ def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
     model.forget(torch.Generator().manual_seed(recipe.train.seed))
     batch = next(iter(batches(model, tokens, train))).to(asked.device)
     seconds = min(_seconds(model, batch) for _ in range(2))
-    each = seconds * (len(tokens) - 1) / int(batch.counted.sum())
+    each = seconds * (len(tokens) - 1) / int(batch.loss_mask.sum())
     return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.share.seconds, each)))
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.models.encoder import Encoder, EncoderSettings
+from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 
 Weights = dict[str, Tensor]
 
@@ -40,16 +40,16 @@ OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
 LIKE_BERT: dict[str, Any] = {
     "positions": "learned", "norm": "layer", "norm_first": False, "norm_embedding": True, "qk_norm": False,
-    "gains": True, "biases": True, "tied": True, "zero": False,
+    "norm_scale": True, "biases": True, "tied": True, "zero_init": False,
 }
 
 
-def read_bert(folder: Path) -> Encoder:
+def read_bert(folder: Path) -> TransformerEncoder:
     """The model in a folder, ready to be asked; with its output where the folder has one."""
     config = _read_config(folder)
     weights = _named(_read_weights(folder))
     words = weights["bert.embeddings.word_embeddings.weight"]
-    model = Encoder(bert_settings(config, transform=BIAS in weights), len(words))
+    model = TransformerEncoder(bert_settings(config, transform=BIAS in weights), len(words))
     model.load_state_dict(from_bert(weights), strict=True)
     return model.eval()
 
@@ -84,7 +84,7 @@ def from_bert(weights: Mapping[str, Tensor]) -> Weights:
     return {ours: torch.cat(parts) for ours, parts in found.items()}
 
 
-def to_bert(model: Encoder) -> Weights:
+def to_bert(model: TransformerEncoder) -> Weights:
     """For `BertForMaskedLM.load_state_dict`, of a model with BERT's settings."""
     names = _names(model.settings.layers)
     weights: Weights = {}

@@ -111,7 +111,7 @@ def search(
         raise ValueError("a beam goes on from a source or from prompts, not from both")
     if source is None and not len(prompts):
         return []
-    room = room_for(model.room(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
+    room = room_for(model.max_tokens(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
     with at_rest(model):
         logits, state = _begin(model, source, lengths, prompts)
         growing = Growing(beam, len(logits), room, logits.device)

@@ -56,7 +56,7 @@ class Writing:
             turns = self._turns_without_another_shape(left)
             if turns >= WORTH:
                 self.graph = None                          # and with it the memory in which it worked
-                self.values["state"] = self.model.roomy(self.values["state"], turns)
+                self.values["state"] = self.model.reserve(self.values["state"], turns)
             with kernels.wanted(self.quick):
                 column = self._as_written(uniform)         # which also warms up what is recorded
                 if turns >= WORTH:

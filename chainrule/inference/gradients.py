@@ -100,7 +100,7 @@ def _last_nats(model: Model, batch: Batch, precision: Callable[[], AbstractConte
     devices = [batch.tokens.device] if batch.tokens.is_cuda else []
     with torch.random.fork_rng(devices), precision():
         last = torch.full((rows,), length - 1, device=batch.tokens.device)
-        nats, _, _ = model.nats(replace(batch, skips=last))
+        nats, _, _ = model.loss(replace(batch, context_only=last))
     return nats
 
 

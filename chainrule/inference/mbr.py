@@ -58,7 +58,7 @@ def draw(
     model: LanguageModel, how: Consensus, source: Tensor, lengths: Tensor | None, ids: Sequence[int]
 ) -> list[list[list[int]]]:
     """The tokens of N texts for each source, which is the `ids`-th of all."""
-    room = room_for(model.room(source), how.limit)
+    room = room_for(model.max_tokens(source), how.limit)
     written: list[Tensor] = []
     with at_rest(model):
         logits, state = begin_from(model, source, lengths)

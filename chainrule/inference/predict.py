@@ -14,7 +14,7 @@ from chainrule.inference.evaluate import count_parameters, why_no_answer
 from chainrule.inference.forward import at_rest, device_of
 from chainrule.inference.mbr import Consensus
 from chainrule.inference.metrics import measure_classes, measure_tags
-from chainrule.model import UNCOUNTED, Batch, Model
+from chainrule.model import IGNORE, Batch, Model
 from chainrule.progress import bar, say, track
 from chainrule.tasks.buckets import Buckets
 from chainrule.tasks.corpus_of_examples import ExampleSplit
@@ -24,7 +24,8 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 # What a model answers to examples: the class of each text, the tag of each word, the text for each source.
 #
-# Written against the models' two promises: `forward(batch)` of those that label, `start` and `step` of those that write.
+# Written against the models' two promises: `forward(batch)` of those that label, `start` and `step` of those that
+# write.
 #
 # Shapes: N examples, B rows, T tokens, C labels.
 
@@ -61,7 +62,7 @@ def nats_by_batch(model: Any, order: Any, part: int = 0, parts: int = 1) -> Iter
     with at_rest(model):
         for turn in track(range(turns), "scoring", turns, "batches"):
             step = turn * parts + part
-            nats, count, *_ = model.nats(order.at(min(step, steps - 1)).to(device))
+            nats, count, *_ = model.loss(order.at(min(step, steps - 1)).to(device))
             yield (float(nats), int(count)) if step < steps else (0.0, 0)
 
 
@@ -135,7 +136,7 @@ def measure_labels(
     if isinstance(split.examples[0], Tagged):
         return _measure_tags(model, split, labels, known)
     truth = cast(Any, split.encoded).targets
-    here = truth != UNCOUNTED
+    here = truth != IGNORE
     probs, truth = label(model, split.encoded)[here], truth[here]
     answered = np.isfinite(probs).all(1)
     told = np.where(answered, probs.argmax(1), (truth + 1) % len(labels))    # no answer is a wrong one

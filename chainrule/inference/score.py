@@ -112,23 +112,23 @@ def _windows(
     targets = len(tokens) - 1
     context = min(model.context or targets, targets)
     ends = np.append(np.arange(context, targets, stride), targets)
-    skips = context - np.diff(ends, prepend=0)    # targets that the window before has counted
+    context_only = context - np.diff(ends, prepend=0)    # targets that the window before has counted
     each = -(-len(ends) // parts)
     mine = np.arange(part * each, (part + 1) * each)
     real, place = mine < len(ends), mine.clip(max=len(ends) - 1)
-    ends, skips = ends[place], np.where(real, skips[place], context)    # beyond the last window none counts
+    ends, context_only = ends[place], np.where(real, context_only[place], context)    # past the last window: none
     every = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)
     rows = max(1, at_once // context)
     for first in range(0, len(ends), rows):
         chosen = slice(first, first + rows)
         nats = np.concatenate(list(_along(model, every[ends[chosen] - context], at_once)), 1)
-        yield nats[np.arange(context) >= skips[chosen, None]]
+        yield nats[np.arange(context) >= context_only[chosen, None]]
 
 
 @torch.inference_mode()
 def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
     """Nats of all the texts of a stream, each by itself."""
-    if model.forgets:                                # then one after another they are each by itself
+    if model.resets_at_boundary:                                # then one after another they are each by itself
         return score_stream(model, stream)
     lengths = np.diff(ends, prepend=0)               # targets: the tokens and the boundary
     nats = np.empty(len(stream) - 1)

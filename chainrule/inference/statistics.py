@@ -22,8 +22,10 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 # Which model foretells a text better, and is the gap real?
 #
-# The held-out text is cut into blocks of bytes, and every model's bits are laid on them, whatever its tokens are. Blocks
-# are drawn again, as many as there are and with repetition (Künsch 1989): of a thousand such texts the middle 95 % of the
+# The held-out text is cut into blocks of bytes, and every model's bits are laid on them, whatever its tokens are.
+# Blocks
+# are drawn again, as many as there are and with repetition (Künsch 1989): of a thousand such texts the middle 95 %
+# of the
 # bits per byte are the interval. Two models are compared on the same draws, so what makes a block hard for both cancels
 # out. This speaks for the choice of the text alone: training again with another seed is a chance of its own.
 #

@@ -61,8 +61,8 @@ class RMSNorm(nn.RMSNorm):
 
 def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
     if settings.norm == "rms":
-        return RMSNorm(size, settings.epsilon, settings.gains)
-    return nn.LayerNorm(size, settings.epsilon, settings.gains, bias=settings.biases)
+        return RMSNorm(size, settings.epsilon, settings.norm_scale)
+    return nn.LayerNorm(size, settings.epsilon, settings.norm_scale, bias=settings.biases)
 
 
 class Embedding(nn.Module):
@@ -108,7 +108,7 @@ def make_output(settings: TransformerSettings, tied: bool | None, vocab: int, st
 
 
 def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
-    nn.init.normal_(output.weight, std=0.0 if settings.zero else settings.init or 1 / math.sqrt(settings.width))
+    nn.init.normal_(output.weight, std=0.0 if settings.zero_init else settings.init or 1 / math.sqrt(settings.width))
 
 
 class FeedForward(nn.Module):
@@ -181,7 +181,7 @@ def _make(kind: type[A], settings: TransformerSettings) -> A:
     if settings.qk_norm:
         norms = make_norm(settings, size), make_norm(settings, size)
     return kind(
-        settings.width, settings.heads, settings.keys, size,
+        settings.width, settings.heads, settings.kv_heads, size,
         bias=settings.biases, dropout=settings.dropout, norms=norms,
     )
 
@@ -205,7 +205,8 @@ class Stack(nn.Module):
             if isinstance(module, nn.Linear):
                 back = name.endswith(".out")
                 deviation = settings.init or 1 / math.sqrt(module.in_features)
-                nn.init.normal_(module.weight, std=0.0 if back and settings.zero else deviation / (last if back else 1))
+                deviation = 0.0 if back and settings.zero_init else deviation / (last if back else 1)
+                nn.init.normal_(module.weight, std=deviation)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
@@ -222,7 +223,7 @@ class Stack(nn.Module):
         sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(working_dtype(x))
         spin = None
         if settings.positions == "rotary":
-            spin = turns(places, settings.head_size, settings.wavelength, working_dtype(x))
+            spin = turns(places, settings.head_size, settings.rope_theta, working_dtype(x))
         pairs = []
         layers: Iterable[Layer | None] = past or repeat(None)
         sources: Iterable[Source | None] = source or repeat(None)

@@ -2,7 +2,8 @@
 
     x_w = W max_i relu(filters · [e_i, e_{i+1}, …]),  2 to 5 bytes at a time; added to the word's own vector
 
-A batch brings the letters of its words as its source, (B, T, F): bytes, with 0 behind each word (tasks/corpus_of_examples.py).
+A batch brings the letters of its words as its source, (B, T, F): bytes, with 0 after each word
+(tasks/corpus_of_examples.py).
 
 Shapes: B rows, T tokens, F bytes of the longest word, N words, E embedding, K filters.
 """

@@ -29,7 +29,7 @@ LARGE = 4096                                  # since it takes a second to be ma
 NEVER = -1e9                                  # the logit of such a padding
 
 
-def nats_of(
+def chunked_cross_entropy(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -43,7 +43,7 @@ def nats_of(
     `weights`: what each target weighs in the sum, in the shape of the targets; None: 1. `smoothing`: gradients are of
     targets of which this share is spread over all words (Szegedy et al. 2016); the nats are still the targets' own.
     """
-    counted = batch.counted
+    counted = batch.loss_mask
     targets = batch.targets.where(counted, 0).flatten()
     weights = (counted.float() if weights is None else weights * counted).flatten()    # (N,) 0 where none counts
     inputs = hidden.flatten(0, -2), weight, bias

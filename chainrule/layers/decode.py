@@ -61,7 +61,7 @@ def step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cach
     x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
     logits = (_few if len(x) <= FEW else _many)(decoder, x, state)
     state["length"].add_(1)                                     # the state is spent, so it is written over
-    return capped(logits, decoder.settings.cap)[:, None], state
+    return capped(logits, decoder.settings.logit_softcap)[:, None], state
 
 
 def _few(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
@@ -110,7 +110,7 @@ def _blocks(decoder: "Decoder", state: Cache, splits: int = 1) -> Iterator[tuple
     blocks: Iterable[Any] = decoder.stack.blocks
     how: dict[str, Any] = {"window": settings.window, "splits": splits}
     if settings.positions == "rotary":
-        how["turns"] = _turns(settings.context, settings.head_size, settings.wavelength, state["keys"].device)
+        how["turns"] = _turns(settings.context, settings.head_size, settings.rope_theta, state["keys"].device)
     for block, layer in zip(blocks, kv_cache.layers(state, state["length"])):
         if settings.qk_norm:
             how["norms"] = [_norm(module) for module in block.attention.norms]

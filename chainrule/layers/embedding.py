@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, embedding, linear
 
 from chainrule.errors import UserError
-from chainrule.layers.cross_entropy import nats_of
+from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, LanguageModel, State
 
 
@@ -49,9 +49,10 @@ class Words(nn.Module):
         """(B, T, H) -> (B, T, V)"""
         return linear(self._projected(hidden), self._matrix, self.bias)
 
-    def nats(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def loss(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         smoothing = self.smoothing if self.training else 0.0
-        return nats_of(self._projected(hidden), self._matrix, self.bias, batch, weights=weights, smoothing=smoothing)
+        hidden = self._projected(hidden)
+        return chunked_cross_entropy(hidden, self._matrix, self.bias, batch, weights=weights, smoothing=smoothing)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         """Take word vectors made elsewhere; frozen: learning leaves them as they are."""
@@ -88,13 +89,13 @@ class WordModel(LanguageModel):
         hidden, state = self.read(tokens, state)
         return self.words.logits(hidden), state
 
-    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+    def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
         hidden, state = self.read(batch.tokens, self.begin(batch, state))
-        return *self.words.nats(hidden, batch), state
+        return *self.words.loss(hidden, batch), state
 
-    def nats_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`loss` of what (B, T, H) vectors foretell; with `weights` (B, T) targets count for more or less."""
-        return self.words.nats(hidden, batch, weights)
+        return self.words.loss(hidden, batch, weights)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         self.words.set_embeddings(matrix, frozen)

@@ -66,7 +66,7 @@ def _with(cache: Cache, wider: int) -> Cache:
     return {**cache, "keys": _pad(cache["keys"], wider), "values": _pad(cache["values"], wider)}
 
 
-def roomy(cache: Cache, tokens: int, context: int) -> Cache:
+def reserve(cache: Cache, tokens: int, context: int) -> Cache:
     """The same cache with room for `tokens` more in every row, and for few besides."""
     needed = int(cache["length"].max()) + tokens
     return cache if needed <= room(cache) else _with(cache, min(context, -(-needed // LEAST) * LEAST))

@@ -24,21 +24,21 @@ class TransformerSettings:
     heads: int = 0              # attention heads; 0: as the size says
     context: int = 0            # most tokens that are seen at once; 0: as the size says
     head_size: int = 0          # numbers in a head; 0: width / heads
-    keys: int = 0               # heads of keys and values, each shared by heads / keys heads; 0: one for each
+    kv_heads: int = 0           # heads of keys and values, each shared by heads / kv_heads heads; 0: one for each
     window: int | None = None   # a token sees this many, itself included; none: all before it
     hidden: int = 0             # numbers inside the feed-forward part; 0: four times the width, of swiglu 8/3 times
     positions: Literal["rotary", "learned", "sinusoidal", "relative", "none"] = "rotary"  # how a place is told
-    wavelength: float = WAVELENGTH  # of the slowest rotary turn, in tokens and over 2π
+    rope_theta: float = WAVELENGTH  # of the slowest rotary turn, in tokens and over 2π
     norm: Literal["rms", "layer"] = "rms"  # by the root of the mean square, or by mean and deviation
     norm_first: bool = True     # norm what goes into a part; false: norm the sum behind it, as in 2017
     norm_embedding: bool = True  # norm the vectors of tokens before the first block
     qk_norm: bool = True        # norm queries and keys before they meet
-    gains: bool = False         # norms have learned gains
+    norm_scale: bool = False         # norms have learned gains
     epsilon: float = 1e-6       # added to the variance, so that a norm of nothing is nothing
     activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu"] = "relu2"  # inside the feed-forward part
     biases: bool = False        # linear maps and layer norms add a learned vector
     dropout: float = 0.0        # share dropped of embeddings, patterns, and what each part adds
-    zero: bool = True           # what each part adds is nothing at first
+    zero_init: bool = True           # what each part adds is nothing at first
     init: float = 0.0           # deviation of the first weights; 0: 1/√ of how many a number is summed from
 
     def __post_init__(self) -> None:
@@ -47,17 +47,17 @@ class TransformerSettings:
         self._check_heads()
 
     def _check_ranges(self) -> None:
-        for name in ("layers", "width", "heads", "context", "head_size", "keys", "hidden", "init"):
+        for name in ("layers", "width", "heads", "context", "head_size", "kv_heads", "hidden", "init"):
             if getattr(self, name) < 0:
                 raise UserError(f"model.{name}={getattr(self, name)}: it is more than 0, or 0 to have it chosen.")
         if self.window is not None and self.window < 1:
             raise UserError(f"model.window={self.window}: a token sees at least itself, which is 1.")
         if not 0 <= self.dropout < 1:
             raise UserError(f"model.dropout={self.dropout:g}: it is a share, from 0 to less than 1.")
-        if self.epsilon <= 0 or self.wavelength <= 0:
-            raise UserError("model.epsilon and model.wavelength are more than 0.")
-        if self.wavelength != WAVELENGTH and self.positions != "rotary":
-            raise UserError(f"model.wavelength={self.wavelength:g} is of rotary positions; these are {self.positions}.")
+        if self.epsilon <= 0 or self.rope_theta <= 0:
+            raise UserError("model.epsilon and model.rope_theta are more than 0.")
+        if self.rope_theta != WAVELENGTH and self.positions != "rotary":
+            raise UserError(f"model.rope_theta={self.rope_theta:g} is of rotary positions; these are {self.positions}.")
 
     def _turn_the_dial(self) -> None:
         """What was left open is filled in, so that a recipe says what was built whatever the sizes become."""
@@ -75,11 +75,11 @@ class TransformerSettings:
             near = " and ".join(map(str, [below, *(heads for heads in fit if heads > self.heads)][:2]))
             raise UserError(f"model.heads={self.heads} does not divide model.width={self.width}, as {near} would.")
         self._fill("head_size", self.width // self.heads)
-        self._fill("keys", self.heads)
+        self._fill("kv_heads", self.heads)
         gated = -(-8 * self.width // 3 // ROUND) * ROUND
         self._fill("hidden", gated if self.activation == "swiglu" else 4 * self.width)
-        if self.heads % self.keys:
-            raise UserError(f"model.keys={self.keys} does not divide model.heads={self.heads}, and each serves alike.")
+        if self.heads % self.kv_heads:
+            raise UserError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
         if self.positions == "rotary" and self.head_size % 2:
             raise UserError(f"rotary positions turn pairs, and model.head_size={self.head_size} is odd. Make it even.")
 

@@ -31,7 +31,7 @@ KINDS: Mapping[str, Kind] = {
     "lstm": Kind("rnn:LSTM", "the same, with a cell that gates write, keep and read"),
     "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
     "seq2seq": Kind("seq2seq:Seq2Seq", "a recurrent network reads a source, another writes about it, with attention"),
-    "encoder": Kind("encoder:Encoder", "a Transformer that sees all of its text: for hidden words, labels and tags"),
+    "encoder": Kind("encoder:TransformerEncoder", "a Transformer that sees the whole text: masked words, labels, tags"),
     "transformer": Kind("transformer:EncoderDecoder", "a Transformer reads a source, another writes about it"),
     "word2vec": Kind("word2vec:Word2Vec", "vectors of words that foretell their neighbours: skip-gram or CBOW"),
     "glove": Kind("glove:GloVe", "vectors of words whose products say how often they stand near each other"),

@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 from chainrule.errors import UserError
 from chainrule.layers import kv_cache
 from chainrule.layers.blocks import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
-from chainrule.layers.cross_entropy import nats_of
+from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.layers.embedding import FirstVectors
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch, Model, State
@@ -39,7 +39,7 @@ class EncoderSettings(TransformerSettings, FirstVectors):
             raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
 
 
-class Encoder(Model):
+class TransformerEncoder(Model):
     Settings = EncoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     backward = 0
@@ -93,11 +93,11 @@ class Encoder(Model):
     def forward(self, batch: Batch) -> Tensor:
         return linear(self.transform(self.encode(batch.tokens, batch.lengths)), self.matrix, self.bias)
 
-    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        vectors, counted = self.encode(batch.tokens, batch.lengths), batch.counted
+    def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+        vectors, counted = self.encode(batch.tokens, batch.lengths), batch.loss_mask
         if not vectors.is_cuda and counted.any():    # few words were hidden; a GPU would have to wait to know how many
             vectors, batch = vectors[counted], Batch(batch.tokens[counted], batch.targets[counted])
-        return *nats_of(self.transform(vectors), self.matrix, self.bias, batch), None
+        return *chunked_cross_entropy(self.transform(vectors), self.matrix, self.bias, batch), None
 
 
 class Transform(nn.Module):

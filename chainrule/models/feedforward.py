@@ -49,14 +49,14 @@ class FeedForwardSettings(FirstVectors):
 class FeedForward(WordModel):
     Settings = FeedForwardSettings
     recipe: ClassVar[dict[str, Any]] = {
-        "model.dropout": 0.5, "train.order": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
+        "model.dropout": 0.5, "train.batching": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
     }
 
     def __init__(self, settings: FeedForwardSettings, vocab: int):
         super().__init__()
-        self.reach = settings.order - 1
+        self.receptive_field = settings.order - 1
         self.activation = ACTIVATIONS[settings.activation]
-        window = self.reach * settings.embedding
+        window = self.receptive_field * settings.embedding
         sizes = [window, *[settings.hidden] * settings.layers]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.direct = settings.direct
@@ -66,7 +66,7 @@ class FeedForward(WordModel):
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        return torch.full((rows, self.reach or 0), BOUNDARY, device=self.words.embedding.device)
+        return torch.full((rows, self.receptive_field or 0), BOUNDARY, device=self.words.embedding.device)
 
     def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)                          # (B, N + T)

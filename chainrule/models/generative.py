@@ -67,7 +67,7 @@ class GenerativeClassifier(Model):
     def forward(self, batch: Batch) -> Tensor:
         """(B, C): log p(class, text)."""
         text = _foretold(batch)
-        length = text.counted.sum(1).clamp(min=1)
+        length = text.loss_mask.sum(1).clamp(min=1)
         log_p = torch.stack([_log_p(model, text) for model in self._each()], 1)
         return (self.log_prior + log_p) / length[:, None] ** self.calm
 
@@ -105,9 +105,9 @@ def _foretold(batch: Batch) -> Batch:
 def _log_p(model: LanguageModel, text: Batch) -> Tensor:
     """(B,): log p of each text."""
     scores, _ = model.score(text.tokens, text.targets, model.begin(text))
-    return scores.masked_fill(~text.counted, 0).sum(1)
+    return scores.masked_fill(~text.loss_mask, 0).sum(1)
 
 
 def _collect(model: Any, text: Batch, rows: Tensor) -> Any:
     """The Statistics of some rows; None where there are none."""
-    return model.collect(text.changed(lambda part: part[rows])) if bool(rows.any()) else None
+    return model.collect(text.map(lambda part: part[rows])) if bool(rows.any()) else None

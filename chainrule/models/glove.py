@@ -94,7 +94,7 @@ class GloVe(Model):
         return {"rows": rows, "columns": columns, "counts": counts * (1 + (rows == columns))}
 
     @torch.no_grad()
-    def loss(self, cells: Cells) -> tuple[Tensor, Tensor]:
+    def pair_loss(self, cells: Cells) -> tuple[Tensor, Tensor]:
         """The sum J over both triangles of X, and how many cells it is over."""
         words, contexts, logs, weights = self._both_ways(cells)
         errors = _errors(embedding(words, self.words), embedding(contexts, self.contexts), logs)

@@ -20,7 +20,7 @@ from chainrule.errors import UserError
 from chainrule.layers import decode, kv_cache
 from chainrule.layers.attention import Source
 from chainrule.layers.blocks import Embedding, Stack, make_output, reset_output
-from chainrule.layers.cross_entropy import capped, nats_of
+from chainrule.layers.cross_entropy import capped, chunked_cross_entropy
 from chainrule.layers.embedding import FirstVectors
 from chainrule.layers.kv_cache import Cache, Pair
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -28,7 +28,8 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 
 # What decoders have in common: words in, a stack that sees only what is behind, words compared with what comes out.
 #
-# State: the keys and values of what was read, and its length (`kv_cache.py`); a kind with a source keeps more beside them.
+# State: the keys and values of what was read, and its length (`kv_cache.py`); a kind with a source keeps more beside
+# them.
 # Learning needs no cache: whole windows are read at once.
 #
 # Shapes: B rows, T tokens, D width, V vocabulary.
@@ -36,12 +37,12 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 @dataclass(frozen=True)
 class DecoderSettings(TransformerSettings, FirstVectors):
     tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
-    cap: float | None = None    # logits are held softly between -cap and cap; none: they are free
+    logit_softcap: float | None = None    # logits are held softly between -cap and cap; none: they are free
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.cap is not None and self.cap <= 0:
-            raise UserError(f"model.cap={self.cap:g}: it is more than 0, or none for free logits.")
+        if self.logit_softcap is not None and self.logit_softcap <= 0:
+            raise UserError(f"model.logit_softcap={self.logit_softcap:g}: it is more than 0, or none for free logits.")
 
 
 class Decoder(LanguageModel):
@@ -52,7 +53,7 @@ class Decoder(LanguageModel):
         super().__init__()
         self.settings, self.context = settings, settings.context
         if settings.window is not None:
-            self.reach = 1 + settings.layers * (settings.window - 1)
+            self.receptive_field = 1 + settings.layers * (settings.window - 1)
         self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
         self.stack = Stack(settings, causal=True, cross=cross)
         self.output = make_output(settings, settings.tied, vocab, self.stack)
@@ -80,17 +81,17 @@ class Decoder(LanguageModel):
     def forward(self, batch: Batch) -> Tensor:
         return self.logits(self._whole(batch))
 
-    def nats(self, batch: Batch, state: Cache | None = None) -> tuple[Tensor, Tensor, Cache | None]:
+    def loss(self, batch: Batch, state: Cache | None = None) -> tuple[Tensor, Tensor, Cache | None]:
         hidden, state = (self._whole(batch), None) if state is None else self.read(batch.tokens, state)
-        return *self.nats_from(hidden, batch), state
+        return *self.loss_from(hidden, batch), state
 
-    def nats_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`loss` of what (B, T, D) hidden vectors foretell; with `weights` (B, T) targets count for more or less."""
         smoothing = getattr(self.settings, "smoothing", 0.0) if self.training else 0.0
-        return nats_of(hidden, self.matrix, None, batch, self.settings.cap, weights, smoothing)
+        return chunked_cross_entropy(hidden, self.matrix, None, batch, self.settings.logit_softcap, weights, smoothing)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return capped(linear(hidden, self.matrix), self.settings.cap)
+        return capped(linear(hidden, self.matrix), self.settings.logit_softcap)
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """(B, T, D) as any block leaves it -> (B, T, V): what would follow, were there no blocks above."""
@@ -100,7 +101,7 @@ class Decoder(LanguageModel):
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         settings = self.settings
-        return kv_cache.empty(rows, settings.layers, settings.keys, settings.head_size, self.matrix)
+        return kv_cache.empty(rows, settings.layers, settings.kv_heads, settings.head_size, self.matrix)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if kernels.fit(tokens) and decode.suits(self, tokens, state):
@@ -122,8 +123,8 @@ class Decoder(LanguageModel):
             return hidden, state | kv_cache.stacked(pairs, length)
         return hidden, {**state, "length": length}
 
-    def roomy(self, state: Cache, tokens: int) -> Cache:
-        return kv_cache.roomy(state, tokens, self.context)
+    def reserve(self, state: Cache, tokens: int) -> Cache:
+        return kv_cache.reserve(state, tokens, self.context)
 
     def _whole(self, batch: Batch) -> Tensor:
         """(B, T, D): the top of the stack, of texts that begin here."""
@@ -161,7 +162,7 @@ class GPT(Decoder):
         _, state = self.read(_begun(source), state)
         return state if lengths is None else {**state, "length": lengths.clone()}    # what lies behind is written over
 
-    def room(self, source: Tensor | None) -> int:
+    def max_tokens(self, source: Tensor | None) -> int:
         return self.context - (0 if source is None else source.shape[1])
 
     def _whole(self, batch: Batch) -> Tensor:

@@ -9,34 +9,21 @@ Shapes: B rows, T tokens, D width of the body, E width of its words, F letters i
 """
 
 import math
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.model import Batch, Model, State, Tap, loss
+from chainrule.model import Batch, Encoder, Model, State, Tap, cross_entropy
 
 Pool: TypeAlias = Literal["last", "first", "marked", "mean", "max"]
-
-
-class Body(Protocol):
-    width: int              # D
-    inputs: int             # E
-    backward: int           # how many of a vector's numbers, the last ones, were read from the end of the text
-
-    def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
-        """(B, T) -> (B, T, D): a vector for each token; those of padding are nobody's business.
-
-        `lengths` (B,): the tokens that are real, each 1 or more; `more` (B, T, E): added to the vectors of the words.
-        """
-        ...
 
 
 class Classifier(Model):
     def __init__(
         self,
-        body: Body,
+        body: Encoder,
         labels: int,
         pool: Pool = "last",            # which vector stands for a text
         dropout: float = 0.0,           # share of its numbers dropped while learning
@@ -55,13 +42,13 @@ class Classifier(Model):
     def forward(self, batch: Batch) -> Tensor:
         return self._logits(self.body.encode(batch.tokens, batch.lengths), batch)
 
-    def nats(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+    def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
         """While learning with `auxiliary`, a row adds its weight times the *mean* nats of the row's own tokens.
 
         So the sum is still one over rows, and the count is still theirs, however rows are put together.
         """
         vectors = self.body.encode(batch.tokens, batch.lengths)
-        nats, count = loss(self._logits(vectors, batch), batch)
+        nats, count = cross_entropy(self._logits(vectors, batch), batch)
         if self.auxiliary and self.training:
             nats = nats + self.auxiliary * self._nats_of_text(vectors, batch)
         return nats, count, None
@@ -74,16 +61,16 @@ class Classifier(Model):
     def _nats_of_text(self, vectors: Tensor, batch: Batch) -> Tensor:
         lengths = None if batch.lengths is None else batch.lengths - 1
         text = Batch(batch.tokens[:, :-1], batch.tokens[:, 1:], lengths)
-        share = batch.counted[:, None] / text.counted.sum(1, keepdim=True).clamp(min=1)
+        share = batch.loss_mask[:, None] / text.loss_mask.sum(1, keepdim=True).clamp(min=1)
         body: Any = self.body
-        nats: Tensor = body.nats_from(vectors[:, :-1], text, share.expand_as(text.tokens))[0]
+        nats: Tensor = body.loss_from(vectors[:, :-1], text, share.expand_as(text.tokens))[0]
         return nats
 
 
 class Tagger(Model):
     """With `letters`, words are also read letter by letter: their letters are the batch's source (letters.py)."""
 
-    def __init__(self, body: Body, labels: int, dropout: float = 0.0, *, letters: nn.Module | None = None):
+    def __init__(self, body: Encoder, labels: int, dropout: float = 0.0, *, letters: nn.Module | None = None):
         super().__init__()
         self.body, self.letters = body, letters
         self.context: int | None = getattr(body, "context", None)
@@ -113,7 +100,7 @@ def pooling(vectors: Tensor, batch: Batch, pool: Pool, mark: int | None = None, 
     return torch.cat([there[:, :-backward], vectors[:, 0, -backward:]], -1)
 
 
-def make_output(body: Body, labels: int) -> nn.Linear:
+def make_output(body: Encoder, labels: int) -> nn.Linear:
     """A and b, as GPT's began."""
     output = nn.Linear(body.width, labels)
     nn.init.normal_(output.weight, std=0.02)
@@ -128,12 +115,12 @@ def _real(batch: Batch) -> Tensor:
     return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) < batch.lengths[:, None]
 
 
-def _check(pool: str, mark: int | None, auxiliary: float, body: Body) -> None:
+def _check(pool: str, mark: int | None, auxiliary: float, body: Encoder) -> None:
     if pool not in get_args(Pool):
         raise UserError(f"pool={pool} is not one of {', '.join(get_args(Pool))}.")
     if (pool == "marked") != (mark is not None):
         raise UserError("a classifier on a marked token needs the token, and no other does: pool='marked', mark=TOKEN.")
     if auxiliary < 0:
         raise UserError(f"auxiliary={auxiliary:g}: it is 0 or more.")
-    if auxiliary and (not hasattr(body, "nats_from") or body.backward):
+    if auxiliary and (not hasattr(body, "loss_from") or body.backward):
         raise UserError(f"auxiliary={auxiliary:g} needs a body that foretells its text, and this one sees all of it.")

@@ -73,7 +73,7 @@ class ElmanSettings(RecurrentSettings):
     nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # σ in h' = σ(Wh + Ux + b)
 
 
-IN_ORDER = {"train.order": "streams", "train.length": 128, "train.tokens": 4096}
+IN_ORDER = {"train.batching": "streams", "train.length": 128, "train.tokens": 4096}
 AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout": 0.4, "train.lr": 3e-3}
 
 

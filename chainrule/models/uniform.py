@@ -36,7 +36,7 @@ class Nothing:
 
 class Uniform(LanguageModel):
     learns_by = "counting"
-    forgets = True
+    resets_at_boundary = True
     Settings = UniformSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words"}
     log_prob: Tensor
@@ -55,7 +55,7 @@ class Uniform(LanguageModel):
         pass
 
     def collect(self, batch: Batch) -> Nothing:
-        return Nothing(-float(self.log_prob[0]) * int(batch.counted.sum()))
+        return Nothing(-float(self.log_prob[0]) * int(batch.loss_mask.sum()))
 
     def update(self, statistics: Nothing) -> None:
         pass

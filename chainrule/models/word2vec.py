@@ -111,7 +111,7 @@ class Word2Vec(Model):
         return pad(stream, (window, window + short), value=fill).unfold(0, self.block + 2 * window, self.block)
 
     @torch.no_grad()
-    def loss(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
+    def pair_loss(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
         """A sum in nats, and how many pairs it is over."""
         met = self._met(blocks)
         return (met.weights * softplus(met.logits) - met.labels * met.logits).sum(), met.labels.sum()

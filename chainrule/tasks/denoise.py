@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chainrule.model import BOUNDARY, UNCOUNTED, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.recipe import Text
 from chainrule.text.batches import InOrder, Streams, Windows
 from chainrule.text.corpus import Corpus, prepare
@@ -53,7 +53,7 @@ class Masked:
         read = np.where(chosen & (fate < self.hidden), self.mask, tokens)
         changed = chosen & (fate >= self.hidden) & (fate < self.hidden + self.changed)
         read[changed] = chance.choice(self.ordinary, int(changed.sum()))
-        return Batch(torch.from_numpy(read), torch.from_numpy(np.where(chosen, tokens, UNCOUNTED)))
+        return Batch(torch.from_numpy(read), torch.from_numpy(np.where(chosen, tokens, IGNORE)))
 
 
 def choose(eligible: NDArray[np.bool_], share: float, chance: np.random.Generator) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.model import UNCOUNTED
+from chainrule.model import IGNORE
 from chainrule.tasks.padding import Places
 from chainrule.text.tables import Place
 
@@ -117,8 +117,8 @@ def names_of(labels: Iterable[str | None]) -> Names:
 
 
 def numbers_of(labels: Sequence[str | None], names: Names, places: Sequence[Place], what: str) -> Places:
-    """Which of the names each label is; UNCOUNTED where it is not known."""
-    numbers = {None: UNCOUNTED} | {name: number for number, name in enumerate(names)}
+    """Which of the names each label is; IGNORE where it is not known."""
+    numbers = {None: IGNORE} | {name: number for number, name in enumerate(names)}
     try:
         return np.array([numbers[label] for label in labels], np.int64)
     except KeyError as error:

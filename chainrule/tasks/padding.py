@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chainrule.model import BOUNDARY, UNCOUNTED, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 # Rows of unlike length, one behind the other in one array: light in memory, and quick to pad.
@@ -124,7 +124,7 @@ class Examples(Protocol):
 @dataclass(frozen=True)
 class Classes:
     tokens: Ragged
-    targets: Places                                  # a class for each; UNCOUNTED: not known
+    targets: Places                                  # a class for each; IGNORE: not known
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Classes:
 class Tags:
     tokens: Ragged
     places: Ragged                                   # of each word: where its last token stands
-    targets: Ragged                                  # of each word: its tag; UNCOUNTED: not known
+    targets: Ragged                                  # of each word: its tag; IGNORE: not known
     words: Ragged                                    # as they are written, less those that were cut away
     notes: tuple[str, ...] = ()
 
@@ -165,7 +165,7 @@ class Tags:
 
     def batch(self, rows: Places, widths: Sequence[int]) -> Batch:
         tokens = _tensor(self.tokens.padded(rows, widths[0], BOUNDARY))
-        targets = np.full(tokens.shape, UNCOUNTED, np.int64)
+        targets = np.full(tokens.shape, IGNORE, np.int64)
         places = self.places.take(rows)
         targets[np.repeat(np.arange(len(rows)), places.lengths), places.flat] = self.targets.take(rows).flat
         return Batch(tokens, torch.from_numpy(targets), _tensor(self.tokens.lengths[rows]))
@@ -202,7 +202,7 @@ class Sequences:
 
 
 def _known(targets: NDArray[Any]) -> int:
-    return int((targets != UNCOUNTED).sum())
+    return int((targets != IGNORE).sum())
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -68,20 +68,20 @@ class Streams:
     beginning of a text would be learned as often as texts begin, which may be once.
     """
 
-    def __init__(self, tokens: Tokens, rows: int, length: int, afresh: float = 0.0):
+    def __init__(self, tokens: Tokens, rows: int, length: int, reset: float = 0.0):
         _refuse_short(tokens, rows * length)
-        self.tokens, self.rows, self.length, self.share = tokens, rows, length, afresh
+        self.tokens, self.rows, self.length, self.share = tokens, rows, length, reset
         self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
         self.epoch = float(self.steps)
 
     def at(self, step: int) -> Batch:
         rows = _gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1))
-        if (afresh := self.afresh(step)) is None:
+        if (reset := self.reset(step)) is None:
             return _batch(rows)
-        rows[torch.from_numpy(afresh), 0] = BOUNDARY
-        return replace(_batch(rows), afresh=torch.from_numpy(afresh))
+        rows[torch.from_numpy(reset), 0] = BOUNDARY
+        return replace(_batch(rows), reset=torch.from_numpy(reset))
 
-    def afresh(self, step: int) -> NDArray[np.bool_] | None:
+    def reset(self, step: int) -> NDArray[np.bool_] | None:
         """(B,) which rows forget what they have read and read the boundary in the place of their first token."""
         return np.random.default_rng([self.rows, step]).random(self.rows) < self.share if self.share else None
 
@@ -121,7 +121,7 @@ class InOrder:
 def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
     """The whole stream in order as (1, size) pieces, the last maybe shorter.
 
-    Each piece but the first begins `overlap` tokens earlier, for context, and skips those targets.
+    Each piece but the first begins `overlap` tokens earlier, for context, and context_only those targets.
     """
     if not 0 <= overlap < size:
         raise ValueError(f"overlap {overlap} is not within 0 and {size - 1}")
@@ -129,7 +129,7 @@ def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
     while done < len(tokens) - 1:
         end = min(begin + size, len(tokens) - 1)
         piece = torch.from_numpy(tokens[begin : end + 1].astype(np.int64))[None]
-        yield _batch(piece, skips=torch.tensor([done - begin]) if done > begin else None)
+        yield _batch(piece, context_only=torch.tensor([done - begin]) if done > begin else None)
         done, begin = end, end - overlap
 
 
@@ -186,8 +186,8 @@ def _gather(tokens: Tokens, places: Places) -> Tensor:
     return torch.from_numpy(tokens[places].astype(np.int64))
 
 
-def _batch(rows: Tensor, lengths: Tensor | None = None, skips: Tensor | None = None) -> Batch:
-    return Batch(rows[:, :-1], rows[:, 1:], lengths, skips)
+def _batch(rows: Tensor, lengths: Tensor | None = None, context_only: Tensor | None = None) -> Batch:
+    return Batch(rows[:, :-1], rows[:, 1:], lengths, context_only)
 
 
 def _refuse_short(tokens: Tokens, length: int) -> None:

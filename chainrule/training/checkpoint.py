@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 # What is needed to go on after a kill, in `checkpoints/` of a run: the last two, each written aside, synced, renamed.
 #
-# A checkpoint is one safetensors file, whose header holds the facts as JSON, and beside it a small file with its size and
+# A checkpoint is one safetensors file, whose header holds the facts as JSON, and beside it a small file with its
+# size and
 # sha256, which comes last. One that is not as it was written is passed over for the one before. Nothing is pickled.
 
 KEPT = 2

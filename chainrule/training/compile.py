@@ -21,7 +21,7 @@ from chainrule import kernels
 from chainrule.device import undisturbed
 from chainrule.errors import UserError
 from chainrule.kernels.compiling import compiled
-from chainrule.model import Batch, State, changed, tensors
+from chainrule.model import Batch, State, map_state, tensors
 from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.training.step import Step
@@ -94,7 +94,7 @@ class Engine:
         """A trial shows whether it works, and whether a gradient comes back that is about as long as without."""
         say("compiling the model, which takes half a minute (train.compile=false goes without)")
         wanted = self.step.length_of_gradient(batch, state)
-        self.step.nats = compiled(self.step.model.nats)
+        self.step.loss = compiled(self.step.model.loss)
         try:
             length = self.step.length_of_gradient(batch, state)
             if not wanted / LIKE <= length <= wanted * LIKE:    # dropout makes them differ
@@ -103,7 +103,7 @@ class Engine:
             if self.settings.compile == "true":
                 raise UserError(f"train.compile=true: torch.compile cannot do this: {_reason(error)}") from error
             say(f"torch.compile cannot do this model here, so it runs as written: {_reason(error)}")
-            self.step.nats = self.step.model.nats
+            self.step.loss = self.step.model.loss
 
     def _capture(self, batch: Batch, state: State) -> None:
         first = next(iter(self.graphs.values()), None)
@@ -139,8 +139,8 @@ class Graph:
     """
 
     def __init__(self, step: Step, batch: Batch, state: State, other: "Graph | None" = None):
-        self.step, self.batch = step, batch.changed(Tensor.clone)
-        self.state = changed(state, lambda tensor: tensor.detach().clone()) if step.carries else None
+        self.step, self.batch = step, batch.map(Tensor.clone)
+        self.state = map_state(state, lambda tensor: tensor.detach().clone()) if step.carries else None
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
         pool = other.graph.pool() if other else None

@@ -94,7 +94,7 @@ class Rounds:
         mine, counted = None, 0
         with bar(title, len(tokens) // ranks.size, "tokens") as advance:
             for batch in islice(self._batches(), ranks.rank, None, ranks.size):
-                here = int(batch.counted.sum())
+                here = int(batch.loss_mask.sum())
                 part = self.model.collect(batch.to(device))
                 mine = part if mine is None else mine + part
                 counted += here
@@ -154,8 +154,8 @@ def audition(rounds: Rounds, kept: "Kept") -> tuple[int, float]:
 
 def batches(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
     """One long row with as much overlap as the model can see, or rows that each begin a text where it sees for ever."""
-    if settings.length is None and model.reach is not None:
-        return stream(tokens, max(settings.tokens, model.reach + 1), model.reach)
+    if settings.length is None and model.receptive_field is not None:
+        return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
     return texts(tokens, settings.length, settings.tokens)
 
 

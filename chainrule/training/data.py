@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, UNCOUNTED, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Gradient
 from chainrule.tasks.buckets import Buckets
@@ -44,13 +44,13 @@ class Feed:
         self.across = torch.arange(order.length + 1, device=device)
 
     def batch(self, step: int) -> Batch:
-        rows, afresh = self._rows(step), self._afresh(step)
-        if afresh is not None:
-            rows[:, 0] = rows[:, 0].masked_fill(afresh, BOUNDARY)
+        rows, reset = self._rows(step), self._reset(step)
+        if reset is not None:
+            rows[:, 0] = rows[:, 0].masked_fill(reset, BOUNDARY)
         tokens, targets = rows[:, :-1], rows[:, 1:]
         if self.beyond is not None:
-            targets = targets.masked_fill(self.beyond[:, None], UNCOUNTED)
-        return Batch(tokens, targets, afresh=afresh)
+            targets = targets.masked_fill(self.beyond[:, None], IGNORE)
+        return Batch(tokens, targets, reset=reset)
 
     def _rows(self, step: int) -> Tensor:
         """(B, T + 1): all but the last column is read, all but the first foretold."""
@@ -63,10 +63,10 @@ class Feed:
     def goes_on(self, step: int) -> bool:
         return self.order.goes_on(step)
 
-    def _afresh(self, step: int) -> Tensor | None:
+    def _reset(self, step: int) -> Tensor | None:
         """(B,) which rows of this rank begin afresh though the others go on; None: never any."""
-        afresh = self.order.afresh(step) if isinstance(self.order, Streams) else None
-        return None if afresh is None else torch.from_numpy(afresh[self.mine]).to(self.device, non_blocking=True)
+        reset = self.order.reset(step) if isinstance(self.order, Streams) else None
+        return None if reset is None else torch.from_numpy(reset[self.mine]).to(self.device, non_blocking=True)
 
     def _on_device(self) -> Tensor:
         return torch.from_numpy(self.order.tokens.astype(np.int32)).to(self.device)
@@ -85,8 +85,8 @@ class BatchFeed:
         if self.ranks.size > 1:
             rows = len(batch.tokens)
             share = torch.from_numpy(self.ranks.share(rows))
-            batch = batch.changed(lambda tensor: tensor[share.clamp(max=rows - 1)])
-            batch.targets[share >= rows] = UNCOUNTED
+            batch = batch.map(lambda tensor: tensor[share.clamp(max=rows - 1)])
+            batch.targets[share >= rows] = IGNORE
         return batch.to(self.device)
 
     def goes_on(self, step: int) -> bool:
@@ -116,9 +116,9 @@ def target_of(corpus: Any) -> str:
 
 
 def _feed_of_examples(split: ExampleSplit, settings: Gradient, device: torch.device, ranks: Ranks) -> BatchFeed:
-    if settings.order == "streams" or settings.length is not None:
-        raise UserError("train.order=streams and train.length are for running text; examples have their own beginnings "
-                        "and lengths.")
+    if settings.batching == "streams" or settings.length is not None:
+        raise UserError("train.batching=streams and train.length are for running text; examples begin and end by "
+                        "themselves.")
     encoded: Any = split.encoded
     sizes = np.max(encoded.sizes, axis=0)
     tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
@@ -132,9 +132,9 @@ def make_feed(
     split: Split, settings: Gradient, context: int | None, device: torch.device, ranks: Ranks = ALONE
 ) -> Feed:
     """The feed of a training text, for a model that can hold `context` tokens."""
-    if settings.order == "streams" and context is not None:
-        raise UserError(f"train.order=streams carries a state on for ever, and this model holds {context} tokens. "
-                        "Use train.order=windows.")
+    if settings.batching == "streams" and context is not None:
+        raise UserError(f"train.batching=streams carries a state on for ever, and this model holds {context} tokens. "
+                        "Use train.batching=windows.")
     length = settings.length or context or min(ROW, max(1, len(split.tokens) - 1))
     if context is not None and length > context:
         raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
@@ -143,7 +143,7 @@ def make_feed(
     if ranks.size > rows:
         raise UserError(f"{ranks.size} ranks share the {rows} rows of a step, and each needs one. Start fewer, or "
                         f"raise train.tokens to {ranks.size * length} or more.")
-    if settings.order == "streams":
+    if settings.batching == "streams":
         return Feed(Streams(split.tokens, rows, length, AFRESH), device, ranks=ranks)
     return Feed(Windows(split.tokens, rows, length, settings.seed), device, ranks=ranks)
 

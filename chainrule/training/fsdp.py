@@ -18,7 +18,7 @@ if TYPE_CHECKING:    # importing them takes a second, which runs without shards 
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-CALLED = ("nats", "start", "step", "score")
+CALLED = ("loss", "start", "step", "score")
 """What others call of a model. Each of them finds the weights outside its layers whole."""
 
 

@@ -21,9 +21,11 @@ from chainrule.training.fsdp import is_shared, local, share_of, whole
 # How weights change by their gradients: SGD with momentum, and AdamW (Loshchilov & Hutter 2019).
 #
 #     SGD     v ← βv + g + λw;   w ← w - ηv
-#     AdamW   m ← β₁m + (1 - β₁)g;   s ← β₂s + (1 - β₂)g²;   w ← (1 - ηλ)w - η m̂ / (√ŝ + ε)      ^: without the bias to 0
+#     AdamW   m ← β₁m + (1 - β₁)g;   s ← β₂s + (1 - β₂)g²;   w ← (1 - ηλ)w - η m̂ / (√ŝ + ε)      ^: without the bias
+# to 0
 #
-# They are those of torch.optim, which the tests hold beside them, on its fused kernels. Its classes load torch's compiler
+# They are those of torch.optim, which the tests hold beside them, on its fused kernels. Its classes load torch's
+# compiler
 # when first used, which takes longer than a short training; and here what a rule remembers has a weight and a name.
 
 EPSILON = 1e-8

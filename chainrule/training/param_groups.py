@@ -134,7 +134,7 @@ def make_rules(
     if settings.optimizer == "muon" and hidden:
         rules.append(Muon(hidden, share * settings.lr, _or(settings.momentum, 0.95), decay, maps))
         hidden = []
-    lr = share * _or(settings.rest_lr, settings.lr)
+    lr = share * _or(settings.adamw_lr, settings.lr)
     for weights, lost in ((hidden + output, decay), (rest, 0.0)):
         rules += [_plain(weights, lr, settings, lost)] if weights else []
     return rules

@@ -18,7 +18,7 @@ from torch import Tensor
 from chainrule import kernels
 from chainrule.device import Precision
 from chainrule.errors import UserError, out_of_memory
-from chainrule.model import Batch, State, changed, join
+from chainrule.model import Batch, State, join, map_state
 from chainrule.progress import say
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.fsdp import is_shared, local
@@ -43,7 +43,7 @@ class Step:
         self.model, self.optimizers, self.precision, self.carries = model, optimizers, precision, carries
         self.ranks = ranks
         self.clip, self.rows = clip or math.inf, rows      # rows: in one micro-batch
-        self.nats = model.nats
+        self.loss = model.loss
         self.joined = False                                # are kernels to do parts of it together?
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
@@ -81,11 +81,11 @@ class Step:
         for first in range(0, len(batch.tokens), self.rows):
             here = slice(first, first + self.rows)
             with self.precision(), kernels.learning(self.joined):
-                nats, count, after = self.nats(batch.rows(here), _rows_of(state, here))
+                nats, count, after = self.loss(batch.rows(here), _rows_of(state, here))
             nats.backward()
             totals += torch.stack([nats.detach().double(), count.double()])
             if self.carries:
-                states.append(changed(after, Tensor.detach))
+                states.append(map_state(after, Tensor.detach))
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
     def length_of_gradient(self, batch: Batch, state: State) -> float:
@@ -137,7 +137,7 @@ class Step:
         if self.sharded:
             raise UserError(
                 f"out of memory with {self.rows} rows at a time, which shards cannot change halfway. "
-                f"Set train.rows={max(1, self.rows // 2)}, or start more ranks."
+                f"Set train.micro_batch={max(1, self.rows // 2)}, or start more ranks."
             )
         if self.rows == 1:
             raise UserError(
@@ -151,4 +151,4 @@ class Step:
 
 
 def _rows_of(state: State, here: slice) -> State:
-    return None if state is None else changed(state, lambda tensor: tensor[here])
+    return None if state is None else map_state(state, lambda tensor: tensor[here])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from chainrule.model import changed, tensors
+from chainrule.model import map_state, tensors
 from chainrule.training.checkpoint import Checkpoint
 from chainrule.training.log import Told
 from chainrule.training.validation import Seen
@@ -102,7 +102,7 @@ def _state(training: "Training", parts: dict[str, Tensor]) -> Any:
         return None
     mine = torch.from_numpy(training.feed.mine)
     values = (parts[str(place)][mine].to(training.device) for place in range(len(parts)))
-    return changed(training.model.start(1), lambda _: next(values))
+    return map_state(training.model.start(1), lambda _: next(values))
 
 
 def _chance(device: torch.device) -> dict[str, Tensor]:
@@ -167,8 +167,8 @@ class Training:
         self.budget = make_budget(settings, self.feed.order.epoch, self.feed.targets)
         self.precision = choose_precision(settings.precision, self.device)
         self.optimizers = Optimizers(model, settings)
-        rows = min(settings.rows or len(self.feed.mine), len(self.feed.mine))
-        carries = settings.order == "streams"
+        rows = min(settings.micro_batch or len(self.feed.mine), len(self.feed.mine))
+        carries = settings.batching == "streams"
         self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, carries, ranks)
         self.engine = Engine(self.step, settings, self._seconds_left)
         looks = make_looks(settings, self.budget)

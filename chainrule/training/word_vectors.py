@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, changed
+from chainrule.model import BOUNDARY, map_state
 from chainrule.progress import bar, short
 from chainrule.recipe import Pairs
 from chainrule.run import Done
@@ -106,7 +106,7 @@ class Gathered:
 
 
 def rows_of(examples: Any, begin: int, size: int) -> Any:
-    return changed(examples, lambda tensor: tensor[begin : begin + size])
+    return map_state(examples, lambda tensor: tensor[begin : begin + size])
 
 
 def chance_of(seed: int, number: int, device: torch.device) -> torch.Generator:
@@ -157,7 +157,7 @@ def measure(model: Any, corpus: Any, seed: int = 1) -> dict[str, Any]:
         tokens, texts = words.at(place)
         examples = model.meet(tokens, texts, chance_of(seed, place, tokens.device))
         for at in range(0, len(examples["tokens"]), FIRST):
-            loss, count = model.loss(rows_of(examples, at, FIRST))
+            loss, count = model.pair_loss(rows_of(examples, at, FIRST))
             total, pairs = total + float(loss), pairs + float(count)
     if not pairs:
         return {"why": "the held-out text has no two known words near each other"}
@@ -253,7 +253,7 @@ class Training:
         due = share * RECORDS >= self.told
         if now - self.pulsed < PULSE and not due:
             return
-        total, count = (float(part) for part in self.model.loss(batch))
+        total, count = (float(part) for part in self.model.pair_loss(batch))
         loss = total / max(count, 1)
         if not math.isfinite(loss):
             raise UserError(f"round {self.round + 1}: the vectors are not finite. A lower train.lr (it is "

@@ -149,7 +149,7 @@ class Walk:
         return self.turn(part, name) if which < 2 and self.settings.positions == "rotary" else part
 
     def turn(self, made: Made, name: str) -> Made:
-        spin = turns(self.places[None], self.settings.head_size, self.settings.wavelength)
+        spin = turns(self.places[None], self.settings.head_size, self.settings.rope_theta)
         x = turned(made.x[None, :, None], spin)[0, :, 0]
         half = self.settings.head_size // 2
         cos, sin = spin[0][0, :, 0, :half], spin[1][0, :, 0, half:]
@@ -210,7 +210,7 @@ class Walk:
 
     def answer(self, top: Made) -> None:
         self.network.below()
-        letter, cap = "W" if self.model.output is not None else "E", self.settings.cap
+        letter, cap = "W" if self.model.output is not None else "E", self.settings.logit_softcap
         y = self.map(top, self.model.matrix, None, "y", "logits", letter, labels="vocab")
         if cap is not None:
             y = self.add("y", "logits, capped", "c tanh(y_t / c)", "each", y, x=cap * torch.tanh(y.x / cap), how="cap",

@@ -271,7 +271,7 @@ def test_texts_are_restored(chainrule, book, task, kind):
         (["--task", "classify", "--kind", "seq2seq"], "--task classify is not for --kind seq2seq. It is for rnn, gru"),
         (["--task", "tag", "--kind", "ngram"], "--task tag is not for --kind ngram"),
         (["--task", "lm", "--kind", "encoder"], "--task mask is what it is for"),
-        (["--task", "classify", "--kind", "lstm", "train.order=streams"], "examples have their own beginnings"),
+        (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "examples have their own beginnings"),
         (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
         (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it is a share"),
         (["--task", "classify", "--kind", "unigram", "head.calm=-1"], "head.calm=-1: it is from 0 to 1"),
@@ -361,4 +361,4 @@ def test_settings_of_a_task_are_listed(chainrule):
     out = chainrule("settings", "lstm", "--task", "classify").out
     assert "head.pool" in out
     assert "text.label" in out
-    assert "train.order" in out
+    assert "train.batching" in out

@@ -11,7 +11,7 @@ import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 from torch import Tensor
 
-from chainrule.model import BOUNDARY, Batch, LanguageModel, loss
+from chainrule.model import BOUNDARY, Batch, LanguageModel, cross_entropy
 from chainrule.models import KINDS, build, kind, model_class
 from chainrule.recipe import make_recipe
 
@@ -83,9 +83,13 @@ CASES = [
     Case("gru", {"layers": 2, "hidden": 8, "start": "learned", **UNDROPPED}, rounds=30),
     Case("lstm", {"layers": 2, "hidden": 8, "embedding": 6, **UNDROPPED}, rounds=30),
     Case("gpt", GPT, rounds=30),
-    Case("gpt", {**GPT, "keys": 1, "window": 3, "activation": "swiglu", "positions": "relative"}, rounds=30),
+    Case("gpt", {**GPT, "kv_heads": 1, "window": 3, "activation": "swiglu", "positions": "relative"}, rounds=30),
     Case("gpt", {**GPT, "norm_first": False, "norm": "layer", "activation": "relu", "positions": "sinusoidal"}, 30),
-    Case("gpt", {**GPT, "activation": "gelu", "positions": "none", "cap": 5.0, "tied": True, "gains": True}, rounds=30),
+    Case(
+        "gpt",
+        {**GPT, "activation": "gelu", "positions": "none", "logit_softcap": 5.0, "tied": True, "norm_scale": True},
+        rounds=30,
+    ),
     Case("gpt1", {**GPT, "dropout": 0.0}, rounds=30),
     Case("gpt2", {**GPT, "head_size": 6}, rounds=30),
     Case("seq2seq", SEQ2SEQ, 30, source=TOKENS),
@@ -94,7 +98,7 @@ CASES = [
     Case("seq2seq", {**SEQ2SEQ, "attention": "dot", "source_features": 3}, 30, source=VECTORS),
     Case("transformer", GPT, 30, source=TOKENS),
     Case("transformer", {**GPT, "norm_first": False, "norm": "layer", "positions": "sinusoidal"}, 30, source=TOKENS),
-    Case("transformer", {**GPT, "positions": "relative", "keys": 1, "source_features": 3}, 30, source=VECTORS),
+    Case("transformer", {**GPT, "positions": "relative", "kv_heads": 1, "source_features": 3}, 30, source=VECTORS),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]
@@ -110,7 +114,7 @@ def learn(model: Any, batch: Batch) -> None:
         model.update(model.collect(batch))
     else:
         model.zero_grad()
-        total, count = loss(model(batch), batch)
+        total, count = cross_entropy(model(batch), batch)
         (total / count).backward()
         with torch.no_grad():
             for parameter in model.parameters():

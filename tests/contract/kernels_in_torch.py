@@ -164,8 +164,8 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """These in the place of Triton's."""
     norms = (add_norm, add_norm_to_learn, add_norm_back, Norm)
-    every = {"attention": (attend, Parts), "linear": (linear,), "norm": norms, "activation": (bend, bend_back),
-             "heads": (heads, heads_back)}
+    every = {"decode_attention": (attend, Parts), "linear": (linear,), "add_norm": norms, "bias_act": (bend, bend_back),
+             "qk_norm_rope": (heads, heads_back)}
     for name, found in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")
         for thing in found:

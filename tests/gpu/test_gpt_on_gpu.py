@@ -10,9 +10,10 @@ from torch.testing import assert_close
 from chainrule import kernels
 from chainrule.device import choose_precision
 from chainrule.kernels.compiling import compiled
-from chainrule.layers import cross_entropy, kv_cache
-from chainrule.layers.cross_entropy import nats_of
-from chainrule.model import Batch, loss, pick
+from chainrule.layers import cross_entropy as chunked
+from chainrule.layers import kv_cache
+from chainrule.layers.cross_entropy import chunked_cross_entropy
+from chainrule.model import Batch, cross_entropy, pick
 from chainrule.models import build, kind
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.plan import kept_by_transformer, make_plan
@@ -22,13 +23,13 @@ from chainrule.training.pipeline import recipe_for
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
 VOCAB = 50
-SMALL = {"layers": 2, "width": 64, "heads": 4, "context": 64, "zero": False}
+SMALL = {"layers": 2, "width": 64, "heads": 4, "context": 64, "zero_init": False}
 CHOICES = [
     {"positions": "rotary"},
-    {"positions": "learned", "norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh"},
-    {"positions": "relative", "keys": 2, "norm_first": False, "gains": True, "activation": "gelu"},
-    {"positions": "none", "window": 9, "keys": 1, "activation": "swiglu"},
-    {"cap": 3.0, "tied": True, "gains": True},
+    {"positions": "learned", "norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"},
+    {"positions": "relative", "kv_heads": 2, "norm_first": False, "norm_scale": True, "activation": "gelu"},
+    {"positions": "none", "window": 9, "kv_heads": 1, "activation": "swiglu"},
+    {"logit_softcap": 3.0, "tied": True, "norm_scale": True},
 ]
 
 
@@ -56,7 +57,7 @@ def test_a_gpu_answers_and_learns_as_the_cpu_does(choice):
     there, batch = deepcopy(here).cuda(), some_batch()
     results = []
     for model, mine in ((here, batch), (there, batch.to("cuda"))):
-        total, _, _ = model.nats(mine)
+        total, _, _ = model.loss(mine)
         total.backward()
         with torch.no_grad():
             steps = by_steps(model, mine.tokens, [1, 1, 30, 8])
@@ -68,10 +69,10 @@ def test_a_gpu_answers_and_learns_as_the_cpu_does(choice):
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_bf16_is_near_float32(choice):
     model, batch = made(**choice).cuda(), some_batch().to("cuda")
-    exact, _, _ = model.nats(batch)
+    exact, _, _ = model.loss(batch)
     exact_gradients = torch.autograd.grad(exact, list(model.parameters()))
     with torch.autocast("cuda", torch.bfloat16):
-        near, _, _ = model.nats(batch)
+        near, _, _ = model.loss(batch)
     gradients = torch.autograd.grad(near, list(model.parameters()))
     assert_close(near, exact, rtol=0.01, atol=0.5)
     length = float(torch.stack([gradient.norm() for gradient in exact_gradients]).norm())
@@ -113,11 +114,11 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
     torch.manual_seed(1)
     model = build(name, recipe_for(name, given | {"model.dropout": 0.0}).model, 70).cuda()
     moved(model, 0.02)
-    monkeypatch.setattr(cross_entropy, "LARGE", large)
-    monkeypatch.setitem(cross_entropy.LOGITS, "cuda", 128 * 70)         # in two chunks
+    monkeypatch.setattr(chunked, "LARGE", large)
+    monkeypatch.setitem(chunked.LOGITS, "cuda", 128 * 70)         # in two chunks
     chosen = choose_precision(precision, torch.device("cuda"))
     batch, answers = some_batch(4, 64, 70).to("cuda"), []
-    for nats in (model.nats, compiled(model.nats)):
+    for nats in (model.loss, compiled(model.loss)):
         with chosen():
             total, _, _ = nats(batch)
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()))])
@@ -147,18 +148,18 @@ def test_the_kernel_of_surprise_says_what_torch_says(vocab, width, cap, smoothin
     generator = torch.Generator("cuda").manual_seed(1)
     logits = 4 * torch.randn(40, width, device="cuda", generator=generator)
     targets = torch.randint(vocab, (40,), device="cuda", generator=generator)
-    told = cross_entropy.surprises_by_kernel(logits, targets, vocab, cap, smoothing)
-    nats, error = cross_entropy.surprises(logits.clone(), targets, vocab, cap, smoothing)
+    told = chunked.surprises_by_kernel(logits, targets, vocab, cap, smoothing)
+    nats, error = chunked.surprises(logits.clone(), targets, vocab, cap, smoothing)
     assert kernels.work()
     assert_close(told[0], nats, rtol=1e-5, atol=1e-5)
     assert_close(told[1][:, :vocab], error[:, :vocab], rtol=1e-4, atol=1e-6)
     assert not told[1][:, vocab:].any()
-    half, _ = cross_entropy.surprises_by_kernel(logits.bfloat16(), targets, vocab, cap, smoothing)
+    half, _ = chunked.surprises_by_kernel(logits.bfloat16(), targets, vocab, cap, smoothing)
     assert_close(half, nats, rtol=0.02, atol=0.05)
 
 
 def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
-    monkeypatch.setitem(cross_entropy.LOGITS, "cuda", 1 << 22)
+    monkeypatch.setitem(chunked.LOGITS, "cuda", 1 << 22)
     vocab, width = 32_000, 64
     hidden = torch.randn(8, 512, width, device="cuda", requires_grad=True)
     weight = torch.randn(vocab, width, device="cuda", requires_grad=True)
@@ -166,11 +167,11 @@ def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with torch.autocast("cuda", torch.bfloat16):
-        total, _ = nats_of(hidden, weight, None, batch)
+        total, _ = chunked_cross_entropy(hidden, weight, None, batch)
     total.backward()
     peak = torch.cuda.max_memory_allocated() - before
     assert peak < 16 * (1 << 22) + 6 * weight.nbytes            # all of them would be 524 MB in float32 alone
-    exact, _ = loss(hidden.detach() @ weight.detach().T, batch)
+    exact, _ = cross_entropy(hidden.detach() @ weight.detach().T, batch)
     assert_close(total, exact, rtol=0.01, atol=0)
 
 
@@ -185,7 +186,7 @@ def test_a_step_of_training_keeps_what_was_planned(name):
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         with torch.autocast("cuda", torch.bfloat16):
-            total, _, _ = model.nats(batch)
+            total, _, _ = model.loss(batch)
         used[rows] = torch.cuda.memory_allocated() - before
         total.backward()
         model.zero_grad()

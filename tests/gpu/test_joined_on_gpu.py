@@ -25,11 +25,11 @@ from chainrule.training.trainer import Training
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
 GPU = torch.device("cuda")
-AS_GPT2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh", "qk_norm": False}
+AS_GPT2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh", "qk_norm": False}
 CHOICES = [
     {},
     AS_GPT2 | {"positions": "learned"},
-    {"activation": "swiglu", "biases": True, "gains": True},
+    {"activation": "swiglu", "biases": True, "norm_scale": True},
     {"activation": "gelu", "biases": True, "norm": "layer", "width": 1600, "heads": 25},
     {"activation": "relu", "biases": True, "dropout": 0.1},
     AS_GPT2 | {"norm_first": False},
@@ -45,7 +45,7 @@ def gradients(model, batch, join, precision="float32", nats=None):
     """Of all parameters, in float64, one after another; and the nats."""
     torch.manual_seed(3)
     with choose_precision(precision, GPU)(), kernels.learning(join):
-        total, _, _ = (nats or model.nats)(batch)
+        total, _, _ = (nats or model.loss)(batch)
     parts = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
     return torch.cat([part.double().flatten() for part in parts if part is not None]), float(total.detach())
 
@@ -57,7 +57,7 @@ def off(one, other):
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_joined_or_apart_a_model_learns_the_same(choice):
     torch.manual_seed(1)
-    settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero": False} | choice
+    settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero_init": False} | choice
     model, batch = moved(GPT(GPTSettings(**settings), 70), 0.05).to(GPU).train(), some_batch()
     exact, nats = gradients(model, batch, False)
     together, also = gradients(model, batch, True)
@@ -71,7 +71,8 @@ def test_joined_or_apart_a_model_learns_the_same(choice):
 
 def test_a_decoder_with_a_source_learns_the_same():
     torch.manual_seed(1)
-    settings = EncoderDecoderSettings(layers=2, width=64, heads=4, context=64, zero=False, biases=True, gains=True)
+    small = {"layers": 2, "width": 64, "heads": 4, "context": 64}
+    settings = EncoderDecoderSettings(**small, zero_init=False, biases=True, norm_scale=True)
     model, batch = moved(EncoderDecoder(settings, 70), 0.05).to(GPU).train(), some_batch()
     lengths = torch.tensor([9, 3, 7, 9, 1], device=GPU)
     batch = Batch(batch.tokens, batch.targets, None, None, batch.tokens[:, :9].contiguous(), lengths)
@@ -87,7 +88,7 @@ def test_compiled_they_are_joined_too(kind, precision):
     given = {"model.layers": 12, "model.width": 64, "model.heads": 2, "model.context": 64, "model.dropout": 0.0}
     model, batch = moved(build(kind, recipe_for(kind, given).model, 5000), 0.05).to(GPU), some_batch(5000)
     plain, nats = gradients(model, batch, True, precision)
-    quick, also = gradients(model, batch, True, precision, compiled(model.nats))
+    quick, also = gradients(model, batch, True, precision, compiled(model.loss))
     assert abs(also - nats) < 0.01 * nats
     assert off(quick, plain) < 0.03
 

@@ -96,14 +96,14 @@ def test_a_model_learns_and_what_is_watched_agrees(name, precision):
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == torch.bfloat16):
         for _ in range(80):
             optimizer.zero_grad()
-            nats, count, _ = model.nats(batch)
+            nats, count, _ = model.loss(batch)
             (nats / count).backward()
             optimizer.step()
             seen.append((nats / count).detach())
         model.eval()
-        plain, _, _ = model.nats(batch)
+        plain, _, _ = model.loss(batch)
         with watch(model, "hidden"):
-            watched, _, _ = model.nats(batch)
+            watched, _, _ = model.loss(batch)
     assert seen[-1] < seen[0] - 0.3
     assert_close(watched, plain, rtol=1e-4 if precision == torch.float32 else 0.02, atol=0)
 
@@ -119,15 +119,15 @@ def test_a_step_can_be_captured_in_a_graph(name):
     side.wait_stream(torch.cuda.current_stream())    # where tokens may still be on their way
     with torch.cuda.stream(side):
         for _ in range(3):
-            model.nats(batch, state)[0].backward()
+            model.loss(batch, state)[0].backward()
     torch.cuda.current_stream().wait_stream(side)
     model.zero_grad(set_to_none=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        nats, _, _ = model.nats(batch, state)
+        nats, _, _ = model.loss(batch, state)
         nats.backward()
     graph.replay()
-    wanted, _, _ = before.nats(batch, state)
+    wanted, _, _ = before.loss(batch, state)
     wanted.backward()
     assert_close(nats, wanted)
     for mine, theirs in zip(model.parameters(), before.parameters()):

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 SIGTERM = 15
 GPT = {
     "text.tokenizer": "bytes", "model.layers": 2, "model.width": 64, "model.heads": 2, "model.context": 32,
-    "train.steps": 40, "train.tokens": 256, "train.rows": 3, "train.evaluate": 20, "train.precision": "float32",
+    "train.steps": 40, "train.tokens": 256, "train.micro_batch": 3, "train.evaluate": 20, "train.precision": "float32",
     "train.compile": "false", "train.graph": "false", "train.checkpoint": 1000,
 }
 LSTM = {

@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.layers.char_cnn import Letters
-from chainrule.model import UNCOUNTED, Batch
-from chainrule.models.encoder import Encoder, EncoderSettings
+from chainrule.model import IGNORE, Batch
+from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.heads import Classifier, Tagger
 from chainrule.models.rnn import LSTM, RecurrentSettings
@@ -20,7 +20,7 @@ from chainrule.tasks.corpus_of_examples import spell
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
 VOCAB, ROWS, LENGTH, SIZE = 50, 4, 12, 9
-TRANSFORMER = {"layers": 2, "width": 32, "heads": 4, "context": 16, "zero": False}
+TRANSFORMER = {"layers": 2, "width": 32, "heads": 4, "context": 16, "zero_init": False}
 BOTH_WAYS = RecurrentSettings(hidden=32, bidirectional=True)
 
 MODELS = {
@@ -28,7 +28,7 @@ MODELS = {
     "seq2seq none": lambda: Seq2Seq(Seq2SeqSettings(hidden=32, attention="none", cell="gru"), VOCAB),
     "seq2seq additive": lambda: Seq2Seq(Seq2SeqSettings(hidden=32, attention="additive", cell="tanh"), VOCAB),
     "transformer": lambda: EncoderDecoder(EncoderDecoderSettings(**TRANSFORMER), VOCAB),
-    "encoder": lambda: Encoder(EncoderSettings(**TRANSFORMER, transform=True), VOCAB),
+    "encoder": lambda: TransformerEncoder(EncoderSettings(**TRANSFORMER, transform=True), VOCAB),
     "classifier": lambda: Classifier(GPT(GPTSettings(**TRANSFORMER), VOCAB), 3, "mean", auxiliary=0.5),
     "tagger": lambda: Tagger(LSTM(BOTH_WAYS, VOCAB), 7, letters=Letters(32)),
 }
@@ -50,7 +50,7 @@ def batch_for(name):
         letters = spell([["some", "words", "here", "now"] * 3] * ROWS)
         return Batch(text[:, :-1], text[:, 1:] % 7, lengths, source=letters)
     if name == "encoder":
-        return Batch(text[:, :-1], text[:, 1:].masked_fill(text[:, 1:] % 3 > 0, UNCOUNTED), lengths)
+        return Batch(text[:, :-1], text[:, 1:].masked_fill(text[:, 1:] % 3 > 0, IGNORE), lengths)
     source = torch.randint(VOCAB, (ROWS, SIZE), generator=generator)
     return Batch(text[:, :-1], text[:, 1:], lengths, None, source, torch.tensor([SIZE, 2, 1, 5]))
 
@@ -59,7 +59,7 @@ def batch_for(name):
 def test_it_answers_and_learns_as_it_does_on_the_cpu(name):
     here, batch = made(name), batch_for(name)
     there = deepcopy(here).cuda()
-    results = [here.nats(batch)[:2], there.nats(batch.to("cuda"))[:2]]
+    results = [here.loss(batch)[:2], there.loss(batch.to("cuda"))[:2]]
     assert_close(results[1][0].cpu(), results[0][0], atol=1e-3, rtol=1e-4)
     assert int(results[1][1]) == int(results[0][1])
     for nats, _ in results:
@@ -73,9 +73,9 @@ def test_it_answers_and_learns_as_it_does_on_the_cpu(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_it_learns_in_bfloat16(name):
     model, batch = made(name).cuda(), batch_for(name).to("cuda")
-    wanted, _, _ = model.nats(batch)
+    wanted, _, _ = model.loss(batch)
     with torch.autocast("cuda", torch.bfloat16):
-        nats, _, _ = model.nats(batch)
+        nats, _, _ = model.loss(batch)
         nats.backward()
     assert_close(nats.float(), wanted, rtol=0.05, atol=0.1)
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
@@ -98,7 +98,7 @@ def test_a_step_of_learning_can_be_captured(name):
 
     def learn():
         model.zero_grad(set_to_none=True)
-        nats, _, _ = model.nats(batch)
+        nats, _, _ = model.loss(batch)
         nats.backward()
         return nats
 

@@ -50,7 +50,7 @@ def test_a_graph_takes_the_steps_that_it_captured(order, given):
 
 def test_each_shape_of_batch_has_its_own_graph_and_all_take_the_same_steps():
     def walked(graph):
-        training = train(net(), graph=graph, steps=20, rows=16)
+        training = train(net(), graph=graph, steps=20, micro_batch=16)
         text = torch.from_numpy(walk(4001).astype("int64")).to(GPU)
         for step in range(40):
             rows = text[: 16 * (10 + 4 * (step % 3))].view(16, -1)
@@ -78,8 +78,8 @@ def test_short_steps_become_a_graph_by_themselves(monkeypatch):
 class Waiting(Net):
     """Waits for the GPU in every step, which no graph can."""
 
-    def nats(self, batch, state=None):
-        nats, count, state = super().nats(batch, state)
+    def loss(self, batch, state=None):
+        nats, count, state = super().loss(batch, state)
         return nats * (1.0 if float(count) else 0.0), count, state
 
 
@@ -144,9 +144,9 @@ def test_muon_in_bfloat16_is_torchs():
 class Large(Net):
     """Needs a gigabyte for each row."""
 
-    def nats(self, batch, state=None):
+    def loss(self, batch, state=None):
         held = [torch.empty(1 << 30, dtype=torch.uint8, device=GPU) for _ in batch.tokens]
-        result = super().nats(batch, state)
+        result = super().loss(batch, state)
         del held
         return result
 
@@ -165,8 +165,8 @@ def test_memory_that_runs_out_halves_the_micro_batch(capsys):
 
 
 class Breaking(Net):
-    def nats(self, batch, state=None):
-        nats, count, state = super().nats(batch, state)
+    def loss(self, batch, state=None):
+        nats, count, state = super().loss(batch, state)
         return nats + 0 * (self.output.weight.sum() * 0).sqrt(), count, state
 
 
@@ -182,7 +182,7 @@ def test_training_goes_on_from_a_checkpoint_on_a_gpu(tmp_path):
 
     def make():
         settings = Gradient(tokens=256, length=16, steps=40, lr=0.01, precision="float32", optimizer="muon",
-                            order="streams", graph="true", compile="false")
+                            batching="streams", graph="true", compile="false")
         training = Training(net(dropout=0.2).to(GPU), corpus(walk(4001)), settings, Log())
         training.begin()
         return training
@@ -205,7 +205,7 @@ def test_training_goes_on_from_a_checkpoint_on_a_gpu(tmp_path):
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 def test_compiling_is_the_same_descent():
     plain, compiled = train(net(), steps=10), train(net(), steps=10, compile="true")
-    assert compiled.step.nats is not compiled.model.nats
+    assert compiled.step.loss is not compiled.model.loss
     assert_close(torch.tensor(losses(compiled)), torch.tensor(losses(plain)), rtol=1e-3, atol=1e-3)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from chainrule.model import changed
+from chainrule.model import map_state
 from chainrule.models.glove import GloVe, GloVeSettings
 from chainrule.models.word2vec import Word2Vec, Word2VecSettings
 from chainrule.training.pipeline import make_run, recipe_for
@@ -37,7 +37,7 @@ def test_a_step_is_that_of_the_cpu(name):
     there = deepcopy(model).cuda()
     for _ in range(3):
         model.learn(examples, 0.05)
-        there.learn(changed(examples, lambda part: part.cuda()), 0.05)
+        there.learn(map_state(examples, lambda part: part.cuda()), 0.05)
     assert_close(there.embeddings.cpu(), model.embeddings, rtol=1e-3, atol=1e-5)
 
 
@@ -45,7 +45,7 @@ def test_a_step_is_that_of_the_cpu(name):
 @every_model
 def test_no_step_waits_for_the_gpu(name):
     model, examples = begun(name)
-    model, examples = model.cuda(), changed(examples, lambda part: part.cuda())
+    model, examples = model.cuda(), map_state(examples, lambda part: part.cuda())
     model.learn(examples, 0.05)
     torch.cuda.synchronize()
     try:

@@ -208,7 +208,7 @@ def test_no_text_is_longer_than_the_limit(limit):
 class Endless(Echo):
     """Never ends, and holds eight tokens, those of the source among them."""
 
-    def room(self, source):
+    def max_tokens(self, source):
         return 8 - source.shape[1]
 
     def step(self, tokens, state):

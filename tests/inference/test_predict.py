@@ -87,8 +87,8 @@ def test_every_part_reads_as_often_and_together_they_are_the_whole(made, monkeyp
     monkeypatch.setitem(predict.TOKENS, "cpu", 40)
     order = predict.buckets(model, examples)
     assert order.steps == 5
-    asked, nats = [], model.nats
-    monkeypatch.setattr(model, "nats", lambda batch: asked.append(batch) or nats(batch))
+    asked, nats = [], model.loss
+    monkeypatch.setattr(model, "loss", lambda batch: asked.append(batch) or nats(batch))
     whole = np.sum(list(predict.nats_by_batch(model, order)), 0)
     asked.clear()
     found = []

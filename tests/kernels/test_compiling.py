@@ -44,7 +44,7 @@ def compare(kind):
     tokens = torch.randint(20, (3, 9))
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
     answers = []
-    for nats in (model.nats, compiling.compiled(model.nats)):
+    for nats in (model.loss, compiling.compiled(model.loss)):
         total, _, _ = nats(batch)
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)])
     assert_close(answers[1], answers[0])
@@ -83,9 +83,9 @@ def test_to_the_compiler_our_kernel_is_one_operation(shown, monkeypatch):
 def test_marks_and_operators_do_not_load_the_compiler():
     program = """
 import sys, torch, chainrule.models.rnn, chainrule.models.gpt
-from chainrule.models import low_rank, output
+from chainrule.layers import cross_entropy, lora
 cross_entropy.surprises_by_kernel(torch.randn(2, 5), torch.tensor([1, 2]), 5, None, 0.0)
-low_rank.low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
+lora.low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
 print('torch._dynamo' in sys.modules)"""
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told == "False\n"

@@ -86,7 +86,7 @@ def test_dropout_drops_of_the_pattern_only_while_learning() -> None:
     torch.manual_seed(1)
     attention, x = Attention(WIDTH, 4, 4, 4, dropout=0.5), some(ROWS, LENGTH, WIDTH)
     for watched in (False, True):
-        attention.pattern.seen = [] if watched else None
+        attention.pattern.callback = (lambda _: None) if watched else None
         once, again = (attention.train()(x, Sight())[0] for _ in range(2))
         assert not torch.equal(once, again)
         assert torch.equal(attention.eval()(x, Sight())[0], attention(x, Sight())[0])

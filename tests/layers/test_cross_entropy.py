@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, linear
+from torch.nn import functional
+from torch.nn.functional import linear
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.layers import cross_entropy as layer
-from chainrule.layers.cross_entropy import capped, nats_of
-from chainrule.model import UNCOUNTED, Batch, loss
+from chainrule.layers.cross_entropy import capped, chunked_cross_entropy
+from chainrule.model import IGNORE, Batch, cross_entropy
 
 ROWS, LENGTH, WIDTH, VOCAB = 3, 7, 3, 50
 
@@ -27,7 +28,7 @@ def some_batch(padded: bool) -> Batch:
     targets = torch.randint(VOCAB, (ROWS, LENGTH), generator=generator)
     if not padded:
         return Batch(targets, targets)
-    targets[0, 2] = UNCOUNTED
+    targets[0, 2] = IGNORE
     return Batch(targets.clamp(min=0), targets, torch.tensor([7, 1, 4]), torch.tensor([0, 0, 2]))
 
 
@@ -38,7 +39,7 @@ def leaves(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def plainly(hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: Batch, cap: float | None) -> Any:
-    return loss(capped(linear(hidden, weight, bias).float(), cap), batch)
+    return cross_entropy(capped(linear(hidden, weight, bias).float(), cap), batch)
 
 
 def answers(nats: Callable[..., Any], inputs: list[Tensor], biased: bool, *rest: Any) -> list[Tensor]:
@@ -57,7 +58,7 @@ def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
 ) -> None:
     monkeypatch.setitem(layer.ALIGNED, "cpu", aligned)
     batch = some_batch(padded)
-    chunked, plain = (answers(nats, leaves(), biased, batch, cap) for nats in (nats_of, plainly))
+    chunked, plain = (answers(nats, leaves(), biased, batch, cap) for nats in (chunked_cross_entropy, plainly))
     assert_close(chunked, plain)
 
 
@@ -68,14 +69,14 @@ def test_the_operator_of_our_kernel_gives_them_too(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(layer, "surprises_by_kernel", asked := Asked(layer.surprises_by_kernel))
     monkeypatch.setitem(layer.ALIGNED, "cpu", 8)
     batch = some_batch(True)
-    assert_close(*(answers(nats, leaves(), True, batch, cap) for nats in (nats_of, plainly)))
-    chunks = -(-ROWS * LENGTH // cross_entropy.rows_at_once(ROWS * LENGTH, VOCAB, "cpu"))
+    assert_close(*(answers(nats, leaves(), True, batch, cap) for nats in (chunked_cross_entropy, plainly)))
+    chunks = -(-ROWS * LENGTH // layer.rows_at_once(ROWS * LENGTH, VOCAB, "cpu"))
     assert asked.times == chunks > 1
     monkeypatch.setattr(layer, "LARGE", VOCAB + 1)         # a smaller vocabulary is not worth it
-    nats_of(*leaves(), batch, cap)
+    chunked_cross_entropy(*leaves(), batch, cap)
     monkeypatch.setattr(layer, "LARGE", VOCAB)
     monkeypatch.setattr(layer, "QUICK", {"cuda"})
-    nats_of(*leaves(), batch, cap)
+    chunked_cross_entropy(*leaves(), batch, cap)
     assert asked.times == chunks
 
 
@@ -92,12 +93,12 @@ class Asked:
 def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
     monkeypatch.setitem(layer.ALIGNED, "cpu", aligned)
     batch, inputs = some_batch(True), leaves()
-    total, _ = nats_of(*inputs, batch, smoothing=0.2)
+    total, _ = chunked_cross_entropy(*inputs, batch, smoothing=0.2)
     plain, _ = plainly(*inputs, batch, None)
     assert_close(total, plain)
-    targets = batch.targets.where(batch.counted, UNCOUNTED).flatten()
+    targets = batch.targets.where(batch.loss_mask, IGNORE).flatten()
     logits = linear(inputs[0], inputs[1], inputs[2]).flatten(0, 1)
-    wanted = cross_entropy(logits, targets, ignore_index=UNCOUNTED, reduction="sum", label_smoothing=0.2)
+    wanted = functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=0.2)
     assert_close(torch.autograd.grad(total, inputs), torch.autograd.grad(wanted, inputs))
 
 
@@ -105,14 +106,14 @@ def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.M
 def test_bf16_autocast_changes_no_more_than_bf16_does(cap: float | None) -> None:
     exact = answers(plainly, leaves(), True, some_batch(True), cap)
     with torch.autocast("cpu", torch.bfloat16):
-        chunked = answers(nats_of, leaves(), True, some_batch(True), cap)
+        chunked = answers(chunked_cross_entropy, leaves(), True, some_batch(True), cap)
     assert [answer.dtype for answer in chunked] == [answer.dtype for answer in exact]
     assert_close(chunked, exact, atol=0.02, rtol=0.02)
 
 
 def test_bf16_parameters_have_bf16_gradients() -> None:
     exact = answers(plainly, leaves(), True, some_batch(True), None)
-    chunked = answers(nats_of, leaves(torch.bfloat16), True, some_batch(True), None)
+    chunked = answers(chunked_cross_entropy, leaves(torch.bfloat16), True, some_batch(True), None)
     assert [answer.dtype for answer in chunked[2:]] == [torch.bfloat16] * 3
     assert_close([answer.float() for answer in chunked], [answer.float() for answer in exact], atol=0.05, rtol=0.05)
 
@@ -123,7 +124,7 @@ def test_many_small_chunks_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) ->
     rows = 4096
     hidden, weight = torch.ones(rows, 1, dtype=torch.bfloat16), torch.zeros(2, 1, dtype=torch.bfloat16).requires_grad_()
     targets = torch.zeros(rows, dtype=torch.long)
-    total, _ = nats_of(hidden, weight, None, Batch(targets, targets))
+    total, _ = chunked_cross_entropy(hidden, weight, None, Batch(targets, targets))
     total.backward()
     assert weight.grad is not None
     assert weight.grad[:, 0].tolist() == [-rows / 2, rows / 2]
@@ -131,18 +132,18 @@ def test_many_small_chunks_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_gradient_may_be_asked_for_twice() -> None:
     inputs = leaves()
-    total, _ = nats_of(*inputs, some_batch(True))
+    total, _ = chunked_cross_entropy(*inputs, some_batch(True))
     once = torch.autograd.grad(total, inputs, retain_graph=True)
     assert_close(torch.autograd.grad(2 * total, inputs), tuple(2 * gradient for gradient in once))
 
 
 def test_a_frozen_output_has_no_gradient_and_no_gradient_means_no_work() -> None:
     hidden, weight, bias = leaves()
-    total, _ = nats_of(hidden, weight.detach(), bias.detach(), some_batch(False))
+    total, _ = chunked_cross_entropy(hidden, weight.detach(), bias.detach(), some_batch(False))
     total.backward()
     assert hidden.grad is not None
     with torch.no_grad():
-        quiet, count = nats_of(hidden, weight, bias, some_batch(False))
+        quiet, count = chunked_cross_entropy(hidden, weight, bias, some_batch(False))
     assert not quiet.requires_grad
     assert int(count) == ROWS * LENGTH
     assert_close(quiet, total.detach())
@@ -165,7 +166,7 @@ class Largest(TorchDispatchMode):
 def test_no_tensor_is_larger_than_a_chunk_of_logits(gradient: bool) -> None:
     batch = some_batch(True)
     with torch.set_grad_enabled(gradient), Largest() as largest:
-        total, _ = nats_of(*leaves(), batch)
+        total, _ = chunked_cross_entropy(*leaves(), batch)
         if gradient:
             total.backward()
     assert largest.numbers == 4 * VOCAB

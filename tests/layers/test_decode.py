@@ -27,13 +27,14 @@ from chainrule.model import join, pick, watch
 from chainrule.models.gpt import GPT, GPTSettings
 
 VOCAB = 70
-SMALL: dict[str, Any] = {"layers": 2, "width": 48, "heads": 2, "head_size": 32, "context": 80, "zero": False}
-LAYER = {"norm": "layer", "gains": True, "biases": True}
+SMALL: dict[str, Any] = {"layers": 2, "width": 48, "heads": 2, "head_size": 32, "context": 80, "zero_init": False}
+LAYER = {"norm": "layer", "norm_scale": True, "biases": True}
 CHOICES: list[dict[str, Any]] = [
     {"positions": "rotary"},
     {"positions": "learned", "qk_norm": False, "activation": "gelu-tanh", **LAYER},
-    {"positions": "sinusoidal", "keys": 1, "activation": "swiglu", "window": 9, "cap": 3, **LAYER},
-    {"positions": "none", "norm_embedding": False, "gains": True, "biases": True, "activation": "gelu", "tied": True},
+    {"positions": "sinusoidal", "kv_heads": 1, "activation": "swiglu", "window": 9, "logit_softcap": 3, **LAYER},
+    {"positions": "none", "norm_embedding": False, "norm_scale": True, "biases": True, "activation": "gelu",
+     "tied": True},
 ]
 INTERPRETED = Path(__file__).with_name("interpreted_kernels.py")
 
@@ -48,7 +49,7 @@ def made(**settings: Any) -> GPT:
 def begun(model: GPT, rows: int) -> Cache:
     """Texts of many lengths, the first as short as can be."""
     texts = [torch.randint(VOCAB, (1, 1 + 7 * row)) for row in range(rows)]
-    return model.roomy(join([model.step(text, model.start(1))[1] for text in texts]), 8)
+    return model.reserve(join([model.step(text, model.start(1))[1] for text in texts]), 8)
 
 
 @torch.no_grad()
@@ -130,7 +131,7 @@ def test_a_part_that_was_exchanged_is_not_overlooked() -> None:
 
 
 def test_a_part_in_another_precision_is_not_overlooked() -> None:
-    model, column = made(gains=True), torch.zeros(2, 1, dtype=torch.long)
+    model, column = made(norm_scale=True), torch.zeros(2, 1, dtype=torch.long)
     state = begun(model, 2)
     assert decode.suits(model, column, state)
     model.stack.norm.half()

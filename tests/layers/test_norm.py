@@ -16,23 +16,23 @@ from torch.testing import assert_close
 from chainrule import kernels
 from chainrule.device import low_stream
 from chainrule.kernels import ops
-from chainrule.layers import blocks
+from chainrule.layers import blocks, norm
 from chainrule.model import Batch, watch
 from chainrule.models.gpt import GPT, GPTSettings
 
-SMALL: dict[str, Any] = {"layers": 2, "width": 24, "heads": 2, "context": 16, "zero": False}
-AS_GPT2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh", "positions": "learned",
+SMALL: dict[str, Any] = {"layers": 2, "width": 24, "heads": 2, "context": 16, "zero_init": False}
+AS_GPT2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh", "positions": "learned",
            "qk_norm": False}
 CHOICES: list[dict[str, Any]] = [
     {},
     AS_GPT2,
-    {"activation": "swiglu", "biases": True, "gains": True},
+    {"activation": "swiglu", "biases": True, "norm_scale": True},
     {"activation": "gelu", "biases": True, "norm": "layer"},
     {"activation": "relu", "biases": True},
     {**AS_GPT2, "dropout": 0.2},
-    {"width": 32, "heads": 4, "keys": 2},                            # heads whose size is a power of 2 are joined
+    {"width": 32, "heads": 4, "kv_heads": 2},                            # heads whose size is a power of 2 are joined
     {"width": 32, "heads": 4, "norm": "layer", "biases": True},
-    {"width": 32, "heads": 4, "gains": True},
+    {"width": 32, "heads": 4, "norm_scale": True},
     {"width": 32, "heads": 4, "qk_norm": False, "positions": "sinusoidal"},
     {**AS_GPT2, "norm_first": False},
 ]
@@ -60,7 +60,7 @@ def learned(model: GPT, join: bool) -> dict[str, Tensor]:
     model.zero_grad()
     torch.manual_seed(3)
     with kernels.learning(join):
-        nats, _, _ = model.nats(some_batch())
+        nats, _, _ = model.loss(some_batch())
     nats.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
     return {"nats": nats.detach(), **gradients}
@@ -97,7 +97,7 @@ def test_what_taps_see_is_the_whole_sum() -> None:
     seen = []
     for join in (False, True):
         with kernels.learning(join), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
-            model.nats(some_batch())
+            model.loss(some_batch())
         seen.append({name: values[0] for name, values in found.items()})
     assert_close(seen[1], seen[0])
 
@@ -118,21 +118,21 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
     counted(ops, "add_norm")
     counted(blocks, "bent")
     model, batch = made(**AS_GPT2), some_batch()
-    model.nats(batch)
+    model.loss(batch)
     with kernels.learning(True), torch.no_grad():
-        model.nats(batch)
+        model.loss(batch)
     assert calls == []
     with kernels.learning(True):
-        model.nats(batch)
+        model.loss(batch)
     assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
-    model.nats(batch)
+    model.loss(batch)
     assert len(calls) == 6
 
 
 @pytest.mark.usefixtures("_on_any_device")
 @pytest.mark.parametrize(("choice", "joined"), [
     ({"width": 32}, True), ({"width": 32, "qk_norm": False}, True), ({"width": 32, "positions": "none"}, True),
-    ({"width": 32, "gains": True}, False), ({"width": 24}, False), ({"width": 32, **AS_GPT2}, False),
+    ({"width": 32, "norm_scale": True}, False), ({"width": 24}, False), ({"width": 32, **AS_GPT2}, False),
 ], ids=str)  # fmt: skip
 def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
     choice: dict[str, Any], joined: bool, monkeypatch: pytest.MonkeyPatch
@@ -141,7 +141,7 @@ def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
     whole = ops.heads
     monkeypatch.setattr(ops, "heads", lambda *given: calls.append(1) or whole(*given))
     with kernels.learning(True):
-        made(**choice).nats(some_batch())
+        made(**choice).loss(some_batch())
     assert len(calls) == 2 * joined
 
 
@@ -154,7 +154,7 @@ def test_what_does_not_learn_is_left_alone() -> None:
         model.get_parameter(name).requires_grad_(False)
     model.zero_grad(set_to_none=True)
     with kernels.learning(True):
-        model.nats(some_batch())[0].backward()
+        model.loss(some_batch())[0].backward()
     for name, weight in model.named_parameters():
         assert (weight.grad is None) == (name in frozen)
         if weight.grad is not None:
@@ -164,10 +164,10 @@ def test_what_does_not_learn_is_left_alone() -> None:
 @pytest.mark.usefixtures("_on_any_device")
 def test_a_sum_that_nobody_norms_is_passed_on() -> None:
     x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
-    norm = torch.nn.LayerNorm(8)
-    torch.nn.init.normal_(norm.weight)                              # alike, they would make nothing of any slope
+    layer_norm = torch.nn.LayerNorm(8)
+    torch.nn.init.normal_(layer_norm.weight)                              # alike, they would make nothing of any slope
     with kernels.learning(True):
-        total, _ = norm.Sum(x, found).normed(norm)
+        total, _ = norm.Sum(x, found).normed(layer_norm)
     slopes = torch.randn_like(total)
     assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
 

@@ -29,7 +29,7 @@ def answers(model, name):
     note = lambda _, __, out: types.append(out[0].made().dtype)  # noqa: E731
     hooks = [block.register_forward_hook(note) for block in model.stack.blocks]
     with choose_precision(name, CPU)():
-        total, _, _ = model.nats(Batch(tokens[:, :-1], tokens[:, 1:]))
+        total, _, _ = model.loss(Batch(tokens[:, :-1], tokens[:, 1:]))
     for hook in hooks:
         hook.remove()
     return float(total.detach()), torch.autograd.grad(total, list(model.parameters())), types

@@ -10,11 +10,11 @@ from transformers import BertConfig, BertForMaskedLM
 
 from chainrule.errors import UserError
 from chainrule.formats.bert import bert_settings, from_bert, to_bert
-from chainrule.model import UNCOUNTED, Batch, loss, watch
-from chainrule.models.encoder import Encoder, EncoderSettings
+from chainrule.model import IGNORE, Batch, cross_entropy, watch
+from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 
 VOCAB = 23
-SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero": False}
+SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero_init": False}
 CHOICES: list[dict[str, Any]] = [
     {},
     {"positions": "relative", "tied": True, "transform": True},
@@ -23,25 +23,25 @@ CHOICES: list[dict[str, Any]] = [
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 
 
-def made(**settings: Any) -> Encoder:
+def made(**settings: Any) -> TransformerEncoder:
     torch.manual_seed(1)
-    return Encoder(EncoderSettings(**{**SMALL, **settings}), VOCAB).eval()
+    return TransformerEncoder(EncoderSettings(**{**SMALL, **settings}), VOCAB).eval()
 
 
 def some_batch() -> Batch:
     """Two words of each row were hidden. No token is 0: BERT takes it for padding, of which it learns nothing."""
     tokens = torch.randint(1, VOCAB, (3, 9), generator=torch.Generator().manual_seed(2))
-    targets = torch.full_like(tokens, UNCOUNTED)
+    targets = torch.full_like(tokens, IGNORE)
     targets[:, [0, 2]] = tokens[:, [0, 2]]
     return Batch(tokens, targets, torch.tensor([9, 3, 6]))
 
 
-def bert() -> tuple[Encoder, BertForMaskedLM]:
+def bert() -> tuple[TransformerEncoder, BertForMaskedLM]:
     config = BertConfig(
         vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
         max_position_embeddings=16,
     )
-    ours = Encoder(bert_settings(config.to_dict(), transform=True), VOCAB).eval()
+    ours = TransformerEncoder(bert_settings(config.to_dict(), transform=True), VOCAB).eval()
     torch.manual_seed(1)
     for parameter in ours.parameters():    # gains and biases too, so that none can be left out unnoticed
         nn.init.normal_(parameter, std=0.3)
@@ -65,9 +65,9 @@ def test_it_learns_as_bert_does() -> None:
     (ours, theirs), batch = bert(), some_batch()
     assert batch.lengths is not None
     real = torch.arange(9) < batch.lengths[:, None]
-    labels = batch.targets.where(batch.counted, -100)
+    labels = batch.targets.where(batch.loss_mask, -100)
     theirs(batch.tokens, attention_mask=real.long(), labels=labels).loss.backward()
-    nats, count, _ = ours.nats(batch)
+    nats, count, _ = ours.loss(batch)
     (nats / count).backward()
     found = {name: parameter.grad for name, parameter in ours.named_parameters()}
     wanted = from_bert({name: parameter.grad for name, parameter in theirs.named_parameters()})
@@ -78,7 +78,7 @@ def test_it_learns_as_bert_does() -> None:
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_it_is_torchs_encoder_with_the_same_weights(norm_first: bool) -> None:
     model = made(
-        positions="none", norm="layer", gains=True, biases=True, qk_norm=False, norm_embedding=False,
+        positions="none", norm="layer", norm_scale=True, biases=True, qk_norm=False, norm_embedding=False,
         activation="gelu", epsilon=1e-5, hidden=24, norm_first=norm_first,
     )
     how: Any = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first, "activation": "gelu"}
@@ -121,7 +121,7 @@ def test_every_token_sees_all_of_its_text_and_no_padding(choice: dict[str, Any])
 @every_choice
 def test_nats_are_the_loss_of_what_was_hidden_and_reach_every_weight(choice: dict[str, Any]) -> None:
     plain, chosen, batch = made(**choice), made(**choice), some_batch()
-    results = [loss(plain(batch), batch), chosen.nats(batch)[:2]]
+    results = [cross_entropy(plain(batch), batch), chosen.loss(batch)[:2]]
     assert_close(results[0], results[1])
     assert int(results[0][1]) == 6
     for nats, _ in results:
@@ -134,22 +134,22 @@ def test_nats_are_the_loss_of_what_was_hidden_and_reach_every_weight(choice: dic
 
 def test_a_batch_from_which_nothing_was_hidden_costs_nothing() -> None:
     batch = some_batch()
-    nats, count, _ = made().nats(Batch(batch.tokens, torch.full_like(batch.tokens, UNCOUNTED), batch.lengths))
+    nats, count, _ = made().loss(Batch(batch.tokens, torch.full_like(batch.tokens, IGNORE), batch.lengths))
     assert (float(nats.detach()), int(count)) == (0, 0)
 
 
 def test_it_learns_hidden_words_from_both_sides() -> None:
     """The word in the middle is the sum of its neighbours, so one side is not enough."""
     torch.manual_seed(1)
-    model = Encoder(EncoderSettings(**{**SMALL, "width": 32}), VOCAB)
+    model = TransformerEncoder(EncoderSettings(**{**SMALL, "width": 32}), VOCAB)
     a, b = torch.meshgrid(torch.arange(10), torch.arange(10), indexing="ij")
     tokens = torch.stack([a.flatten(), torch.full((100,), VOCAB - 1), b.flatten()], 1)
-    targets = torch.full_like(tokens, UNCOUNTED)
+    targets = torch.full_like(tokens, IGNORE)
     targets[:, 1] = tokens[:, 0] + tokens[:, 2]
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(150):
         optimizer.zero_grad()
-        nats, count, _ = model.nats(Batch(tokens, targets))
+        nats, count, _ = model.loss(Batch(tokens, targets))
         (nats / count).backward()
         optimizer.step()
     assert float(nats.detach() / count) < 0.2

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.layers.embedding import WordModel
-from chainrule.model import Batch, loss, watch
+from chainrule.model import Batch, cross_entropy, watch
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 
 VOCAB = 7
@@ -82,7 +82,7 @@ def test_tied_vectors_of_one_size_need_no_projection():
 def test_nats_are_the_loss_of_the_logits(given):
     model, tokens = make(**given), some_tokens()
     batch = Batch(tokens[:, :-1], tokens[:, 1:], torch.tensor([7, 2]))
-    assert_close(model.nats(batch)[:2], loss(model(batch), batch))
+    assert_close(model.loss(batch)[:2], cross_entropy(model(batch), batch))
 
 
 def test_the_hidden_layer_can_be_watched():
@@ -106,7 +106,7 @@ def test_given_word_vectors_are_used_and_stay_as_they_are_if_frozen(frozen):
     model, vectors, tokens = make(), torch.randn(VOCAB, 3), some_tokens()
     model.set_embeddings(vectors, frozen)
     assert torch.equal(model.words(tokens), vectors[tokens])
-    model.nats(Batch(tokens[:, :-1], tokens[:, 1:]))[0].backward()
+    model.loss(Batch(tokens[:, :-1], tokens[:, 1:]))[0].backward()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     optimizer.step()
     assert torch.equal(model.words.embedding, vectors) == frozen
@@ -135,9 +135,9 @@ def test_settings_that_cannot_be_are_refused(given, says):
 def test_it_runs_in_bfloat16():
     model, tokens = make(direct=True), some_tokens()
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
-    wanted, _, _ = model.nats(batch)
+    wanted, _, _ = model.loss(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        nats, _, _ = model.nats(batch)
+        nats, _, _ = model.loss(batch)
         nats.backward()
     assert_close(nats, wanted, rtol=0.05, atol=0)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from chainrule.model import Batch, LanguageModel, loss
+from chainrule.model import Batch, LanguageModel, cross_entropy
 from chainrule.models.generative import ClassStatistics, GenerativeClassifier
 from chainrule.models.hmm.hmm import HMM, HMMSettings
 from chainrule.models.ngram.ngram import NGram, NGramSettings
@@ -99,7 +99,7 @@ def test_calm_divides_by_the_length_to_a_power() -> None:
 
 def test_answers_are_what_a_loss_takes() -> None:
     model = learned(naive_bayes())
-    nats, count = loss(model(TEXTS), TEXTS)
+    nats, count = cross_entropy(model(TEXTS), TEXTS)
     assert float(nats / count) < math.log(2)
     assert int(count) == 4
 

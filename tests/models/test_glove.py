@@ -81,7 +81,7 @@ def formula(model, table, words, contexts):
 def test_the_loss_is_the_formula():
     model, text = made(), some_text()
     table = table_of(*text)
-    loss, count = model.loss(model.examples(model.meet(*text, chance()), chance()))
+    loss, count = model.pair_loss(model.examples(model.meet(*text, chance()), chance()))
     assert loss.item() / 2 == pytest.approx(formula(model, table, model.words, model.contexts).item(), rel=1e-5)
     assert count == len(table)
 
@@ -111,7 +111,7 @@ def test_learning_lowers_the_loss():
     examples = model.examples(model.meet(tokens, texts, chance()), chance())
     losses = []
     for _ in range(50):
-        losses.append(float(model.loss(examples)[0]))
+        losses.append(float(model.pair_loss(examples)[0]))
         model.learn(examples, 0.05)
     assert losses[-1] < 0.05 * losses[0]
     assert not model.embeddings[:2].any()

@@ -11,7 +11,7 @@ from chainrule.errors import UserError
 from chainrule.layers import kv_cache
 from chainrule.layers.blocks import Stack
 from chainrule.layers.transformer_settings import SIZES, TransformerSettings
-from chainrule.model import Batch, join, loss, taps, watch
+from chainrule.model import Batch, cross_entropy, join, taps, watch
 from chainrule.models import build, kind, model_class
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.published import PUBLISHED
@@ -19,14 +19,14 @@ from chainrule.recipe import make_recipe
 from chainrule.settings import make
 
 VOCAB = 11
-SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 32, "zero": False}
+SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 32, "zero_init": False}
 CHOICES: list[dict[str, Any]] = [
     {"positions": "rotary"},
-    {"positions": "learned", "norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh"},
-    {"positions": "sinusoidal", "norm_first": False, "norm": "layer", "gains": True, "activation": "relu"},
-    {"positions": "relative", "keys": 2, "activation": "gelu"},
-    {"positions": "none", "window": 3, "keys": 1, "activation": "swiglu", "qk_norm": False},
-    {"norm_embedding": False, "cap": 3.0, "tied": True, "head_size": 6, "gains": True},
+    {"positions": "learned", "norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"},
+    {"positions": "sinusoidal", "norm_first": False, "norm": "layer", "norm_scale": True, "activation": "relu"},
+    {"positions": "relative", "kv_heads": 2, "activation": "gelu"},
+    {"positions": "none", "window": 3, "kv_heads": 1, "activation": "swiglu", "qk_norm": False},
+    {"norm_embedding": False, "logit_softcap": 3.0, "tied": True, "head_size": 6, "norm_scale": True},
 ]
 
 
@@ -90,9 +90,9 @@ def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) ->
         rest, _ = model.step(text[:, 1:], state)
         alone = [model(Batch(row[None], row[None]))[0, -size:] for row, size in
                  ((torch.tensor([0, 8, 9, 1, 2, 0, 3, 4, 5]), 4), (torch.tensor([0, 10, 5, 0, 6, 7]), 3))]
-    assert_close(torch.cat([first, rest], 1)[batch.counted], whole[batch.counted])
-    assert_close(whole[batch.counted], torch.cat(alone))
-    assert model.room(source) == model.context - 5
+    assert_close(torch.cat([first, rest], 1)[batch.loss_mask], whole[batch.loss_mask])
+    assert_close(whole[batch.loss_mask], torch.cat(alone))
+    assert model.max_tokens(source) == model.context - 5
     assert torch.equal(model.start(2, source)["length"], torch.tensor([5, 5]))
 
 
@@ -100,8 +100,8 @@ def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) ->
 def test_gradients_go_through_the_cache_as_through_the_whole(choice: dict[str, Any]) -> None:
     batch = some_batch()
     whole, steps = made(**choice), made(**choice)
-    loss(whole(batch), batch)[0].backward()
-    loss(by_steps(steps, batch.tokens), batch)[0].backward()
+    cross_entropy(whole(batch), batch)[0].backward()
+    cross_entropy(by_steps(steps, batch.tokens), batch)[0].backward()
     for (name, one), other in zip(whole.named_parameters(), steps.parameters()):
         assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -110,8 +110,8 @@ def test_gradients_go_through_the_cache_as_through_the_whole(choice: dict[str, A
 def test_what_training_goes_down_has_the_gradients_of_the_loss(choice: dict[str, Any]) -> None:
     batch = some_batch()
     plain, chunked = made(**choice), made(**choice)
-    loss(plain(batch), batch)[0].backward()
-    total, _, state = chunked.nats(batch)
+    cross_entropy(plain(batch), batch)[0].backward()
+    total, _, state = chunked.loss(batch)
     total.backward()
     assert state is None                                        # learning keeps no cache
     for one, other in zip(plain.parameters(), chunked.parameters()):
@@ -180,8 +180,8 @@ def test_nothing_longer_than_the_context_is_read() -> None:
 
 
 def test_a_window_reaches_back_one_window_a_layer() -> None:
-    assert made(window=3, layers=2).reach == 5
-    assert made().reach is None
+    assert made(window=3, layers=2).receptive_field == 5
+    assert made().receptive_field is None
 
 
 # An encoder of the same blocks
@@ -205,7 +205,7 @@ def test_an_encoder_sees_all_its_text_and_no_padding(positions: str) -> None:
 
 
 def test_at_first_nothing_is_added_to_the_stream_and_every_token_is_alike() -> None:
-    model, batch = made(zero=True, tied=False), some_batch()
+    model, batch = made(zero_init=True, tied=False), some_batch()
     with watch(model) as seen, torch.no_grad():
         logits = model(batch)
     assert torch.equal(seen["stack.blocks.0.hidden"][0], seen["stack.blocks.1.hidden"][0])
@@ -297,16 +297,16 @@ def test_a_model_of_any_size_can_be_built() -> None:
 
 WRONG = {
     "model.heads=5 does not divide model.width=16, as 4 and 8 would": {"heads": "5"},
-    "model.keys=3 does not divide model.heads=4": {"keys": "3"},
+    "model.kv_heads=3 does not divide model.heads=4": {"kv_heads": "3"},
     "model.size=tinny is not one of": {"size": "tinny"},
     "model.size=tiny changes nothing": {"size": "tiny"},
     "model.head_size=3 is odd": {"head_size": "3"},
     "model.layers=-1": {"layers": "-1"},
     "model.window=0": {"window": "0"},
     "model.dropout=1": {"dropout": "1"},
-    "model.epsilon and model.wavelength are more than 0": {"epsilon": "0"},
-    "model.wavelength=5 is of rotary positions; these are none": {"wavelength": "5", "positions": "none"},
-    "model.cap=-2": {"cap": "-2"},
+    "model.epsilon and model.rope_theta are more than 0": {"epsilon": "0"},
+    "model.rope_theta=5 is of rotary positions; these are none": {"rope_theta": "5", "positions": "none"},
+    "model.logit_softcap=-2": {"logit_softcap": "-2"},
     "model.positions=rotari is not one of .* Did you mean rotary": {"positions": "rotari"},
 }
 

@@ -17,8 +17,9 @@ from chainrule.recipe import make_recipe
 
 VOCAB, CONTEXT = 31, 12
 LIKE_LLAMA = {
-    "layers": 2, "width": 24, "heads": 6, "keys": 2, "hidden": 40, "context": CONTEXT, "activation": "swiglu",
-    "gains": True, "qk_norm": False, "norm_embedding": False, "tied": False, "zero": False, "wavelength": 500.0,
+    "layers": 2, "width": 24, "heads": 6, "kv_heads": 2, "hidden": 40, "context": CONTEXT, "activation": "swiglu",
+    "norm_scale": True, "qk_norm": False, "norm_embedding": False, "tied": False, "zero_init": False,
+    "rope_theta": 500.0,
 }
 
 
@@ -71,7 +72,7 @@ def test_the_same_weights_say_the_same(name: str) -> None:
 def test_the_same_weights_learn_the_same(name: str) -> None:
     ours, theirs = PAIRS[name]()
     batch = some_batch()
-    total, count, _ = ours.nats(batch)
+    total, count, _ = ours.loss(batch)
     loss = nn.functional.cross_entropy(theirs(batch.tokens).logits.flatten(0, 1), batch.targets.flatten())
     assert_close(total / count, loss, atol=1e-4, rtol=1e-4)
     (total / count).backward()

@@ -7,19 +7,19 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.layers.char_cnn import WIDTHS, Letters
-from chainrule.model import UNCOUNTED, Batch, loss, watch
-from chainrule.models.encoder import Encoder, EncoderSettings
+from chainrule.model import IGNORE, Batch, cross_entropy, watch
+from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.heads import Classifier, Tagger, pooling
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
 from chainrule.tasks.corpus_of_examples import spell
 
 VOCAB, LABELS, MARK = 13, 4, 7
-TRANSFORMER = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero": False}
+TRANSFORMER = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero_init": False}
 RECURRENT = {"hidden": 16, "embedding": 10}
 BODIES = {
     "gpt": lambda: GPT(GPTSettings(**TRANSFORMER, tied=True), VOCAB),
-    "encoder": lambda: Encoder(EncoderSettings(**TRANSFORMER, tied=True), VOCAB),
+    "encoder": lambda: TransformerEncoder(EncoderSettings(**TRANSFORMER, tied=True), VOCAB),
     "rnn": lambda: Elman(ElmanSettings(**RECURRENT), VOCAB),
     "gru both ways": lambda: GRU(RecurrentSettings(**RECURRENT, bidirectional=True), VOCAB),
     "lstm": lambda: LSTM(RecurrentSettings(**RECURRENT), VOCAB),
@@ -99,7 +99,7 @@ def test_a_class_is_A_times_a_vector_plus_b(name, pool):
         logits = model(batch)
     assert_close(logits, seen["vector"][0] @ model.output.weight.T + model.output.bias)
     assert logits.shape == (4, LABELS)
-    assert_close(model.nats(batch)[:2], loss(logits, batch))
+    assert_close(model.loss(batch)[:2], cross_entropy(logits, batch))
 
 
 @every_body
@@ -119,11 +119,11 @@ def test_padding_changes_no_tag_and_rows_never_meet(name):
     for row in range(4):
         size = int(batch.lengths[row])
         assert_close(model(without_padding(batch, row))[0], logits[row, :size], atol=1e-5, rtol=1e-5)
-    _, count, _ = model.nats(batch)
+    _, count, _ = model.loss(batch)
     assert int(count) == 9 + 3 + 1 + 6
     targets = batch.targets.clone()
-    targets[0, 4] = UNCOUNTED
-    assert int(model.nats(Batch(batch.tokens, targets, batch.lengths))[1]) == int(count) - 1
+    targets[0, 4] = IGNORE
+    assert int(model.loss(Batch(batch.tokens, targets, batch.lengths))[1]) == int(count) - 1
 
 
 @every_body
@@ -132,7 +132,7 @@ def test_gradients_go_through_the_whole_net(name, pool):
     if pool == "first" and name not in ("gpt", "encoder"):
         pool = "max"                                              # where one token was read, W has had nothing to do
     model, batch = classifier(name, pool), some_batch()
-    model.nats(batch)[0].backward()
+    model.loss(batch)[0].backward()
     for where, parameter in model.named_parameters():
         if not any(end in where for end in OUTPUT_END):
             assert parameter.grad is not None, where
@@ -143,7 +143,7 @@ def test_gradients_go_through_the_whole_net(name, pool):
 def test_gradients_of_tags_go_through_the_whole_net(name):
     model, batch = Tagger(body(name), LABELS, letters=Letters(body(name).inputs)), some_batch(tags=True)
     words = [["a", "bee", "sees"] * 3] * 4
-    model.nats(Batch(batch.tokens, batch.targets, batch.lengths, source=spell(words)))[0].backward()
+    model.loss(Batch(batch.tokens, batch.targets, batch.lengths, source=spell(words)))[0].backward()
     for where, parameter in model.named_parameters():
         if not any(end in where for end in OUTPUT_END):
             assert parameter.grad is not None, where
@@ -192,23 +192,23 @@ def test_a_watched_body_says_the_same():
 @pytest.mark.parametrize("name", FORETELLING)
 def test_the_auxiliary_loss_is_the_mean_of_each_rows_own_nats(name):
     model, batch, weight = classifier(name, auxiliary=0.5).train(), some_batch(), 0.5
-    plain, count = loss(model(batch), batch)
+    plain, count = cross_entropy(model(batch), batch)
     wanted = plain.clone()
     for row in (0, 1, 3):                                          # row 2 has one token, and so nothing to foretell
         text = batch.tokens[row : row + 1, : int(batch.lengths[row])]
-        nats, targets, _ = model.body.nats(Batch(text[:, :-1], text[:, 1:]), None)
+        nats, targets, _ = model.body.loss(Batch(text[:, :-1], text[:, 1:]), None)
         wanted = wanted + weight * nats / targets
-    nats, same, _ = model.nats(batch)
+    nats, same, _ = model.loss(batch)
     assert_close((nats, same), (wanted, count))
-    assert_close(model.eval().nats(batch)[0], plain)               # it is for learning alone
+    assert_close(model.eval().loss(batch)[0], plain)               # it is for learning alone
 
 
 @pytest.mark.parametrize("name", FORETELLING)
 def test_micro_batches_change_no_gradient_of_the_auxiliary_loss(name):
     whole, parts, batch = classifier(name, auxiliary=0.5).train(), classifier(name, auxiliary=0.5).train(), some_batch()
-    whole.nats(batch)[0].backward()
+    whole.loss(batch)[0].backward()
     for here in (slice(0, 1), slice(1, 4)):
-        parts.nats(batch.rows(here))[0].backward()
+        parts.loss(batch.rows(here))[0].backward()
     for (where, one), other in zip(whole.named_parameters(), parts.parameters()):
         assert one.grad is not None, where                         # the output's end of the body learns too
         assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
@@ -217,9 +217,9 @@ def test_micro_batches_change_no_gradient_of_the_auxiliary_loss(name):
 def test_a_row_without_a_label_teaches_nothing():
     model, batch = classifier("gpt", auxiliary=0.5).train(), some_batch()
     targets = batch.targets.clone()
-    targets[1] = UNCOUNTED
-    partly = model.nats(Batch(batch.tokens, targets, batch.lengths))
-    rest = model.nats(batch.changed(lambda part: part[[0, 2, 3]]))
+    targets[1] = IGNORE
+    partly = model.loss(Batch(batch.tokens, targets, batch.lengths))
+    rest = model.loss(batch.map(lambda part: part[[0, 2, 3]]))
     assert_close(partly[:2], rest[:2])
 
 
@@ -240,7 +240,7 @@ def test_it_learns_a_class_and_tags_that_need_the_whole_text(name):
         for step in range(250):
             optimizer.param_groups[0]["lr"] = 0.02 * (1 - step / 250)
             optimizer.zero_grad()
-            nats, count, _ = model.nats(Batch(tokens, targets))
+            nats, count, _ = model.loss(Batch(tokens, targets))
             (nats / count).backward()
             optimizer.step()
         assert float(nats.detach() / count) < 0.15

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, Batch, loss, watch
-from chainrule.models.hmm import forward_backward, viterbi
-from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics
+from chainrule.model import BOUNDARY, Batch, cross_entropy, watch
+from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics, forward_backward, viterbi
 
 VOCAB = 4
 
@@ -318,7 +317,7 @@ def test_the_nats_of_a_round_are_those_of_the_loss() -> None:
     model, rows = made(), ROWS.clone()
     rows[:, 0] = BOUNDARY
     batch = Batch(rows[:, :-1], rows[:, 1:], torch.tensor([5, 5, 2, 4]))
-    assert model.collect(batch).nats == pytest.approx(float(loss(model(batch), batch)[0]), rel=1e-6)
+    assert model.collect(batch).nats == pytest.approx(float(cross_entropy(model(batch), batch)[0]), rel=1e-6)
 
 
 def test_blocks_and_batches_change_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +356,7 @@ def test_an_empty_row_counts_for_nothing() -> None:
 
 def test_a_batch_with_context_that_does_not_count_is_refused() -> None:
     with pytest.raises(ValueError, match="whole rows"):
-        made().collect(Batch(ROWS[:, :-1], ROWS[:, 1:], skips=torch.tensor([1, 1, 1, 1])))
+        made().collect(Batch(ROWS[:, :-1], ROWS[:, 1:], context_only=torch.tensor([1, 1, 1, 1])))
 
 
 def test_a_state_of_which_nothing_was_counted_stays_as_it_was() -> None:
@@ -421,7 +420,7 @@ def test_the_impossible_costs_everything_once_and_the_model_goes_on() -> None:
     logits, _ = model.step(rows, model.start(1))
     assert_close(logits.exp().sum(-1), torch.ones(1, 4))
     batch = Batch(rows[:, :-1], rows[:, 1:])
-    assert float(loss(model(batch), batch)[0]) == math.inf
+    assert float(cross_entropy(model(batch), batch)[0]) == math.inf
 
 
 def test_a_quick_search_knows_the_impossible_too() -> None:

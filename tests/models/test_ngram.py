@@ -188,7 +188,7 @@ def pieces(stream, size: int, overlap: int):
     for at in range(0, stream.shape[1] - 1, size):
         begin = max(at - overlap, 0)
         part = stream[:, begin : at + size + 1]
-        yield Batch(part[:, :-1], part[:, 1:], skips=torch.tensor([at - begin]))
+        yield Batch(part[:, :-1], part[:, 1:], context_only=torch.tensor([at - begin]))
 
 
 @pytest.mark.parametrize("memory", [1 << 30, 0], ids=["in memory", "on disk"])

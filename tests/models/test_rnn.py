@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.model import Batch, loss, taps, watch
+from chainrule.model import Batch, cross_entropy, taps, watch
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
 from chainrule.settings import flatten, meanings
@@ -56,7 +56,7 @@ def test_a_net_of_three_units_made_by_hand_keeps_a_binary_rhythm():
         logits = model(Batch(rhythm[:, :-1], rhythm[:, 1:]))
     assert seen["hidden"][0][0, :4, 0].tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
     assert_close(logits[0, :3, 1], torch.tensor([-5.0, -5.0, 5.0]))
-    nats, count, _ = model.nats(Batch(rhythm[:, :-1], rhythm[:, 1:]))
+    nats, count, _ = model.loss(Batch(rhythm[:, :-1], rhythm[:, 1:]))
     assert float(nats.detach() / count) == pytest.approx(math.log(1 + math.exp(-5)), rel=1e-5)
 
 
@@ -88,10 +88,10 @@ def test_what_is_watched_has_a_shape_and_changes_no_answer(kind):
 def test_watching_changes_no_loss_while_learning_with_everything_dropped(kind):
     model, batch = make(kind, **AWD), some_batch()
     torch.manual_seed(3)
-    plain, _, _ = model.nats(batch)
+    plain, _, _ = model.loss(batch)
     torch.manual_seed(3)
     with watch(model, "hidden"):
-        assert_close(model.nats(batch)[0], plain)
+        assert_close(model.loss(batch)[0], plain)
 
 
 @every_kind
@@ -99,7 +99,7 @@ def test_watching_changes_no_loss_while_learning_with_everything_dropped(kind):
 def test_nats_are_the_loss_of_the_logits_and_so_are_their_gradients(kind, given):
     model, batch = make(kind, **given), some_batch(lengths=torch.tensor([12, 3, 7]))
     results = []
-    for nats, count in (loss(model(batch), batch), model.nats(batch)[:2]):
+    for nats, count in (cross_entropy(model(batch), batch), model.loss(batch)[:2]):
         model.zero_grad()
         nats.backward()
         results.append((nats, count, [parameter.grad.clone() for parameter in model.parameters()]))
@@ -109,9 +109,9 @@ def test_nats_are_the_loss_of_the_logits_and_so_are_their_gradients(kind, given)
 @every_kind
 def test_a_state_carried_on_is_as_if_the_text_had_come_in_one_piece(kind):
     model, batch = make(kind), some_batch()
-    whole, count, _ = model.nats(batch)
-    first, one, state = model.nats(Batch(batch.tokens[:, :5], batch.targets[:, :5]))
-    second, other, _ = model.nats(Batch(batch.tokens[:, 5:], batch.targets[:, 5:]), state)
+    whole, count, _ = model.loss(batch)
+    first, one, state = model.loss(Batch(batch.tokens[:, :5], batch.targets[:, :5]))
+    second, other, _ = model.loss(Batch(batch.tokens[:, 5:], batch.targets[:, 5:]), state)
     assert_close(first + second, whole)
     assert one + other == count
 
@@ -119,7 +119,7 @@ def test_a_state_carried_on_is_as_if_the_text_had_come_in_one_piece(kind):
 @every_kind
 def test_a_learned_start_learns_and_is_where_it_starts(kind):
     model = make(kind, start="learned")
-    model.nats(some_batch())[0].backward()
+    model.loss(some_batch())[0].backward()
     assert model.stack.first.grad.abs().min() > 0
     with torch.no_grad():
         model.stack.first.fill_(0.5)
@@ -167,7 +167,7 @@ def test_it_learns_a_text_by_heart(kind):
     batch, optimizer = Batch(text[:, :-1], text[:, 1:]), torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(200):
         optimizer.zero_grad()
-        nats, count, _ = model.nats(batch)
+        nats, count, _ = model.loss(batch)
         (nats / count).backward()
         optimizer.step()
     assert float(nats.detach() / count) < 0.2
@@ -176,11 +176,11 @@ def test_it_learns_a_text_by_heart(kind):
 @every_kind
 def test_it_runs_in_bfloat16(kind):
     model, batch = make(kind, **AWD), some_batch()
-    wanted, _, _ = model.eval().nats(batch)
+    wanted, _, _ = model.eval().loss(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        nats, _, state = model.train().nats(batch)
+        nats, _, state = model.train().loss(batch)
         nats.backward()
-        again, _, _ = model.eval().nats(batch)
+        again, _, _ = model.eval().loss(batch)
     assert_close(again, wanted, rtol=0.02, atol=0)
     model.step(batch.tokens, {name: part.detach() for name, part in state.items()})
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

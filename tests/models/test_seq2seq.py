@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.model import Batch, join, loss, pick, taps, tensors, watch
+from chainrule.model import Batch, cross_entropy, join, pick, taps, tensors, watch
 from chainrule.models.seq2seq import Attention, Seq2Seq, Seq2SeqSettings
 from chainrule.settings import make as make_settings
 
@@ -179,8 +179,8 @@ def test_texts_with_sources_of_different_lengths_go_on_together(choice):
 def test_what_training_goes_down_has_the_gradients_of_the_loss_and_reaches_every_weight(choice):
     plain, chunked = made(**choice), made(**choice)
     batch = some_batch(plain)
-    loss(plain(batch), batch)[0].backward()
-    chunked.nats(batch)[0].backward()
+    cross_entropy(plain(batch), batch)[0].backward()
+    chunked.loss(batch)[0].backward()
     for (name, one), other in zip(plain.named_parameters(), chunked.parameters()):
         assert one.grad is not None, name
         assert one.grad.abs().max() > 0, name
@@ -191,9 +191,9 @@ def test_what_training_goes_down_has_the_gradients_of_the_loss_and_reaches_every
 def test_it_runs_in_bfloat16(choice):
     model = made(**choice)
     batch = some_batch(model)
-    wanted, _, _ = model.nats(batch)
+    wanted, _, _ = model.loss(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        nats, _, _ = model.nats(batch)
+        nats, _, _ = model.loss(batch)
         nats.backward()
     assert_close(nats, wanted, rtol=0.05, atol=0)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
@@ -223,7 +223,7 @@ def trained(steps=120, **given):
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     for step in range(steps):
         optimizer.zero_grad()
-        nats, count, _ = model.nats(turned_round(64, 8, seed=step))
+        nats, count, _ = model.loss(turned_round(64, 8, seed=step))
         (nats / count).backward()
         optimizer.step()
     return model.eval()
@@ -235,7 +235,7 @@ def test_attention_turns_a_text_round_where_the_bottleneck_is_too_narrow():
     models = {attention: trained(attention=attention) for attention in ("none", "additive")}
     with torch.no_grad():
         for attention, model in models.items():
-            total, count, _ = model.nats(batch)
+            total, count, _ = model.loss(batch)
             nats[attention] = float(total / count)
         with watch(models["additive"], "attention.alignment") as seen:
             models["additive"](batch)

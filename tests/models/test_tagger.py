@@ -11,7 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.model import UNCOUNTED, Batch, loss
+from chainrule.model import IGNORE, Batch, cross_entropy
 from chainrule.models.hmm.interpolation import mixed
 from chainrule.models.hmm.tagger import Tagger, TaggerSettings, TagStatistics
 from chainrule.models.hmm.word_features import KEYS, shape, sort, spell, spelled
@@ -165,7 +165,7 @@ def test_statistics_add() -> None:
 
 def test_words_without_a_tag_are_read_and_not_counted() -> None:
     tags = [row[:] for row in NUMBERS]
-    tags[1][2] = UNCOUNTED
+    tags[1][2] = IGNORE
     model = Tagger(TaggerSettings(), 3)
     every, fewer = (model.collect(spelled(WORDS, told)) for told in (NUMBERS, tags))
     for part, lost in ("words", 1), ("moves", 3), ("before", 2):
@@ -175,7 +175,7 @@ def test_words_without_a_tag_are_read_and_not_counted() -> None:
 def test_rows_may_begin_with_a_boundary() -> None:
     batch, model = spelled(WORDS, NUMBERS), Tagger(TaggerSettings(), 3)
     pad = torch.nn.functional.pad
-    other = Batch(pad(batch.tokens, (1, 0)), pad(batch.targets, (1, 0), value=UNCOUNTED), batch.lengths + 1,
+    other = Batch(pad(batch.tokens, (1, 0)), pad(batch.targets, (1, 0), value=IGNORE), batch.lengths + 1,
                   source=pad(batch.source, (0, 0, 1, 0)))
     model.update(model.collect(other))
     for name, table in made().state_dict().items():
@@ -226,11 +226,11 @@ def test_an_unknown_word_is_judged_by_its_ending_and_shape() -> None:
 
 def test_it_learns_by_one_round_and_answers_with_log_probabilities() -> None:
     model, batch = made(), spelled(WORDS, NUMBERS)
-    assert_close(model(batch)[batch.counted].exp().sum(-1), torch.ones(int(batch.counted.sum())))
-    nats, count = loss(model(batch), batch)
+    assert_close(model(batch)[batch.loss_mask].exp().sum(-1), torch.ones(int(batch.loss_mask.sum())))
+    nats, count = cross_entropy(model(batch), batch)
     assert float(nats / count) < 0.1
     model.forget(torch.Generator())
-    assert float(loss(model(batch), batch)[0] / count) == pytest.approx(math.log(3), rel=1e-5)
+    assert float(cross_entropy(model(batch), batch)[0] / count) == pytest.approx(math.log(3), rel=1e-5)
 
 
 def test_a_tagger_saves_and_loads_as_plain_tensors(tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.layers.blocks import Stack
-from chainrule.model import Batch, join, loss, pick, taps, watch
+from chainrule.model import Batch, cross_entropy, join, pick, taps, watch
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
 
 VOCAB, FEATURES = 11, 5
-SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 32, "zero": False}
+SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 32, "zero_init": False}
 LIKE_TORCH = {
-    "positions": "none", "norm": "layer", "gains": True, "biases": True, "qk_norm": False, "norm_embedding": False,
+    "positions": "none", "norm": "layer", "norm_scale": True, "biases": True, "qk_norm": False, "norm_embedding": False,
     "activation": "relu", "epsilon": 1e-5, "hidden": 24,
 }
 CHOICES: list[dict[str, Any]] = [
     {},
-    {"norm_first": False, "norm": "layer", "gains": True, "positions": "sinusoidal", "activation": "relu"},
-    {"positions": "relative", "keys": 2, "tied": True, "cap": 5.0},
+    {"norm_first": False, "norm": "layer", "norm_scale": True, "positions": "sinusoidal", "activation": "relu"},
+    {"positions": "relative", "kv_heads": 2, "tied": True, "logit_softcap": 5.0},
     {"positions": "learned", "source_vocab": 7, "tied": False, "biases": True},
     {"source_features": FEATURES, "window": 3, "qk_norm": False},
 ]
@@ -115,7 +115,7 @@ def test_it_is_torchs_transformer_with_the_same_weights(norm_first: bool) -> Non
     wanted = hidden @ model.matrix.T
     logits = model(batch)
     assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
-    ours, theirs = (torch.autograd.grad(loss(each, batch)[0], words.weight)[0] for each in (logits, wanted))
+    ours, theirs = (torch.autograd.grad(cross_entropy(each, batch)[0], words.weight)[0] for each in (logits, wanted))
     assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
 
 
@@ -172,8 +172,8 @@ def test_texts_with_sources_of_different_lengths_go_on_together() -> None:
 def test_what_training_goes_down_has_the_gradients_of_the_loss_and_reaches_every_weight(choice: dict[str, Any]) -> None:
     plain, chunked = made(**choice), made(**choice)
     batch = some_batch(plain)
-    loss(plain(batch), batch)[0].backward()
-    total, _, state = chunked.nats(batch)
+    cross_entropy(plain(batch), batch)[0].backward()
+    total, _, state = chunked.loss(batch)
     total.backward()
     assert state is None
     for (name, one), other in zip(plain.named_parameters(), chunked.parameters()):
@@ -197,14 +197,14 @@ def test_it_runs_in_bf16(choice: dict[str, Any]) -> None:
 
 def test_it_learns_to_turn_a_text_round() -> None:
     torch.manual_seed(1)
-    model = EncoderDecoder(EncoderDecoderSettings(**{**SMALL, "width": 32, "zero": True}), VOCAB)
+    model = EncoderDecoder(EncoderDecoderSettings(**{**SMALL, "width": 32, "zero_init": True}), VOCAB)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     source = torch.randint(1, VOCAB, (64, 4), generator=torch.Generator().manual_seed(3))
     text = torch.cat([torch.zeros(64, 1, dtype=torch.long), source.flip(1)], 1)
     batch = Batch(text[:, :-1], text[:, 1:], source=source)
     for _ in range(150):
         optimizer.zero_grad()
-        nats, count, _ = model.nats(batch)
+        nats, count, _ = model.loss(batch)
         (nats / count).backward()
         optimizer.step()
     assert float(nats.detach() / count) < 0.1                  # without its source it would pay log 10
@@ -227,7 +227,7 @@ def test_encoder_and_decoder_have_taps_in_every_block() -> None:
 
 
 def test_at_first_nothing_is_added_to_either_stream() -> None:
-    model = made(zero=True, tied=False)
+    model = made(zero_init=True, tied=False)
     assert_close(model(some_batch(model)), torch.zeros(3, 6, VOCAB))
 
 
@@ -255,7 +255,7 @@ def test_a_source_that_cannot_be_is_refused() -> None:
     [
         ({"source_vocab": 0}, "model.source_vocab=0: it is 1 or more"),
         ({"source_vocab": 5, "source_features": 5}, "a source is either"),
-        ({"cap": -1.0}, "model.cap=-1"),
+        ({"logit_softcap": -1.0}, "model.logit_softcap=-1"),
     ],
 )
 def test_a_wrong_setting_says_what_is_wrong(given: dict[str, Any], says: str) -> None:

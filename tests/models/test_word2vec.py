@@ -74,7 +74,7 @@ def test_the_loss_is_the_formula(algorithm):
     model = made(algorithm)
     blocks = model.meet(*some_text(), chance())
     total, pairs = formula(model, blocks, model.vectors, model.outputs)
-    loss, count = model.loss(blocks)
+    loss, count = model.pair_loss(blocks)
     assert count == pairs > 30
     assert loss.item() == pytest.approx(total.item(), rel=1e-9)
 
@@ -101,7 +101,7 @@ def test_many_words_at_once_never_overshoot(algorithm, lr, words, embedding):
     model.begin(torch.bincount(tokens, minlength=VOCAB), chance())
     blocks, losses = model.meet(tokens, torch.arange(len(tokens)) // 2, chance()), []
     for _ in range(30):
-        total, count = model.loss(blocks)
+        total, count = model.pair_loss(blocks)
         losses.append(float(total / count))
         model.learn(blocks, lr)
     assert max(losses) <= losses[0] * 1.001
@@ -131,7 +131,7 @@ def test_texts_never_meet():
     assert met
     assert all((one - 2) // 4 == (other - 2) // 4 for one, other in met)
     lone = model.meet(torch.arange(2, 38), torch.arange(36), chance())
-    assert model.loss(lone)[1] == 0
+    assert model.pair_loss(lone)[1] == 0
 
 
 def test_every_reach_up_to_the_window_is_drawn_alike():
@@ -176,7 +176,7 @@ def test_a_text_without_words_gives_no_pairs():
     model = made()
     nothing = torch.empty(0, dtype=torch.long)
     blocks = model.meet(nothing, nothing, chance())
-    assert model.loss(blocks)[1] == 0
+    assert model.pair_loss(blocks)[1] == 0
     before = model.vectors.clone()
     model.learn(blocks, 0.1)
     assert torch.equal(model.vectors, before)
@@ -188,7 +188,7 @@ def test_the_last_words_of_a_text_that_fills_no_block_count_too():
     blocks = model.meet(*some_text(45, 1), chance())
     assert blocks["tokens"].shape == (2, model.block + 2)
     assert blocks["noise"].shape == (2, SHARED)
-    assert model.loss(blocks)[1] == 2 * 44
+    assert model.pair_loss(blocks)[1] == 2 * 44
 
 
 @pytest.mark.parametrize("name", ["embedding", "window", "negatives"])

@@ -163,8 +163,8 @@ BUGS = [
     Bug(
         "a sliding window counts a target twice",
         "chainrule/inference/score.py",
-        ">= skips[chosen, None]",
-        ">= skips[chosen, None] - 1",
+        ">= context_only[chosen, None]",
+        ">= context_only[chosen, None] - 1",
         (f"{SCORE}::test_windows_count_every_target_once_and_give_it_at_least_context_minus_stride",),
     ),
     Bug(
@@ -256,8 +256,8 @@ BUGS = [
     Bug(
         "new keys are turned as if they stood at the beginning",
         "chainrule/layers/blocks.py",
-        "turns(places, settings.head_size, settings.wavelength, working_dtype(x))",
-        "turns(places - places[:, :1], settings.head_size, settings.wavelength, working_dtype(x))",
+        "turns(places, settings.head_size, settings.rope_theta, working_dtype(x))",
+        "turns(places - places[:, :1], settings.head_size, settings.rope_theta, working_dtype(x))",
         (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
     ),
     Bug(
@@ -374,8 +374,8 @@ BUGS = [
     Bug(
         "a long text weighs more in the auxiliary loss",
         "chainrule/models/heads.py",
-        "batch.counted[:, None] / text.counted.sum(1, keepdim=True).clamp(min=1)",
-        "batch.counted[:, None] / text.counted.sum().clamp(min=1)",
+        "batch.loss_mask[:, None] / text.loss_mask.sum(1, keepdim=True).clamp(min=1)",
+        "batch.loss_mask[:, None] / text.loss_mask.sum().clamp(min=1)",
         (
             "tests/models/test_heads.py::test_the_auxiliary_loss_is_the_mean_of_each_rows_own_nats[gpt]",
             "tests/models/test_heads.py::test_micro_batches_change_no_gradient_of_the_auxiliary_loss[gpt]",
@@ -412,8 +412,8 @@ BUGS = [
     Bug(
         "windows are looked at by two ranks",
         "chainrule/inference/score.py",
-        "np.where(real, skips[place], context)",
-        "skips[place]",
+        "np.where(real, context_only[place], context)",
+        "context_only[place]",
         (f"{ONE_RANK}::test_the_parts_of_a_look_are_the_look[3]",),
     ),
     Bug(
@@ -426,7 +426,7 @@ BUGS = [
     Bug(
         "the gradient goes back through all streams",
         "chainrule/training/step.py",
-        "states.append(changed(after, Tensor.detach))",
+        "states.append(map_state(after, Tensor.detach))",
         "states.append(after)",
         (f"{TRAINER}::test_streams_carry_their_state_on_and_cut_the_gradient",),
     ),
@@ -470,7 +470,7 @@ BUGS = [
         "chainrule/training/trainer.py",
         'training.state = _state(training, checkpoint.part("state"))',
         "training.state = None",
-        (f"{KILLED}[{{'train.order': 'streams', 'train.optimizer': 'muon'}}]",),
+        (f"{KILLED}[{{'train.batching': 'streams', 'train.optimizer': 'muon'}}]",),
     ),
     Bug(
         "a damaged checkpoint is believed",

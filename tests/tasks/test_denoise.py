@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainrule.model import UNCOUNTED
+from chainrule.model import IGNORE
 from chainrule.tasks.denoise import Masked, Spans, choose, sentinel_names, span_count, spans
 from chainrule.text.batches import Windows
 
@@ -31,11 +31,11 @@ def test_what_is_hidden_is_what_should_be_said():
     assert made.epoch == order.epoch
     for step in range(4):
         plain, batch = order.at(step).tokens, made.at(step)
-        chosen = batch.targets != UNCOUNTED
+        chosen = batch.targets != IGNORE
         assert torch.equal(batch.targets[chosen], plain[chosen])
         assert torch.equal(batch.tokens[~chosen], plain[~chosen])
         assert not (plain[chosen] == 0).any()
-        assert torch.equal(batch.counted, chosen)
+        assert torch.equal(batch.loss_mask, chosen)
         eligible = (plain != 0).sum(1)
         assert torch.equal(chosen.sum(1), (0.15 * eligible).round().long())
 
@@ -46,7 +46,7 @@ def test_of_the_chosen_eight_in_ten_are_hidden_and_one_is_any_token():
     hidden = changed = kept = 0
     for step in range(8):
         plain, batch = order.at(step).tokens, made.at(step)
-        chosen = batch.targets != UNCOUNTED
+        chosen = batch.targets != IGNORE
         read, was = batch.tokens[chosen], plain[chosen]
         hidden += int((read == MASK).sum())
         kept += int((read == was).sum())

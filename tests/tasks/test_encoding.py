@@ -95,7 +95,7 @@ def test_a_classified_text_is_between_the_boundary_and_extract(kind):
         assert batch.tokens[row].tolist() == real + [0] * (batch.tokens.shape[1] - len(real))
         assert batch.lengths[row] == len(real)
     assert batch.tokens.dtype == batch.targets.dtype == batch.lengths.dtype == torch.int64
-    assert batch.counted.tolist() == [True, True, False]
+    assert batch.loss_mask.tolist() == [True, True, False]
 
 
 def test_pairs_have_a_delimiter_between_them():
@@ -187,12 +187,12 @@ def test_the_last_token_of_a_word_has_its_tag(kind):
         assert batch.targets[row, marks].tolist() == numbers
         read = [tokenizer.decode(real[1 : mark + 1]) for mark in marks]
         assert read == [" ".join(sentence.words[: place + 1]) for place in range(len(sentence.words))]
-    assert int(batch.counted.sum()) == 4
+    assert int(batch.loss_mask.sum()) == 4
 
 
 def test_words_without_tags_have_places():
     found = encode_tagged([Tagged(("the", "cat"), (), HERE)], made("bpe"), ("N",), None)
-    assert whole(found).counted.sum() == 0
+    assert whole(found).loss_mask.sum() == 0
     assert found.places.lengths.tolist() == [2]
 
 
@@ -239,7 +239,7 @@ def test_a_target_is_foretold_from_its_source():
     assert batch.tokens.tolist() == [[0, *dog], [0, *away, 0, 0]]
     assert batch.targets.tolist() == [[*dog, 0], [*away, 0, 0, 0]]
     assert batch.lengths.tolist() == [4, 2]
-    assert int(batch.counted.sum()) == 6
+    assert int(batch.loss_mask.sum()) == 6
 
 
 def test_source_and_target_have_limits_and_tokenizers_of_their_own():

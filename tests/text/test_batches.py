@@ -20,7 +20,7 @@ def numbered(size):
 
 
 def counted(batch):
-    return batch.targets[batch.counted].tolist()
+    return batch.targets[batch.loss_mask].tolist()
 
 
 def test_a_target_is_the_token_that_follows():
@@ -71,13 +71,13 @@ def test_a_row_goes_on_where_it_ended(size, rows, length):
 
 
 def test_some_rows_begin_as_a_text_does_and_no_target_is_lost():
-    plain, made = Streams(numbered(5001), 8, 5), Streams(numbered(5001), 8, 5, afresh=0.25)
-    begun = np.stack([made.afresh(step) for step in range(125)])
+    plain, made = Streams(numbered(5001), 8, 5), Streams(numbered(5001), 8, 5, reset=0.25)
+    begun = np.stack([made.reset(step) for step in range(125)])
     assert 0.2 < begun.mean() < 0.3
     assert begun.any(0).all()
     for step in range(125):
         batch, wanted, rows = made.at(step), plain.at(step), torch.from_numpy(begun[step])
-        assert torch.equal(batch.afresh, rows)
+        assert torch.equal(batch.reset, rows)
         assert torch.equal(batch.targets, wanted.targets)
         assert torch.equal(batch.tokens[:, 1:], wanted.tokens[:, 1:])
         assert torch.equal(batch.tokens[:, 0], wanted.tokens[:, 0].masked_fill(rows, 0))
@@ -125,7 +125,7 @@ def test_texts_count_every_target_once(lines, length, limit, block, closed):
             assert tuple(tokens[1 : len(row)]) == row[:-1]
         assert batch.targets.shape[1] == batch.lengths.max()
         assert batch.targets.numel() <= limit or len(batch.targets) == 1
-        assert int(batch.counted.sum()) == int(batch.lengths.sum())
+        assert int(batch.loss_mask.sum()) == int(batch.lengths.sum())
 
 
 def test_rows_of_like_length_share_a_batch():

@@ -31,7 +31,7 @@ class Falling(LanguageModel):
     """Each round halves its cost, from a start that the seed decides. Ctrl-C comes in the midst of update `stop_at`."""
 
     learns_by = "counting"
-    reach = 1
+    receptive_field = 1
 
     def __init__(self, stop_at=None, closed_form=False):
         super().__init__()
@@ -44,7 +44,7 @@ class Falling(LanguageModel):
         self.cost.fill_(float(torch.rand((), generator=generator)) + 1)
 
     def collect(self, batch):
-        targets = batch.targets[batch.counted].tolist()
+        targets = batch.targets[batch.loss_mask].tolist()
         self.sizes.append(len(targets))
         return Seen(math.nan if self.closed_form else float(self.cost) * len(targets), targets)
 
@@ -79,9 +79,9 @@ def test_one_round_counts_every_target_once_however_it_is_cut():
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_every_target_is_read_behind_as_much_as_the_model_can_see(size):
     model, place = Falling(), 0
-    model.reach = 3
+    model.receptive_field = 3
     for batch in batches(model, TEXTS, Counting(tokens=size)):
-        for column in batch.counted[0].nonzero()[:, 0].tolist():
+        for column in batch.loss_mask[0].nonzero()[:, 0].tolist():
             seen = batch.tokens[0, : column + 1].tolist()[-3:]
             assert seen == TEXTS[max(0, place - 2) : place + 1].tolist()
             place += 1

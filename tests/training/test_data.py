@@ -6,7 +6,7 @@ import torch
 from training.small import split
 
 from chainrule.errors import UserError
-from chainrule.model import UNCOUNTED
+from chainrule.model import IGNORE
 from chainrule.recipe import Gradient
 from chainrule.tasks.padding import Classes, Ragged, Sequences, Tags
 from chainrule.text.batches import Streams, Windows
@@ -33,8 +33,8 @@ def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
             assert batch.tokens.dtype == torch.int64
             assert torch.equal(batch.tokens, wanted.tokens)
             assert torch.equal(batch.targets, wanted.targets)
-            assert (batch.afresh is None) == (wanted.afresh is None) == (order is not ORDERS["afresh"])
-            assert batch.afresh is None or torch.equal(batch.afresh, wanted.afresh)
+            assert (batch.reset is None) == (wanted.reset is None) == (order is not ORDERS["afresh"])
+            assert batch.reset is None or torch.equal(batch.reset, wanted.reset)
 
 
 def test_large_ids_survive_the_journey():
@@ -44,7 +44,7 @@ def test_large_ids_survive_the_journey():
 
 def test_only_streams_go_on_and_each_epoch_begins_afresh():
     windows = make_feed(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
-    streams = make_feed(split(TOKENS), Gradient(tokens=40, length=8, order="streams"), None, CPU)
+    streams = make_feed(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None, CPU)
     assert not any(windows.goes_on(step) for step in range(60))
     epoch = int(streams.order.epoch)
     assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
@@ -72,7 +72,7 @@ def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
 
 @pytest.mark.parametrize("order", ["windows", "streams"])
 def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
-    feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, order=order), None, CPU)
+    feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, batching=order), None, CPU)
     assert feed.order.rows == 3
     told = "the text is shorter than one step of 4096 tokens. So a step has 12, as if none had been asked for; "
     assert told + "train.tokens=996 would be all of the text." in capsys.readouterr().err
@@ -83,7 +83,7 @@ def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
     [
         ({"tokens": 7, "length": 8}, None, "train.tokens=7 is less than one row of 8"),
         ({"length": 40}, 32, "train.length=40 is more than the 32 tokens"),
-        ({"order": "streams"}, 32, "train.order=windows"),
+        ({"batching": "streams"}, 32, "train.batching=windows"),
         ({"length": 5000}, None, "the text is shorter than the context"),
         ({}, 5000, "the text is shorter than the context"),
     ],
@@ -99,8 +99,8 @@ def rows_of(*texts):
 
 TOKENS_OF_THREE = rows_of([0, 4, 5, 6], [0, 4], [0, 4, 5])
 EXAMPLES = {
-    "classes": Classes(TOKENS_OF_THREE, np.array([1, UNCOUNTED, 0])),
-    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, UNCOUNTED]),
+    "classes": Classes(TOKENS_OF_THREE, np.array([1, IGNORE, 0])),
+    "tags": Tags(TOKENS_OF_THREE, rows_of([3], [1], [1, 2]), rows_of([1], [0], [1, IGNORE]),
                  rows_of(["a"], ["b"], ["a", "b"])),
     "sequences": Sequences(TOKENS_OF_THREE, rows_of([4, 5], [4, 5, 6, 7], [4])),
 }
@@ -110,4 +110,4 @@ EXAMPLES = {
 def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
     feed = _feed_of_examples(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
     assert feed.order.epoch == 1
-    assert feed.targets == int(feed.batch(0).counted.sum())
+    assert feed.targets == int(feed.batch(0).loss_mask.sum())

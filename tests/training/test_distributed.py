@@ -30,8 +30,8 @@ SMALL = {
     "text.tokenizer": "bytes", "model.width": 3, "train.steps": 14, "train.tokens": 80, "train.length": 16,
     "train.evaluate": 7, "train.lr": 0.02, "train.checkpoint": 1000, "train.precision": "float32",
 }                                                          # 5 rows, which neither 2 nor 4 ranks share evenly
-WINDOWS = SMALL | {"train.rows": 2, "train.optimizer": "sgd", "train.lr": 0.3}
-STREAMS = SMALL | {"train.order": "streams"}
+WINDOWS = SMALL | {"train.micro_batch": 2, "train.optimizer": "sgd", "train.lr": 0.3}
+STREAMS = SMALL | {"train.batching": "streams"}
 DROPPED = STREAMS | {"model.dropout": 0.3}
 SHARDS = STREAMS | {"train.shard": "true", "train.checkpoint": 0}
 GPT = {

@@ -94,12 +94,12 @@ def test_a_compiled_model_is_the_same_with_adapters():
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     batch = Batch(torch.arange(12).view(2, 6), torch.tensor([0, 1]))
-    plain, _, _ = model.nats(batch)
+    plain, _, _ = model.loss(batch)
     plain.backward()
     gradients = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
     model.zero_grad()
     # Traced, differentiated ahead of time and run operation by operation: all but the code that takes long to make.
-    nats, _, _ = torch.compile(model.nats, backend="aot_eager")(batch)
+    nats, _, _ = torch.compile(model.loss, backend="aot_eager")(batch)
     nats.backward()
     torch.testing.assert_close(nats, plain)
     assert any(name.endswith(".up") for name in gradients)

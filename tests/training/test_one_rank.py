@@ -22,7 +22,7 @@ from training.small import assert_same_bits, split, walk
 from chainrule import files, kernels, models
 from chainrule.errors import UserError
 from chainrule.inference.score import stream_pieces
-from chainrule.model import UNCOUNTED
+from chainrule.model import IGNORE
 from chainrule.models.hmm.hmm import HMM, HMMSettings
 from chainrule.models.ngram.counts import Grams, count_grams, merge
 from chainrule.progress import say, speaks
@@ -53,11 +53,11 @@ def test_the_shares_of_all_ranks_are_the_step(order, size):
     shares = [Feed(order, CPU, ranks=Ranks(rank, size)).batch(3) for rank in range(size)]
     assert len({share.tokens.shape for share in shares}) == 1
     tokens, targets = (torch.cat([getattr(share, name) for share in shares]) for name in ("tokens", "targets"))
-    counted = torch.cat([share.counted for share in shares])
+    counted = torch.cat([share.loss_mask for share in shares])
     assert counted.sum() == whole.targets.numel()
     assert torch.equal(tokens[counted], whole.tokens.flatten())
     assert torch.equal(targets[counted], whole.targets.flatten())
-    assert (targets[~counted] == UNCOUNTED).all()
+    assert (targets[~counted] == IGNORE).all()
 
 
 class Windowed(small.Net):
@@ -158,7 +158,7 @@ def make(monkeypatch, tmp_path):
     (tmp_path / "book.txt").write_text("the cat saw the dog, and the dog ran. the cow saw the cat.\n" * 12)
     settings = {
         "text.tokenizer": "bytes", "model.width": 4, "model.dropout": 0.1, "train.steps": 14, "train.tokens": 80,
-        "train.length": 16, "train.evaluate": 7, "train.checkpoint": 0, "train.order": "streams",
+        "train.length": 16, "train.evaluate": 7, "train.checkpoint": 0, "train.batching": "streams",
         "train.precision": "float32",
     }
 
@@ -217,7 +217,7 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
     looked = np.concatenate(list(stream_pieces(sharded, TOKENS)))
     np.testing.assert_allclose(looked, np.concatenate(list(stream_pieces(plain, TOKENS))), atol=1e-5)
     for model in (plain, sharded):
-        model.nats(rows)[0].backward()
+        model.loss(rows)[0].backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
         assert_close(local(other.grad), one.grad)
 
@@ -225,7 +225,7 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
 def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
     stand_in(monkeypatch)
     monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
-    like_gpt2 = {"norm": "layer", "gains": True, "biases": True, "activation": "gelu-tanh"}
+    like_gpt2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"}
     settings = models.model_class("gpt").Settings(layers=3, width=8, heads=2, context=16, **like_gpt2)
     torch.manual_seed(1)
     plain = models.build("gpt", settings, small.VOCAB)
@@ -235,7 +235,7 @@ def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
         sharded = shard(copy.deepcopy(plain), ranks.device)
     for model, together in ((plain, False), (sharded, True)):
         with kernels.learning(together):
-            nats, _, _ = model.nats(rows)
+            nats, _, _ = model.loss(rows)
         nats.backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
         assert_close(local(other.grad), one.grad, atol=1e-5, rtol=1e-4)
@@ -328,7 +328,7 @@ def test_shards_that_find_no_memory_say_what_would_fit(make, torchrun, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Step, "accumulate", full)
-    with pytest.raises(UserError, match=r"out of memory with 5 rows .* train.rows=2, or start more ranks"):
+    with pytest.raises(UserError, match=r"out of memory with 5 rows .* train.micro_batch=2, or start more ranks"):
         make("shards", train_shard=True)
 
 

@@ -149,7 +149,7 @@ def test_nothing_but_matrices_decays():
 
 
 def test_rates_of_both_optimizers_move_together():
-    made = Optimizers(net(), Gradient(optimizer="muon", lr=0.02, rest_lr=0.001))
+    made = Optimizers(net(), Gradient(optimizer="muon", lr=0.02, adamw_lr=0.001))
     made.set_rate(0.5)
     assert [rule.lr for rule in made.rules] == pytest.approx([0.01, 0.0005, 0.0005])
 
@@ -197,7 +197,7 @@ def test_a_training_does_not_load_the_compiler():
     program = """
 import sys, torch
 from chainrule.recipe import Gradient
-from chainrule.train.optimizers import Optimizers
+from chainrule.training.param_groups import Optimizers
 for name in ("adamw", "muon", "sgd"):
     model = torch.nn.Linear(3, 4)
     made = Optimizers(model, Gradient(optimizer=name))

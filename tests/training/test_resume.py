@@ -29,8 +29,8 @@ SETTINGS = {
 }
 OTHERS = [
     {},
-    {"train.order": "streams", "train.optimizer": "muon"},
-    {"train.optimizer": "sgd", "train.momentum": 0.9, "train.rows": 3},
+    {"train.batching": "streams", "train.optimizer": "muon"},
+    {"train.optimizer": "sgd", "train.momentum": 0.9, "train.micro_batch": 3},
 ]
 
 
@@ -383,7 +383,7 @@ WORKER = Path(__file__).parent / "worker.py"
 
 
 def test_kill_minus_9_and_the_same_command_again(make, book, tmp_path):
-    given = {"train.steps": 60, "train.order": "streams", "train.optimizer": "muon"}
+    given = {"train.steps": 60, "train.batching": "streams", "train.optimizer": "muon"}
     words = ["train", book, "--kind", "small", *(f"{name}={value}" for name, value in (SETTINGS | given).items())]
     command = [sys.executable, str(WORKER), *map(str, words), "--out", "killed"]
     killed = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)

@@ -5,7 +5,7 @@ import torch
 from training.small import assert_same_bits, corpus, net, weights
 
 from chainrule.device import choose_precision
-from chainrule.model import UNCOUNTED, Batch
+from chainrule.model import IGNORE, Batch
 from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.training.log import Log
@@ -28,7 +28,7 @@ def some_batch():
 def test_a_step_in_which_no_target_counts_changes_nothing():
     model = net()
     step, before, batch = made(model), weights(model), some_batch()
-    step.take(Batch(batch.tokens, torch.full_like(batch.targets, UNCOUNTED)), None)
+    step.take(Batch(batch.tokens, torch.full_like(batch.targets, IGNORE)), None)
     assert step.read().trouble is None
     assert_same_bits(before, weights(model))
     step.take(batch, None)

@@ -54,8 +54,8 @@ def test_a_small_text_is_learned_by_heart(given):
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_cutting_a_step_into_micro_batches_changes_nothing(order, rows):
     whole, parts = net(), net()
-    train(whole, steps=5, order=order, tokens=128, clip=0.1)
-    train(parts, steps=5, order=order, tokens=128, clip=0.1, rows=rows)
+    train(whole, steps=5, batching=order, tokens=128, clip=0.1)
+    train(parts, steps=5, batching=order, tokens=128, clip=0.1, micro_batch=rows)
     for one, other in zip(whole.parameters(), parts.parameters()):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -85,16 +85,16 @@ class Listening(Net):
         super().__init__()
         self.given, self.left = [], []
 
-    def nats(self, batch, state=None):
+    def loss(self, batch, state=None):
         self.given.append(None if state is None else self.begin(batch, state))
-        nats, count, state = super().nats(batch, state)
+        nats, count, state = super().loss(batch, state)
         self.left.append(state)
         return nats, count, state
 
 
 def test_streams_carry_their_state_on_and_cut_the_gradient():
     model = Listening()
-    train(model, steps=20, order="streams", lr=1e-9)       # 9 steps an epoch
+    train(model, steps=20, batching="streams", lr=1e-9)       # 9 steps an epoch
     fresh = [step for step, state in enumerate(model.given) if state is None]
     assert fresh == [0, 9, 18]
     for before, state in zip(model.left, model.given[1:]):
@@ -107,9 +107,9 @@ def test_streams_carry_their_state_on_and_cut_the_gradient():
 def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypatch):
     monkeypatch.setattr(data, "AFRESH", 0.3)
     model, text = Listening(), corpus()
-    train(model, text, steps=20, order="streams", lr=1e-9)
+    train(model, text, steps=20, batching="streams", lr=1e-9)
     order = Streams(text.splits["train"].tokens, 4, 16, 0.3)
-    begun = [order.afresh(step) for step in range(20)]
+    begun = [order.reset(step) for step in range(20)]
     assert any(some.any() and not some.all() for some in begun)
     for step, (before, state) in enumerate(zip(model.left, model.given[1:]), 1):
         if state is not None:
@@ -127,16 +127,16 @@ class Beginning(Net):
     def start(self, rows, source=None, lengths=None):
         return self.first.expand(rows, -1)
 
-    def nats(self, batch, state=None):
-        self.been.append((batch.afresh.clone(), self.first.detach().clone()))
-        return super().nats(batch, state)
+    def loss(self, batch, state=None):
+        self.been.append((batch.reset.clone(), self.first.detach().clone()))
+        return super().loss(batch, state)
 
 
 @pytest.mark.parametrize("rows", [None, 1])
 def test_a_first_state_learns_from_every_row_that_begins_afresh(monkeypatch, rows):
     monkeypatch.setattr(data, "AFRESH", 0.15)
     model = Beginning()
-    train(model, steps=9, order="streams", optimizer="sgd", lr=0.1, rows=rows)     # an epoch
+    train(model, steps=9, batching="streams", optimizer="sgd", lr=0.1, micro_batch=rows)     # an epoch
     steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]
     assert len(steps) == 9
     begun = [any(bool(afresh.any()) for afresh, _ in step) for step in steps]
@@ -254,9 +254,9 @@ class Breaking(Net):
         super().__init__()
         self.at, self.calls = at, 0
 
-    def nats(self, batch, state=None):
+    def loss(self, batch, state=None):
         self.calls += 1
-        nats, count, state = super().nats(batch, state)
+        nats, count, state = super().loss(batch, state)
         if self.calls >= self.at:
             nats = nats + (self.layer.weight_hh_l0.sum() * 0).sqrt() * 0 + self.embed.weight.sum() * float("nan") * 0
         return nats, count, state
@@ -292,8 +292,8 @@ class Hungry(Net):
         super().__init__()
         self.limit, self.error = limit, error or torch.OutOfMemoryError("CUDA out of memory.")
 
-    def nats(self, batch, state=None):
-        result = super().nats(batch, state)
+    def loss(self, batch, state=None):
+        result = super().loss(batch, state)
         if len(batch.tokens) > self.limit:
             raise self.error
         return result
@@ -303,12 +303,12 @@ class Hungry(Net):
 def test_out_of_memory_halves_the_micro_batch_and_changes_no_sum(order, capsys):
     torch.manual_seed(1)
     hungry = Hungry(2)
-    train(hungry, steps=6, tokens=128, order=order)
+    train(hungry, steps=6, tokens=128, batching=order)
     err = capsys.readouterr().err
     assert "out of memory: from here on 4 rows at a time" in err
     assert err.count("out of memory") == 2
     fed = net()
-    train(fed, steps=6, tokens=128, order=order)
+    train(fed, steps=6, tokens=128, batching=order)
     for one, other in zip(hungry.parameters(), fed.parameters()):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -470,12 +470,12 @@ class Gpu:
 ])
 def test_compiling_and_graphs_are_weighed(monkeypatch, seconds, left, nats, captured):
     gpu = Gpu(monkeypatch, seconds, left)
-    assert (gpu.step.nats, gpu.captured) == (nats, captured)
+    assert (gpu.step.loss, gpu.captured) == (nats, captured)
 
 
 def test_compiling_and_graphs_can_be_forbidden(monkeypatch):
     gpu = Gpu(monkeypatch, 0.01, 3600, compile="false", graph="false")
-    assert (gpu.step.nats, gpu.captured) == (None, 0)
+    assert (gpu.step.loss, gpu.captured) == (None, 0)
 
 
 def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch, capsys):
@@ -486,10 +486,10 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
     gpu = Gpu(monkeypatch, 0.01, 60)
     assert not gpu.engine.graphs
     assert "no CUDA graph for this model, so its steps run as written: operation not" in capsys.readouterr().err
-    gpu.step.length_of_gradient = lambda batch, state: 1.0 if gpu.step.nats == "as written" else fail()
-    gpu.step.nats = "as written"
+    gpu.step.length_of_gradient = lambda batch, state: 1.0 if gpu.step.loss == "as written" else fail()
+    gpu.step.loss = "as written"
     gpu.engine._compile(None, None)
-    assert gpu.step.nats == "as written"
+    assert gpu.step.loss == "as written"
     assert "torch.compile cannot do this model here" in capsys.readouterr().err
     for name in ("graph", "compile"):
         gpu.engine.settings = Gradient(**{name: "true"})
@@ -499,10 +499,10 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
 
 def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monkeypatch, capsys):
     gpu = Gpu(monkeypatch, 0.01, 60)
-    gpu.step.nats = "as written"
-    gpu.step.length_of_gradient = lambda batch, state: 2.0 if gpu.step.nats == "as written" else 0.0
+    gpu.step.loss = "as written"
+    gpu.step.length_of_gradient = lambda batch, state: 2.0 if gpu.step.loss == "as written" else 0.0
     gpu.engine._compile(None, None)
-    assert gpu.step.nats == "as written"
+    assert gpu.step.loss == "as written"
     assert "the length of its gradient is 0, and should be about 2" in capsys.readouterr().err
 
 
@@ -513,13 +513,13 @@ def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
     gpu.step.model.compiles, gpu.engine.taken, gpu.engine.seconds_left = False, 0, lambda seconds: 3600
     for _ in range(30):
         gpu.engine.take(ONE, None)
-    assert gpu.step.nats is None
+    assert gpu.step.loss is None
 
 
 def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotten():
     training = Training(net(), corpus(), Gradient(precision="float32"), Log())
     batch = training.feed.batch(0)
-    nats, _, _ = training.model.nats(batch)
+    nats, _, _ = training.model.loss(batch)
     gradients = torch.autograd.grad(nats, list(training.model.parameters()))
     length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
     assert training.step.length_of_gradient(batch, None) == pytest.approx(length, rel=1e-4)

@@ -47,7 +47,7 @@ def test_a_look_asks_for_a_share_of_the_text_always_the_same(tmp_path, monkeypat
     for step in range(round(look.epoch)):
         batch = look.at(step)
         assert torch.equal(batch.targets, again.at(step).targets)
-        asked += int((batch.counted & (batch.targets > 0) & (batch.targets < text.ordinary)).sum())
+        asked += int((batch.loss_mask & (batch.targets > 0) & (batch.targets < text.ordinary)).sum())
     assert asked / 740 == pytest.approx(0.15, abs=0.01)
 
 

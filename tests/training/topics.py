@@ -12,7 +12,7 @@ SMALL = {
     "encoder": {"model.layers": 2, "model.width": 32, "model.heads": 2, "model.context": 16},
     "transformer": {"model.layers": 2, "model.width": 32, "model.heads": 2, "model.context": 64},
     "gru": {"model.layers": 2, "model.hidden": 32, "model.dropout": 0.0, "model.weight_dropout": 0.0,
-            "train.order": "windows", "train.tokens": 256, "train.length": 16},
+            "train.batching": "windows", "train.tokens": 256, "train.length": 16},
 }
 PRETRAINS = {"gpt": "lm", "gru": "lm", "encoder": "mask", "transformer": "span"}
 QUICK = {"train.evaluate": 0.0, "train.precision": "float32"}

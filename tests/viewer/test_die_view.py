@@ -1,4 +1,4 @@
-"""The weighted die on a page: its faces are the model's, and its dials weigh them as chainrule/inference/sampling.py does."""
+"""The weighted die on a page: its faces are the model's, and its dials weigh them as inference/sampling.py does."""
 
 import base64
 import math

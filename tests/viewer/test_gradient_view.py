@@ -99,7 +99,7 @@ def test_what_training_records_is_the_gradient_of_what_is_read():
 def test_a_window_ends_what_comes_back():
     one = subject("feedforward")
     read, hidden = gradients_by_layer(one.model, some_batch(one))
-    reach = one.model.reach
+    reach = one.model.receptive_field
     assert all(length > 0 for length in read[:reach])
     assert not any(read[reach:])
     assert hidden[0] > 0

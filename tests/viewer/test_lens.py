@@ -16,8 +16,8 @@ from chainrule.viewer.views.lens import VIEW
 LINE = 'the dog said "you"'
 STYLES = {
     "pre-norm": {},
-    "post-norm": {"norm_first": False, "norm": "layer", "gains": True},
-    "capped": {"cap": 5.0, "tied": True, "norm": "layer", "gains": True},
+    "post-norm": {"norm_first": False, "norm": "layer", "norm_scale": True},
+    "capped": {"logit_softcap": 5.0, "tied": True, "norm": "layer", "norm_scale": True},
 }
 
 

@@ -22,14 +22,14 @@ RECURRENT = [
     ("lstm", {"hidden": 3, "embedding": 2, "layers": 1}),
     ("lstm", {"hidden": 3, "layers": 2, "start": "learned"}),
 ]
-TINY = {"layers": 1, "width": 4, "heads": 1, "context": 12, "hidden": 6, "zero": False}
+TINY = {"layers": 1, "width": 4, "heads": 1, "context": 12, "hidden": 6, "zero_init": False}
 LECTURED = {"positions": "learned", "norm": "layer", "qk_norm": False, "norm_embedding": False, "activation": "relu"}
 TRANSFORMERS = [
-    {}, LECTURED, {"heads": 2}, {"heads": 4, "keys": 2, "head_size": 2, "layers": 2},
-    {"positions": "sinusoidal", "gains": True}, {"positions": "relative", "heads": 2}, {"window": 2},
-    {"norm_first": False, "norm": "layer", "gains": True},
-    {"activation": "swiglu", "biases": True, "norm": "layer", "gains": True}, {"activation": "gelu", "tied": True},
-    {"activation": "gelu-tanh", "cap": 2.0}, {"positions": "none", "biases": True},
+    {}, LECTURED, {"heads": 2}, {"heads": 4, "kv_heads": 2, "head_size": 2, "layers": 2},
+    {"positions": "sinusoidal", "norm_scale": True}, {"positions": "relative", "heads": 2}, {"window": 2},
+    {"norm_first": False, "norm": "layer", "norm_scale": True},
+    {"activation": "swiglu", "biases": True, "norm": "layer", "norm_scale": True}, {"activation": "gelu", "tied": True},
+    {"activation": "gelu-tanh", "logit_softcap": 2.0}, {"positions": "none", "biases": True},
 ]
 
 

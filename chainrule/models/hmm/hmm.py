@@ -65,7 +65,7 @@ class Trellis:
 
 class HMM(LanguageModel):
     learns_by = "counting"
-    forgets = True
+    resets_at_boundary = True
     Settings = HMMSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "characters", "train.steps": 50, "train.length": 512}
     initial: Tensor       # (S,) π
@@ -126,8 +126,8 @@ class HMM(LanguageModel):
 
     def collect(self, batch: Batch) -> HMMStatistics:
         """E: the expected counts of each row, which is its first token and then its targets."""
-        if batch.skips is not None:
-            raise ValueError("an HMM counts whole rows: a batch to collect from has no skips")
+        if batch.context_only is not None:
+            raise ValueError("an HMM counts whole rows: a batch to collect from has no context_only")
         row = torch.cat([batch.tokens[:, :1], batch.targets], 1)
         lengths = None if batch.lengths is None else (batch.lengths + 1) * (batch.lengths > 0)
         statistics = self._no_counts(nats=0.0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from chainrule.errors import UserError
-from chainrule.model import UNCOUNTED, Batch, Model
+from chainrule.model import IGNORE, Batch, Model
 from chainrule.models.hmm import second_order
 from chainrule.models.hmm.forward_backward import Packed, pack
 from chainrule.models.hmm.interpolation import NOTHING, Abstraction, Observations, distinct, mixed, observe
@@ -90,9 +90,9 @@ class Tagger(Model):
         third, second = _shifted(tags, 0, self.tags), _shifted(tags, 1, self.tags)
         first = _shifted(second[:, :-1], 1, self.tags)
         foretold = _shifted(real, 0, False) | _shifted(real, 1, False)    # every word, and the boundary behind the last
-        known = foretold & (third != UNCOUNTED) & (second != UNCOUNTED)
-        tagged, whole = known[:, :-1] & real, known & (first != UNCOUNTED)
-        alone = real & (tags != UNCOUNTED)
+        known = foretold & (third != IGNORE) & (second != IGNORE)
+        tagged, whole = known[:, :-1] & real, known & (first != IGNORE)
+        alone = real & (tags != IGNORE)
         histories = self._histories(first[whole], second[whole], _shifted(word, 1, NOTHING)[whole])
         return TagStatistics(
             observe(spelling[alone], tags[alone]),
@@ -120,8 +120,8 @@ class Tagger(Model):
         return answer[:, :-1].log().view(*batch.targets.shape, self.tags)
 
     def viterbi(self, batch: Batch) -> Tensor:
-        """(B, T): the tags of the best path; UNCOUNTED where there is no word."""
-        answer = self._each(batch, second_order.best_paths, torch.full((batch.targets.numel(),), UNCOUNTED))
+        """(B, T): the tags of the best path; IGNORE where there is no word."""
+        answer = self._each(batch, second_order.best_paths, torch.full((batch.targets.numel(),), IGNORE))
         return answer.view_as(batch.targets)
 
     def predict(self, sentences: Sequence[Sequence[str]], best_path: bool = False) -> list[list[int]]:

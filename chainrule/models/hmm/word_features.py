@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chainrule.model import UNCOUNTED, Batch
+from chainrule.model import IGNORE, Batch
 
 SUFFIXES = 5          # the longest ending that is looked at
 SHAPE = 6             # changes of class that a shape remembers
@@ -29,7 +29,7 @@ def spelled(sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | 
     real = torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]
     source = torch.zeros(*real.shape, KEYS, dtype=torch.long)
     source[real] = torch.from_numpy(spell(sentences))
-    targets = torch.full(real.shape, UNCOUNTED)
+    targets = torch.full(real.shape, IGNORE)
     if tags is not None:
         targets[real] = torch.tensor([tag for row in tags for tag in row], dtype=torch.long)
     return Batch(torch.zeros_like(targets), targets, lengths, source=source, source_lengths=lengths)

@@ -129,7 +129,7 @@ def _flatten(batch: Batch) -> tuple[Ints, NDArray[np.bool_]]:
     """The rows end to end, each with the token before its first target; and which of all these are counted."""
     rows = np.concatenate([batch.tokens[:, :1].cpu().numpy(), batch.targets.cpu().numpy()], 1)
     counted = np.zeros(rows.shape, bool)
-    counted[:, 1:] = batch.counted.cpu().numpy()
+    counted[:, 1:] = batch.loss_mask.cpu().numpy()
     return rows.reshape(-1).astype(np.int64, copy=False), counted.reshape(-1)
 
 

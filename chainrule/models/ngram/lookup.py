@@ -21,8 +21,8 @@ class Lookup:
     def __init__(self, keys: Tensor):
         """`keys` (N,) are sorted and distinct; `find` answers with a key's place among them."""
         self.keys = keys
-        roomy = 4 if len(keys) < LARGE else 2                    # slots a key, or up to twice as many
-        self.bits = max(roomy * len(keys), 1).bit_length()
+        reserve = 4 if len(keys) < LARGE else 2                    # slots a key, or up to twice as many
+        self.bits = max(reserve * len(keys), 1).bit_length()
 
     @cached_property
     def slots(self) -> Tensor:

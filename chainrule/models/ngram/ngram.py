@@ -52,7 +52,7 @@ class NGramSettings:
 
 class NGram(LanguageModel):
     learns_by = "counting"
-    forgets = True
+    resets_at_boundary = True
     Settings = NGramSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 21}
 
@@ -63,7 +63,7 @@ class NGram(LanguageModel):
         super().__init__()
         self.settings, self.vocab = settings, vocab
         self.order = settings.order
-        self.reach = settings.order - 1
+        self.receptive_field = settings.order - 1
         self.answered = Tap()                                   # (B, T): the order that answered
         self.set_tables(_empty(vocab, self.order))
         self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]

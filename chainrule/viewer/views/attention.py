@@ -24,7 +24,7 @@ from chainrule.inference.beam import Beam, search
 from chainrule.inference.forward import at_rest, on_device
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
-from chainrule.model import BOUNDARY, taps, watch
+from chainrule.model import BOUNDARY, watch
 from chainrule.tasks.encoding import EXTRACT
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import visible
@@ -254,18 +254,12 @@ def _look(subject: Subject, scene: Scene, parts: Sequence[Part], chosen: Head) -
 def _passing(subject: Subject, act: Callable[[], Any], looks: Mapping[str, Callable[[Tensor], None]]) -> None:
     """Calls each look with the (H, T, C) pattern that passes through its tap, and holds none of them."""
 
-    def look(name: str, tap: Any, _: Any, pattern: Tensor) -> None:
+    def look(name: str, pattern: Tensor) -> None:
         looks[name](pattern[0].cpu())
-        tap.seen.clear()
 
     model = subject.model
-    with torch.no_grad(), at_rest(model), watch(model, *looks):
-        hooks = [taps(model)[name].register_forward_hook(partial(look, name)) for name in looks]
-        try:
-            act()
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with torch.no_grad(), at_rest(model), watch(model, *looks, callback=look):
+        act()
 
 
 def small(pattern: Tensor) -> Tensor:

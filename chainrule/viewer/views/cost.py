@@ -33,7 +33,8 @@ from chainrule.viewer.view import Options, View
 #     write     T tokens one by one, each read once, the state carried on (a Transformer's is its cache)
 #     reread    T tokens one by one, the whole text read anew for each
 #
-# Bytes are the most that tensors held at once beyond what was held before: by a GPU's own count, or on a CPU by following
+# Bytes are the most that tensors held at once beyond what was held before: by a GPU's own count, or on a CPU by
+# following
 # every tensor that torch makes; memory inside its kernels is not seen there.
 #
 # Shapes: T tokens, V vocabulary.
@@ -82,7 +83,7 @@ def _cost(model: LanguageModel, way: Callable[..., float], length: int, turns: i
 
 def _learn(model: LanguageModel, tokens: Tensor) -> float:
     with torch.enable_grad():
-        nats, _, _ = model.nats(Batch(tokens, tokens))
+        nats, _, _ = model.loss(Batch(tokens, tokens))
         nats.backward()  # type: ignore[no-untyped-call]
     model.zero_grad(set_to_none=True)
     return 1.0
