@@ -79,6 +79,9 @@ class Model(nn.Module):
 
     learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM; or "pairs": word vectors
     Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
+    tasks: ClassVar[tuple[str, ...]] = ("lm",)       # what it can be trained for; first what it is made for
+    needs_source: ClassVar[bool] = False             # whether `start` needs a source: a text to translate, an image
+    bidirectional: bool = False                      # whether it reads the tokens after the one that it describes
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 

@@ -40,6 +40,8 @@ class EncoderSettings(TransformerSettings, FirstVectors):
 
 
 class TransformerEncoder(Model):
+    tasks = ("mask", "classify", "tag")
+    bidirectional = True
     Settings = EncoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     backward = 0

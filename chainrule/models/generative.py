@@ -52,6 +52,7 @@ class ClassStatistics:
 
 
 class GenerativeClassifier(Model):
+    tasks = ("classify",)
     learns_by = "counting"
     log_prior: Tensor            # (C,)
 

@@ -143,6 +143,7 @@ GPTSettings = DecoderSettings
 
 
 class GPT(Decoder):
+    tasks = ("lm", "classify", "tag", "translate")
     Settings = GPTSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     backward = 0

@@ -21,6 +21,8 @@ Pool: TypeAlias = Literal["last", "first", "marked", "mean", "max"]
 
 
 class Classifier(Model):
+    tasks = ("classify",)
+
     def __init__(
         self,
         body: Encoder,
@@ -69,6 +71,8 @@ class Classifier(Model):
 
 class Tagger(Model):
     """With `letters`, words are also read letter by letter: their letters are the batch's source (letters.py)."""
+
+    tasks = ("tag",)
 
     def __init__(self, body: Encoder, labels: int, dropout: float = 0.0, *, letters: nn.Module | None = None):
         super().__init__()

@@ -80,11 +80,13 @@ AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout
 class Recurrent(WordModel):
     """What the three have in common: all but the cell."""
 
+    tasks = ("lm", "classify", "tag")
     compiles = False    # its loop over tokens is a fused kernel as it is
 
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
         self.inputs, self.width = settings.embedding or settings.hidden, settings.hidden
+        self.bidirectional = settings.bidirectional
         self.backward = settings.hidden // 2 if settings.bidirectional else 0    # numbers in a vector that read so
         self.drop_input, between, self.drop_output = make_dropouts(settings)
         answers = None if settings.bidirectional else settings.hidden

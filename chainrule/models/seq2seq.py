@@ -42,6 +42,8 @@ class Seq2SeqSettings(RecurrentSettings, SourceSettings):
 
 
 class Seq2Seq(WordModel):
+    tasks = ("translate", "caption")
+    needs_source = True
     Settings = Seq2SeqSettings
     recipe: ClassVar[dict[str, Any]] = {"model.dropout": 0.3, "train.lr": 2e-3}
 

@@ -31,6 +31,8 @@ class EncoderDecoderSettings(DecoderSettings, SourceSettings):
 
 
 class EncoderDecoder(Decoder):
+    tasks = ("translate", "caption", "span")
+    needs_source = True
     Settings = EncoderDecoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     settings: EncoderDecoderSettings

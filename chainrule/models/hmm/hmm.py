@@ -64,6 +64,7 @@ class Trellis:
 
 
 class HMM(LanguageModel):
+    tasks = ("lm", "classify", "tag")
     learns_by = "counting"
     resets_at_boundary = True
     Settings = HMMSettings

@@ -64,6 +64,7 @@ class TagStatistics:
 class Tagger(Model):
     """Reads `batch.source`, which has the spelling of words (`spelled` makes such batches); answers with tags."""
 
+    tasks = ("tag",)
     learns_by = "counting"
     Settings = TaggerSettings
 

@@ -51,6 +51,7 @@ class NGramSettings:
 
 
 class NGram(LanguageModel):
+    tasks = ("lm", "classify")
     learns_by = "counting"
     resets_at_boundary = True
     Settings = NGramSettings
