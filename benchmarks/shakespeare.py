@@ -1,6 +1,6 @@
 """How long a fresh process takes to learn tinyshakespeare to a given mark, on a GPU or a CPU.
 
-    python benchmarks/shakespeare.py [--recipe recipes/shakespeare-gpt-quick.toml] [--nats 1.4697] [--device cuda]
+    python benchmarks/shakespeare.py [--recipe recipes/shakespeare-gpt-fast.toml] [--nats 1.4697] [--device cuda]
                                      [--times 3] [--json] [key=value …]
 
 Counted from the start of `chainrule train` to the first look at the whole of the last tenth that costs at most `--nats`
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-RECIPE = Path(__file__).parent.parent / "recipes" / "shakespeare-gpt-quick.toml"
+RECIPE = Path(__file__).parent.parent / "recipes" / "shakespeare-gpt-fast.toml"
 
 
 def once(args: argparse.Namespace) -> dict[str, Any]:
