@@ -1,15 +1,17 @@
-"""As many threads as make small steps quickest on this machine, by trial.
+"""The device that a model runs on: CPU or GPU, mixed precision (autocast), CUDA graphs, and the number of CPU threads.
 
-A step of a small network is a thousand small sums. Threads that share one wait for each other, and where another
-program has their core they wait long: then one thread alone can be four times as quick as two.
+    choose_device       `auto` takes a GPU when there is one
+    choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
+    CudaGraph           a function captured once and replayed with a single launch; used by training and by decoding
+    fastest_threads     the number of CPU threads that makes small steps fastest, found by trial
 """
 
 import gc
 import os
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +21,34 @@ from torch.nn.functional import gelu
 from chainrule.errors import UserError
 from chainrule.progress import say
 
-# What is on or off in a whole process: a plain attribute, since torch.compile looks at no context variable.
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device here. Leave --device out, or use --device cpu.")
+    return torch.device(name)
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether matrix products are much faster in bfloat16 than in float32: on recent GPUs, and on CPUs with AMX."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and has_amx()
+
+
+def has_amx() -> bool:
+    """Whether this CPU has Intel's matrix units (AMX), and no variable keeps oneDNN from using them."""
+    return "ONEDNN_MAX_CPU_ISA" not in os.environ and bool(torch.cpu._is_amx_tile_supported())
+
 
 class Switch:
+    """A flag of the whole process: a plain attribute, since torch.compile cannot trace a context variable."""
+
     on = False
 
     @contextmanager
-    def turned(self, on: bool) -> Iterator[None]:
+    def set(self, on: bool) -> Iterator[None]:
         before, self.on = self.on, on
         try:
             yield
@@ -33,99 +56,41 @@ class Switch:
             self.on = before
 
 
-# CUDA graphs are recorded so that one which fails harms nothing else.
-#
-# A graph that dies while another is recorded spoils it, and Python may collect garbage at any moment: so not then.
-# And a
-# recording that fails leaves the generator of chance as if it went on; so it is given another state, at the same place.
+# Mixed precision. Parameters, gradients and sums stay in float32; matrix products may be in bfloat16. With
+# train.precision=bfloat16-stream the residual stream of a Transformer is in bfloat16 too: it is read and written more
+# often than anything else, so a GPU is faster with it. docs/training.md says what that costs in nats.
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Around a recording on the current device, which raises RuntimeError where it cannot be."""
-    device = torch.cuda.current_device()
-    chance, collects = torch.cuda.get_rng_state(device), gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    except RuntimeError:
-        _leave(device, chance)
-        raise
-    finally:
-        if collects:
-            gc.enable()
+STREAM = "bfloat16-stream"
 
-
-def _leave(device: int, chance: Tensor) -> None:
-    torch.cuda.synchronize(device)
-    fresh = torch.Generator(f"cuda:{device}").graphsafe_get_state()
-    torch.cuda.default_generators[device].graphsafe_set_state(fresh)
-    torch.cuda.set_rng_state(chance, device)
-
-
-# Where a model lives: `auto` takes a GPU when there is one.
-
-
-
-def choose_device(name: str) -> "torch.device":
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here. Leave --device out, or say --device cpu.")
-    return torch.device(name)
-
-
-def multiplies_bfloat16(device: "torch.device") -> bool:
-    """Whether products of bfloat16 matrices are much quicker here than of float32: recent GPUs, and CPUs with AMX."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and has_amx()
-
-
-def has_amx() -> bool:
-    """Whether this CPU has Intel's units for matrix products, and oneDNN is not told to go without."""
-    return "ONEDNN_MAX_CPU_ISA" not in os.environ and bool(torch.cpu._is_amx_tile_supported())
-
-
-# In which precision matrices are multiplied, and what blocks pass upward.
-
-_low_stream = Switch()
-low_stream = _low_stream.turned    # within, what blocks pass upward is as precise as what is added to it
+_bfloat16_residual = Switch()
+bfloat16_residual = _bfloat16_residual.set    # `with bfloat16_residual(True):` the residual stream has autocast's dtype
 
 
 def working_dtype(like: Tensor) -> torch.dtype:
-    """That of autocast, where it is on; else that of the tensor."""
+    """The dtype of autocast where it is enabled; else that of the tensor."""
     device = like.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
 
 
-def streamed(x: Tensor) -> Tensor:
-    """As it is passed upward."""
-    return x.to(working_dtype(x)) if _low_stream.on else x
-
-
-# In what precision matrices are multiplied. Weights, gradients and sums stay in float32.
-#
-# One sum may be asked to be less precise: that of all that the blocks of a Transformer add up for a token. It is
-# read and
-# written more often than anything else, so that a GPU is quicker by it; what it costs in nats is in docs/training.md.
-
-STREAM = "bfloat16-stream"
+def as_residual(x: Tensor) -> Tensor:
+    """The tensor in the dtype of the residual stream."""
+    return x.to(working_dtype(x)) if _bfloat16_residual.on else x
 
 
 @dataclass(frozen=True)
 class Precision:
     device: str
-    dtype: torch.dtype
-    why: str                  # for people
-    stream: bool = False      # is what blocks pass upward in this precision too?
+    dtype: torch.dtype        # of matrix products
+    why: str                  # why this one was chosen, for people
+    stream: bool = False      # whether the residual stream has this dtype too
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """`with precision():` around what a model computes."""
+        """`with precision():` around the forward pass of a model."""
         if self.dtype == torch.float32:
             yield
             return
-        with torch.autocast(self.device, self.dtype), low_stream(self.stream):
+        with torch.autocast(self.device, self.dtype), bfloat16_residual(self.stream):
             yield
 
     def __str__(self) -> str:
@@ -134,7 +99,7 @@ class Precision:
 
 def choose_precision(name: str, device: torch.device) -> Precision:
     if name == STREAM:
-        return Precision(device.type, torch.bfloat16, "as asked, and so is what blocks pass upward", stream=True)
+        return Precision(device.type, torch.bfloat16, "as asked, and so is the residual stream", stream=True)
     if name != "auto":
         return Precision(device.type, getattr(torch, name), "as asked")
     if not multiplies_bfloat16(device):
@@ -143,18 +108,105 @@ def choose_precision(name: str, device: torch.device) -> Precision:
     return Precision(device.type, torch.bfloat16, "weights and sums stay in float32")
 
 
-TRIALS = 7          # of each number of threads, by turns; their median counts
-LAYERS = 10         # in a trial
-WORTH = 1.1         # more threads must be so much quicker to be taken
+class CudaGraph:
+    """A function of fixed tensors, captured once; `replay` runs all its kernels with a single launch.
+
+    inputs    static tensors that the function reads; `replay` copies new values into them
+    state     static tensors that the function goes on from; after each replay they hold what it returned
+    share     another graph whose memory pool this one uses, which is safe since graphs run one after another
+    tidy      empty torch's cache of free memory first: slow, but large graphs need it
+
+    The caller runs the function once beforehand (warm-up). A function that waits for the GPU cannot be captured: then
+    RuntimeError is raised, and everything else stays usable.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Iterable[Tensor]],
+        inputs: Iterable[Tensor],
+        state: Iterable[Tensor] = (),
+        *,
+        share: "CudaGraph | None" = None,
+        tidy: bool = True,
+    ):
+        self.inputs, self.state = list(inputs), list(state)
+        self.graph = torch.cuda.CUDAGraph()
+        capture = _capture_tidily(self.graph, share) if tidy else _capture_fast(self.graph)
+        with undisturbed(), capture:
+            self.set_state(function())
+
+    def replay(self, inputs: Iterable[Tensor]) -> None:
+        for static, new in zip(self.inputs, inputs, strict=True):
+            static.copy_(new)
+        self.graph.replay()
+
+    def set_state(self, state: Iterable[Tensor]) -> None:
+        for static, new in zip(self.state, state, strict=True):
+            if new.data_ptr() != static.data_ptr():        # a KV cache is written in place
+                static.copy_(new)
 
 
 @contextmanager
-def quickest_threads() -> Iterator[int]:
-    """Inside, torch has as many threads as were quickest, and no more than it was given."""
+def undisturbed() -> Iterator[None]:
+    """Around a capture on the current device: garbage collection is off, and a failure leaves the generator usable.
+
+    A CUDA graph that is collected while another is captured spoils it, and Python may collect at any moment.
+    """
+    device = torch.cuda.current_device()
+    rng_state, collects = torch.cuda.get_rng_state(device), gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    except RuntimeError:
+        _restore_generator(device, rng_state)
+        raise
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _restore_generator(device: int, rng_state: Tensor) -> None:
+    """A capture that fails leaves the random generator as if it went on: it gets a new state, at the same place."""
+    torch.cuda.synchronize(device)
+    new = torch.Generator(f"cuda:{device}").graphsafe_get_state()
+    torch.cuda.default_generators[device].graphsafe_set_state(new)
+    torch.cuda.set_rng_state(rng_state, device)
+
+
+def _capture_tidily(graph: torch.cuda.CUDAGraph, share: CudaGraph | None) -> AbstractContextManager[None]:
+    torch.cuda.synchronize()
+    return torch.cuda.graph(graph, pool=share.graph.pool() if share else None)
+
+
+@contextmanager
+def _capture_fast(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """As torch.cuda.graph without emptying caches, which takes as long as generating a sentence."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        try:
+            yield
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+# Threads. A step of a small network is a thousand small sums. Threads that share one wait for each other, and where
+# another program uses their core they wait long: then one thread can be four times as fast as two.
+
+TRIALS = 7          # of each number of threads, in turn; the median counts
+LAYERS = 10         # in a trial
+WORTH = 1.1         # more threads are taken only if they are faster by this factor
+
+
+@contextmanager
+def fastest_threads() -> Iterator[int]:
+    """Inside, torch uses the number of threads that was fastest, and at most as many as it had."""
     given = torch.get_num_threads()
     chosen = choose_threads(given)
     if chosen != given:
-        say(f"{chosen} of {given} threads: small steps are quickest so on this machine, as it is now")
+        say(f"{chosen} of {given} threads: that is fastest for small steps on this machine, as it is now")
     torch.set_num_threads(chosen)
     try:
         yield chosen
@@ -163,7 +215,7 @@ def quickest_threads() -> Iterator[int]:
 
 
 def choose_threads(given: int) -> int:
-    """The fewest, among 1, 2, 4, … and those given, than which no more are worth it."""
+    """The fewest among 1, 2, 4, … and `given` for which more threads gain too little."""
     counts = sorted({given, *(1 << power for power in range(given.bit_length()) if 1 << power <= given)})
     if len(counts) == 1:
         return given
@@ -177,7 +229,7 @@ def choose_threads(given: int) -> int:
 
 
 def _seconds(threads: int) -> float:
-    """Of some layers such as small networks have, forward and back."""
+    """The time of a few layers as in a small network, forward and backward."""
     torch.set_num_threads(threads)
     vectors, weights = torch.ones(1024, 64), torch.ones(64, 256, requires_grad=True)
     began = time.perf_counter()

@@ -1,35 +1,37 @@
-"""Recording a graph: nothing is collected meanwhile, and what fails leaves chance where it was. CUDA is acted here."""
+"""CUDA graphs, with CUDA simulated: no garbage is collected during a capture; a failure leaves the generator usable."""
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from chainrule.device import undisturbed
+from chainrule import device
+from chainrule.device import CudaGraph, undisturbed
 
 
-class Actor:
-    """A card whose generator of chance is spoilt by a recording that fails."""
+class FakeGPU:
+    """A GPU whose random generator is spoilt by a capture that fails."""
 
     def __init__(self, monkeypatch):
         self.state, self.place, self.waited = "spoilt", 7, False
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: self.place)
-        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda chance, device: setattr(self, "place", chance))
+        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: setattr(self, "place", state))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: setattr(self, "waited", True))
         monkeypatch.setattr(torch.cuda, "default_generators", [self])
         monkeypatch.setattr(torch, "Generator", lambda device: self)
 
     def graphsafe_get_state(self):
-        return "fresh"
+        return "new"
 
     def graphsafe_set_state(self, state):
         self.state, self.place = state, 0
 
 
 @pytest.fixture
-def card(monkeypatch):
-    return Actor(monkeypatch)
+def gpu(monkeypatch):
+    return FakeGPU(monkeypatch)
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def collecting():
     gc.enable()
 
 
-def record(error=None):
+def capture(error=None):
     with undisturbed():
         assert not gc.isenabled()
         if error is not None:
@@ -48,22 +50,63 @@ def record(error=None):
 @pytest.mark.usefixtures("collecting")
 @pytest.mark.parametrize("collects", [True, False])
 @pytest.mark.parametrize("error", [None, RuntimeError("capturing"), KeyboardInterrupt()], ids=repr)
-def test_garbage_is_collected_behind_it_as_before(card, collects, error):
+def test_garbage_is_collected_after_it_as_before(gpu, collects, error):
     gc.enable() if collects else gc.disable()
     if error is None:
-        record()
+        capture()
     else:
         with pytest.raises(type(error)):
-            record(error)
+            capture(error)
     assert gc.isenabled() == collects
 
 
-def test_chance_goes_on_where_it_was_if_it_fails(card):
+def test_the_generator_goes_on_where_it_was_if_a_capture_fails(gpu):
     with pytest.raises(RuntimeError, match="capturing"):
-        record(RuntimeError("capturing"))
-    assert (card.state, card.place, card.waited) == ("fresh", 7, True)
+        capture(RuntimeError("capturing"))
+    assert (gpu.state, gpu.place, gpu.waited) == ("new", 7, True)
 
 
-def test_a_recording_that_is_made_leaves_chance_alone(card):
-    record()
-    assert (card.state, card.place, card.waited) == ("spoilt", 7, False)
+def test_a_capture_that_succeeds_leaves_the_generator_alone(gpu):
+    capture()
+    assert (gpu.state, gpu.place, gpu.waited) == ("spoilt", 7, False)
+
+
+class FakeGraph:
+    """Kernels that are recorded while a function runs once; here the function itself is run again."""
+
+    def __init__(self):
+        self.replay = None
+
+    def pool(self):
+        return "pool"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_graph_reads_new_inputs_and_goes_on_from_its_own_state(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(device, "_capture_fast", lambda graph: nullcontext())
+    added, total, cache = torch.zeros(2), torch.zeros(2), torch.zeros(3)
+
+    def add():
+        cache[0] += 1                                      # written in place: it is returned as it is
+        return total + added, cache
+
+    graph = CudaGraph(add, [added], [total, cache], tidy=False)
+    graph.graph.replay = lambda: graph.set_state(add())
+    for number in (1.0, 2.0):
+        graph.replay([torch.full((2,), number)])
+    assert total.tolist() == [3.0, 3.0]
+    assert cache.tolist() == [3.0, 0.0, 0.0]
+    graph.set_state([torch.ones(2), torch.ones(3)])
+    assert total.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_graphs_may_share_one_memory_pool(monkeypatch):
+    pools = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: pools.append(pool) or nullcontext())
+    first = CudaGraph(lambda: (), [])
+    CudaGraph(lambda: (), [], share=first)
+    assert pools == [None, "pool"]

@@ -18,7 +18,7 @@ import torch
 
 from chainrule import __version__, models
 from chainrule.compare.budgets import Ground, Settings, Share, choose, rounds_in, token_flops
-from chainrule.device import quickest_threads
+from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
 from chainrule.inference.generate import generate
@@ -86,7 +86,7 @@ def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
     if len({tuple((name, split.sha256) for name, split in corpus.splits.items()) for corpus in corpora.values()}) > 1:
         raise UserError("kinds are compared on the same bytes, learned from and held out: give text.held_out, "
                         "text.separator and text.errors for all of them, or for none.")
-    with quickest_threads() if asked.device == "cpu" and asked.share.weights < SMALL else nullcontext():
+    with fastest_threads() if asked.device == "cpu" and asked.share.weights < SMALL else nullcontext():
         return _climb(asked, corpora, out, overwrite)
 
 

@@ -28,7 +28,7 @@ LEARNERS = {"cuda"}    # devices on which steps are joined
 
 _wanted = ContextVar("kernels are wanted", default=False)
 _learning = Switch()
-learning = _learning.turned    # within `learning(True)` parts of what learns on a GPU are joined
+learning = _learning.set    # within `learning(True)` parts of what learns on a GPU are joined
 _loaded = False
 
 

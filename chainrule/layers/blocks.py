@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
 from chainrule import kernels
-from chainrule.device import streamed, working_dtype
+from chainrule.device import as_residual, working_dtype
 from chainrule.kernels.ops import bent
 from chainrule.layers.attention import Attention, CrossAttention, Maps, Sight, Source, behind, real
 from chainrule.layers.kv_cache import Layer, Pair
@@ -85,7 +85,7 @@ class Embedding(nn.Module):
             x = x + self.places(places)
         if self.settings.positions == "sinusoidal":
             x = x * math.sqrt(self.settings.width) + sinusoids(places, self.settings.width).to(x.dtype)
-        return streamed(self.dropout(self.norm(x)))
+        return as_residual(self.dropout(self.norm(x)))
 
     def reset(self, *, compared: bool) -> None:
         """First vectors. Those that the output is compared with, or that are scaled up on the way in, must be small."""
@@ -172,7 +172,7 @@ class Block(nn.Module):
     def _after(self, norm: nn.Module, x: Tensor, found: Tensor) -> Sum:
         """The stream, and what a part found, which is not added yet; but a norm that comes behind the sum is made."""
         total = Sum(x, self.dropout(found))
-        return total if self.norm_first else Sum(streamed(norm(total.made())))
+        return total if self.norm_first else Sum(as_residual(norm(total.made())))
 
 
 def _make(kind: type[A], settings: TransformerSettings) -> A:

@@ -1,24 +1,23 @@
-"""How steps are run: as written, through torch.compile, or as one CUDA graph. The same sums, more or less quickly.
+"""torch.compile and CUDA graphs: a training step is run eagerly, compiled, or replayed as one graph, with equal sums.
 
-torch.compile takes half a minute to begin with, so `auto` first measures how long training will be. A CUDA graph
-repeats a step with a single launch, so `auto` takes it where a step is so short that launching its kernels is the work;
-batches of another shape need a graph of their own. Both are for GPUs; on a CPU a step is run as written unless
-compile=true. Of several ranks `auto` captures none: what they do together would have to be captured together. Where
-training lasts longer than a moment, a GPU does parts of a Transformer's step together, by kernels of our own
-(layers/norm.py).
+torch.compile takes half a minute at first, so `auto` measures how long training will be. A CUDA graph repeats a step
+with a single launch, so `auto` uses it where a step is so short that launching its kernels takes most of the time; each
+shape of batch needs its own graph. Both are for GPUs: on a CPU a step runs eagerly unless train.compile=true. With
+several ranks `auto` captures no graph, since their communication would have to be captured too. On a GPU, fused kernels
+(chainrule/kernels) are used where training lasts long enough to repay compiling them.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from chainrule import kernels
-from chainrule.device import undisturbed
+from chainrule.device import CudaGraph
 from chainrule.errors import UserError
 from chainrule.kernels.compiling import compiled
 from chainrule.model import Batch, State, map_state, tensors
@@ -26,98 +25,100 @@ from chainrule.progress import say
 from chainrule.recipe import Gradient
 from chainrule.training.step import Step
 
-WARM = 12               # steps before anything is decided
-AGAIN = 3               # steps between compiling and capturing, so that what is captured is warm
+WARMUP = 12             # steps before anything is decided
+REWARM = 3              # steps between compiling and capturing, so that what is captured is warm
 LONG = 300.0            # seconds of training that repay torch.compile
-REPAID = 20.0           # and those that repay kernels of our own
-SHORT = 0.05            # seconds of a step that a graph may shorten
-LIKE = 3.0              # times that gradients of the same batch may differ in length
-MOST = 64               # graphs, each of another shape of batch
-AHEAD = 4               # steps that may wait on the GPU, so that the clock here is the clock there
+REPAID = 20.0           # seconds of training that repay our own kernels
+SHORT = 0.05            # seconds: a step shorter than this may become a graph
+TOLERANCE = 3.0         # factor by which gradient norms of one batch may differ, since dropout is random
+MAX_GRAPHS = 64         # one for each shape of batch
+AHEAD = 4               # steps that may be queued on the GPU, so that the host's clock agrees with its progress
 
 
-class Engine:
+class StepRunner:
+    """Runs each step in the fastest way that is known to work for the model and the device."""
+
     def __init__(self, step: Step, settings: Gradient, seconds_left: Callable[[float], float]):
         self.step, self.settings = step, settings
         self.seconds_left = seconds_left                   # of training, if a step takes so many seconds
         self.on_gpu = step.totals.is_cuda
         self.taken, self.began, self.capture_at = 0, 0.0, math.inf
-        self.graphs: dict[Shapes, Graph] = {}
+        self.graphs: dict[Shapes, StepGraph] = {}
         self.waiting: deque[Any] = deque()
         if settings.graph == "true" and not self.on_gpu:
-            say("train.graph=true: CUDA graphs are for GPUs; on this device steps are run as written.")
+            say("train.graph=true: CUDA graphs are for GPUs; on this device steps run eagerly.")
 
     def take(self, batch: Batch, state: State) -> State:
         """One step, as `Step.take`."""
         if self.taken == 0 and self.settings.compile == "true":
-            self._join()
+            self._use_kernels()
             self._compile(batch, state)
-        if self.on_gpu and self.taken <= WARM:
+        if self.on_gpu and self.taken <= WARMUP:
             self._decide(batch, state)
         graph = self._graph(batch, state)
         state = self.step.take(batch, state) if graph is None else graph.take(batch, state)
         self.taken += 1
         if self.on_gpu:
-            self._wait_a_little()
+            self._limit_queue()
         return state
 
     def _decide(self, batch: Batch, state: State) -> None:
         if self.taken == 2:
             torch.cuda.synchronize()
             self.began = time.monotonic()
-        if self.taken == WARM:
+        if self.taken == WARMUP:
             torch.cuda.synchronize()
-            (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (WARM - 2)])
+            (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (WARMUP - 2)])
             if self.seconds_left(seconds) > REPAID:
-                self._join()
+                self._use_kernels()
             if self.settings.compile == "auto" and self.step.model.compiles and self.seconds_left(seconds) > LONG:
                 self._compile(batch, state)
             short = seconds < SHORT and not self.step.ranks.together
             if self.settings.graph == "true" or (self.settings.graph == "auto" and short):
-                self.capture_at = self.taken + AGAIN
+                self.capture_at = self.taken + REWARM
 
-    def _join(self) -> None:
-        """From here on parts of a step are done together, where there are kernels for it."""
-        self.step.joined = self.on_gpu and kernels.work()
+    def _use_kernels(self) -> None:
+        """From here on the fused kernels are used, where they work."""
+        self.step.fused = self.on_gpu and kernels.work()
 
-    def _graph(self, batch: Batch, state: State) -> "Graph | None":
-        """The graph of this step, if it is to be one."""
-        fresh = state is None and self.step.carries        # the beginning of a text: a graph goes on from a state
-        if self.taken < self.capture_at or fresh:
+    def _graph(self, batch: Batch, state: State) -> "StepGraph | None":
+        """The graph of this step, if there is or should be one."""
+        reset = state is None and self.step.carries        # the beginning of the streams: a graph goes on from a state
+        if self.taken < self.capture_at or reset:
             return None
         shapes = shapes_of(batch)
-        if shapes not in self.graphs and len(self.graphs) < MOST:
+        if shapes not in self.graphs and len(self.graphs) < MAX_GRAPHS:
             self._capture(batch, state)
         return self.graphs.get(shapes)
 
     def _compile(self, batch: Batch, state: State) -> None:
-        """A trial shows whether it works, and whether a gradient comes back that is about as long as without."""
-        say("compiling the model, which takes half a minute (train.compile=false goes without)")
-        wanted = self.step.length_of_gradient(batch, state)
+        """A trial shows whether it works, and whether the gradient norm is about that of the eager model."""
+        say("compiling the model, which takes half a minute (train.compile=false turns this off)")
+        expected = self.step.gradient_norm(batch, state)
         self.step.loss = compiled(self.step.model.loss)
         try:
-            length = self.step.length_of_gradient(batch, state)
-            if not wanted / LIKE <= length <= wanted * LIKE:    # dropout makes them differ
-                raise RuntimeError(f"the length of its gradient is {length:.3g}, and should be about {wanted:.3g}")
+            norm = self.step.gradient_norm(batch, state)
+            if not expected / TOLERANCE <= norm <= expected * TOLERANCE:
+                raise RuntimeError(f"its gradient norm is {norm:.3g}, and should be about {expected:.3g}")
         except Exception as error:
             if self.settings.compile == "true":
-                raise UserError(f"train.compile=true: torch.compile cannot do this: {_reason(error)}") from error
-            say(f"torch.compile cannot do this model here, so it runs as written: {_reason(error)}")
+                raise UserError(f"train.compile=true: torch.compile fails on this model: {_reason(error)}") from error
+            say(f"torch.compile fails on this model, so it runs eagerly: {_reason(error)}")
             self.step.loss = self.step.model.loss
 
     def _capture(self, batch: Batch, state: State) -> None:
         first = next(iter(self.graphs.values()), None)
         try:
-            self.graphs[shapes_of(batch)] = Graph(self.step, batch, state, first)
+            self.graphs[shapes_of(batch)] = StepGraph(self.step, batch, state, first)
             if first is None:
-                say("steps are short, so from here on each is one CUDA graph (train.graph=false goes without)")
+                say("steps are short, so from here on each is one CUDA graph (train.graph=false turns this off)")
         except RuntimeError as error:
             self.capture_at = math.inf
             if self.settings.graph == "true":
                 raise UserError(f"train.graph=true: this model cannot be captured: {_reason(error)}") from error
-            say(f"no CUDA graph for this model, so its steps run as written: {_reason(error)}")
+            say(f"no CUDA graph for this model, so its steps run eagerly: {_reason(error)}")
 
-    def _wait_a_little(self) -> None:
+    def _limit_queue(self) -> None:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         self.waiting.append(event)
@@ -132,38 +133,31 @@ def shapes_of(batch: Batch) -> Shapes:
     return tuple((name, tensor.shape) for name, tensor in batch.tensors().items())
 
 
-class Graph:
-    """A step as one CUDA graph: what it reads lies in fixed places, and the state it leaves goes back to its own.
+class StepGraph:
+    """A training step as a CUDA graph: it copies the batch in, and the state of the streams stays in its memory."""
 
-    Graphs run one after another, so that they can share the memory in which they work.
-    """
-
-    def __init__(self, step: Step, batch: Batch, state: State, other: "Graph | None" = None):
+    def __init__(self, step: Step, batch: Batch, state: State, other: "StepGraph | None" = None):
         self.step, self.batch = step, batch.map(Tensor.clone)
         self.state = map_state(state, lambda tensor: tensor.detach().clone()) if step.carries else None
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        pool = other.graph.pool() if other else None
-        with undisturbed(), torch.cuda.graph(self.graph, pool=pool):
-            totals, after = step.accumulate(self.batch, self.state)
-            step.change(totals)
-            self._keep(after)
+        share, inputs = other.graph if other else None, self.batch.tensors().values()
+        self.graph: CudaGraph = CudaGraph(self._run, inputs, self._tensors(self.state), share=share)
 
     def take(self, batch: Batch, state: State) -> State:
-        for kept, new in zip(self.batch.tensors().values(), batch.tensors().values(), strict=True):
-            kept.copy_(new)
         if state is not self.state:                        # it comes from a step outside the graph
-            self._keep(state)
-        self.graph.replay()
+            self.graph.set_state(self._tensors(state))
+        self.graph.replay(batch.tensors().values())
         return self.state
 
-    def _keep(self, state: State) -> None:
-        if self.step.carries:
-            for kept, new in zip(tensors(self.state), tensors(state), strict=True):
-                kept.copy_(new)
+    def _run(self) -> Iterable[Tensor]:
+        totals, after = self.step.accumulate(self.batch, self.state)
+        self.step.change(totals)
+        return self._tensors(after)
+
+    def _tensors(self, state: State) -> Iterable[Tensor]:
+        return tensors(state) if self.step.carries else ()
 
 
 def _reason(error: Exception) -> str:
-    """In one line: the first that does not only announce the next."""
+    """The error in one line: the first that does not end with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith(":")), type(error).__name__)

@@ -44,7 +44,7 @@ class Step:
         self.ranks = ranks
         self.clip, self.rows = clip or math.inf, rows      # rows: in one micro-batch
         self.loss = model.loss
-        self.joined = False                                # are kernels to do parts of it together?
+        self.fused = False                                # are kernels to do parts of it together?
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
         self.sharded = is_shared(self.parameters[0])
@@ -80,7 +80,7 @@ class Step:
         totals, states = torch.zeros_like(self.totals), []
         for first in range(0, len(batch.tokens), self.rows):
             here = slice(first, first + self.rows)
-            with self.precision(), kernels.learning(self.joined):
+            with self.precision(), kernels.learning(self.fused):
                 nats, count, after = self.loss(batch.rows(here), _rows_of(state, here))
             nats.backward()
             totals += torch.stack([nats.detach().double(), count.double()])
@@ -88,7 +88,7 @@ class Step:
                 states.append(map_state(after, Tensor.detach))
         return totals, join(states) if len(states) > 1 else states[0] if states else None
 
-    def length_of_gradient(self, batch: Batch, state: State) -> float:
+    def gradient_norm(self, batch: Batch, state: State) -> float:
         """Of the sum of nats of a batch. The gradient is forgotten, and chance as it was."""
         with torch.random.fork_rng([self.totals.device] if self.totals.is_cuda else []):
             self.accumulate(batch, state)

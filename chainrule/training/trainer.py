@@ -33,7 +33,7 @@ from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.text.corpus import Corpus
 from chainrule.training.checkpoint import Checkpoints
-from chainrule.training.compile import Engine
+from chainrule.training.compile import StepRunner
 from chainrule.training.data import feed_of
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, listen
@@ -170,7 +170,7 @@ class Training:
         rows = min(settings.micro_batch or len(self.feed.mine), len(self.feed.mine))
         carries = settings.batching == "streams"
         self.step = Step(model, self.optimizers, self.precision, settings.clip, rows, carries, ranks)
-        self.engine = Engine(self.step, settings, self._seconds_left)
+        self.runner = StepRunner(self.step, settings, self._seconds_left)
         looks = make_looks(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, looks, self.precision, log, ranks)
         self.meter = Meter(model, corpus, log, self.device, self.precision.dtype, ranks.size)
@@ -246,7 +246,7 @@ class Training:
     def one_step(self) -> None:
         before = self.state if self.feed.goes_on(self.number) else None
         self.optimizers.set_rate(self._rate())
-        self.state = self.engine.take(self.feed.batch(self.number), before)
+        self.state = self.runner.take(self.feed.batch(self.number), before)
         self.number, self.news = self.number + 1, True
         if self.now.tell or self.meter.record_due(self._share()):
             self._read()

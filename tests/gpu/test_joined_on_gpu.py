@@ -133,9 +133,9 @@ def test_training_that_lasts_takes_them_together_also_in_a_graph(monkeypatch):
         )
 
     apart = trained(1e9, "false")
-    assert not apart.training.step.joined
+    assert not apart.training.step.fused
     for graph in ("false", "true"):
         together = trained(0.0, graph)
-        assert together.training.step.joined
-        assert bool(together.training.engine.graphs) == (graph == "true")
+        assert together.training.step.fused
+        assert bool(together.training.runner.graphs) == (graph == "true")
         assert_close(torch.tensor(together.nats), torch.tensor(apart.nats), rtol=0.02, atol=0.02)

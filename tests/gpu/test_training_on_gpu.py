@@ -36,13 +36,13 @@ def losses(training):
 OPTIMIZERS = [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "momentum": 0.9, "lr": 0.3}]
 
 
-@pytest.mark.parametrize("order", ["windows", "streams"])
+@pytest.mark.parametrize("batching", ["windows", "streams"])
 @pytest.mark.parametrize("given", OPTIMIZERS, ids=["adamw", "muon", "sgd"])
-def test_a_graph_takes_the_steps_that_it_captured(order, given):
-    given = given | {"order": order, "rows": 5}            # micro-batches too; streams begin anew at steps 15, 30, …
+def test_a_graph_takes_the_steps_that_it_captured(batching, given):
+    given = given | {"batching": batching, "micro_batch": 5}    # micro-batches too; streams reset at steps 15, 30, …
     eager, graphed = train(net(), graph="false", **given), train(net(), graph="true", **given)
-    assert not eager.engine.graphs
-    assert len(graphed.engine.graphs) == 1
+    assert not eager.runner.graphs
+    assert len(graphed.runner.graphs) == 1
     assert_close(torch.tensor(losses(graphed)), torch.tensor(losses(eager)), rtol=0.02, atol=0.02)
     for one, other in zip(eager.model.parameters(), graphed.model.parameters()):
         assert_close(one, other, rtol=0.05, atol=0.02)
@@ -54,11 +54,11 @@ def test_each_shape_of_batch_has_its_own_graph_and_all_take_the_same_steps():
         text = torch.from_numpy(walk(4001).astype("int64")).to(GPU)
         for step in range(40):
             rows = text[: 16 * (10 + 4 * (step % 3))].view(16, -1)
-            training.engine.take(Batch(rows[:, :-1], rows[:, 1:]), None)
+            training.runner.take(Batch(rows[:, :-1], rows[:, 1:]), None)
         return training
 
     eager, graphed = walked("false"), walked("true")
-    assert len(graphed.engine.graphs) == 4
+    assert len(graphed.runner.graphs) == 4
     assert graphed.step.read().targets == eager.step.read().targets
     assert graphed.step.read().nats == pytest.approx(eager.step.read().nats, rel=0.01)
 
@@ -72,7 +72,7 @@ def test_a_graph_drops_anew_at_every_step():
 def test_short_steps_become_a_graph_by_themselves(monkeypatch):
     monkeypatch.setattr(engines, "SHORT", 60.0)            # where others use the card no step is short by itself
     training = train(net(), graph="auto")
-    assert len(training.engine.graphs) == 1
+    assert len(training.runner.graphs) == 1
 
 
 class Waiting(Net):
@@ -89,7 +89,7 @@ def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys, monkeypat
     model = Waiting()
     model.dropout.p = 0.2                                  # and its chance goes on
     training = train(model, graph="auto")
-    assert not training.engine.graphs
+    assert not training.runner.graphs
     assert "no CUDA graph for this model" in capsys.readouterr().err
     assert losses(training)[-1] < 1.3
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule import kernels
-from chainrule.device import low_stream
+from chainrule.device import bfloat16_residual
 from chainrule.kernels import ops
 from chainrule.layers import blocks, norm
 from chainrule.model import Batch, watch
@@ -80,7 +80,7 @@ def test_joined_or_apart_a_model_learns_the_same(choice: dict[str, Any]) -> None
 def test_in_mixed_precision_they_err_by_about_as_much(stream: bool) -> None:
     model = made(**AS_GPT2).train()
     exact = learned(model, False)
-    with torch.autocast("cpu", torch.bfloat16), low_stream(stream):
+    with torch.autocast("cpu", torch.bfloat16), bfloat16_residual(stream):
         apart, together = learned(model, False), learned(model, True)
 
     def off(some: dict[str, Tensor]) -> Tensor:

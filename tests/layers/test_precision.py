@@ -5,7 +5,7 @@ import torch
 from contract.moved import moved
 from torch.testing import assert_close
 
-from chainrule.device import choose_precision, low_stream, streamed
+from chainrule.device import as_residual, bfloat16_residual, choose_precision
 from chainrule.model import Batch
 from chainrule.models import build
 from chainrule.training.pipeline import recipe_for
@@ -58,21 +58,21 @@ def test_a_low_stream_has_nearly_the_same_nats_and_gradients_which_stay_in_float
 
 def test_the_stream_is_as_it_was_behind_an_error():
     def fail():
-        with low_stream(True):
-            with low_stream(True):
+        with bfloat16_residual(True):
+            with bfloat16_residual(True):
                 pass
-            assert streamed(x).dtype == torch.bfloat16                  # as it was around the inner one
+            assert as_residual(x).dtype == torch.bfloat16                  # as it was around the inner one
             raise RuntimeError("within")
 
     x = torch.ones(2)
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(RuntimeError, match="within"):
             fail()
-        assert streamed(x).dtype == torch.float32
+        assert as_residual(x).dtype == torch.float32
 
 
 def test_without_products_in_half_precision_nothing_is_lower():
     model, tokens = made("gpt"), torch.randint(20, (2, 9))
     wanted = model(Batch(tokens, tokens))
-    with low_stream(True):
+    with bfloat16_residual(True):
         assert_close(model(Batch(tokens, tokens)), wanted, atol=0, rtol=0)

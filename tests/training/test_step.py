@@ -39,7 +39,7 @@ def test_a_step_in_which_no_target_counts_changes_nothing():
 def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
     model = net(dropout=0.5).train()
     step, before = made(model), torch.get_rng_state()
-    first, again = (step.length_of_gradient(some_batch(), None) for _ in range(2))
+    first, again = (step.gradient_norm(some_batch(), None) for _ in range(2))
     assert first == again > 0
     assert torch.equal(torch.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in model.parameters())

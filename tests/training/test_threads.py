@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chainrule import device
-from chainrule.device import choose_threads, quickest_threads
+from chainrule.device import choose_threads, fastest_threads
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_afterwards_there_are_as_many_as_before(monkeypatch, capsys):
     try:
         torch.set_num_threads(2)
         monkeypatch.setattr(device, "choose_threads", lambda given: 1)
-        with quickest_threads() as chosen:
+        with fastest_threads() as chosen:
             assert chosen == torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
         assert "1 of 2 threads" in capsys.readouterr().err
@@ -42,7 +42,7 @@ def test_afterwards_there_are_as_many_as_before(monkeypatch, capsys):
 
 def test_a_trial_takes_some_time_and_leaves_the_machine_as_it_was():
     before = torch.get_num_threads()
-    with quickest_threads() as chosen:
+    with fastest_threads() as chosen:
         assert 1 <= chosen <= before
     assert torch.get_num_threads() == before
     assert device._seconds(1) > 0

@@ -21,7 +21,7 @@ from chainrule.run import Done
 from chainrule.text.batches import Streams
 from chainrule.training import compile, data, log
 from chainrule.training.distributed import ALONE
-from chainrule.training.log import Log
+from chainrule.training.log import RECORDS, Log
 from chainrule.training.trainer import Diverged, Training, descend
 
 
@@ -36,7 +36,8 @@ def records(log, event):
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "lr": 1.0, "momentum": 0.9}, {"order": "streams"}, {"rows": 1}],
+    [{}, {"optimizer": "muon"}, {"optimizer": "sgd", "lr": 1.0, "momentum": 0.9}, {"batching": "streams"},
+     {"micro_batch": 1}],
     ids=str,
 )
 def test_a_small_text_is_learned_by_heart(given):
@@ -336,7 +337,7 @@ def test_the_log_tells_of_every_target_once():
     log = Log()
     train(net(), None, log, steps=230, tokens=16)
     told = records(log, "step")
-    assert len(told) == log.RECORDS
+    assert len(told) == RECORDS
     assert told[-1]["step"] == 230
     assert told[-1]["tokens"] == 230 * 16
     assert told[0]["nats_per_token"] > told[-1]["nats_per_token"]
@@ -436,23 +437,23 @@ ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
 
 
 class Gpu:
-    """An engine that takes this for a GPU, on which a step lasts `seconds`."""
+    """A runner that takes this for a GPU, on which a step lasts `seconds`."""
 
     def __init__(self, monkeypatch, seconds, left, **given):
         self.now, self.seconds, self.captured = 0.0, seconds, 0
-        step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, nats=None, take=self.take)
-        step.model, step.ranks = SimpleNamespace(nats="as written", compiles=True), ALONE
-        step.length_of_gradient = lambda batch, state: 1.0
+        step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, loss=None, take=self.take)
+        step.model, step.ranks = SimpleNamespace(loss="as written", compiles=True), ALONE
+        step.gradient_norm = lambda batch, state: 1.0
         self.step = step
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "Event", lambda: event)
         monkeypatch.setattr(compile, "compiled", lambda nats: "compiled")
         monkeypatch.setattr(compile.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(compile, "Graph", self.capture)
-        self.engine = compile.Engine(step, Gradient(**given), lambda seconds: left)
+        monkeypatch.setattr(compile, "StepGraph", self.capture)
+        self.runner = compile.StepRunner(step, Gradient(**given), lambda seconds: left)
         for _ in range(30):
-            self.engine.take(ONE, None)
+            self.runner.take(ONE, None)
 
     def take(self, batch, state):
         self.now += self.seconds
@@ -484,35 +485,35 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch
 
     monkeypatch.setattr(Gpu, "capture", fail)
     gpu = Gpu(monkeypatch, 0.01, 60)
-    assert not gpu.engine.graphs
-    assert "no CUDA graph for this model, so its steps run as written: operation not" in capsys.readouterr().err
-    gpu.step.length_of_gradient = lambda batch, state: 1.0 if gpu.step.loss == "as written" else fail()
+    assert not gpu.runner.graphs
+    assert "no CUDA graph for this model, so its steps run eagerly: operation not" in capsys.readouterr().err
+    gpu.step.gradient_norm = lambda batch, state: 1.0 if gpu.step.loss == "as written" else fail()
     gpu.step.loss = "as written"
-    gpu.engine._compile(None, None)
+    gpu.runner._compile(None, None)
     assert gpu.step.loss == "as written"
-    assert "torch.compile cannot do this model here" in capsys.readouterr().err
+    assert "torch.compile fails on this model" in capsys.readouterr().err
     for name in ("graph", "compile"):
-        gpu.engine.settings = Gradient(**{name: "true"})
+        gpu.runner.settings = Gradient(**{name: "true"})
         with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
-            gpu.engine._capture(ONE, None) if name == "graph" else gpu.engine._compile(None, None)
+            gpu.runner._capture(ONE, None) if name == "graph" else gpu.runner._compile(None, None)
 
 
 def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monkeypatch, capsys):
     gpu = Gpu(monkeypatch, 0.01, 60)
     gpu.step.loss = "as written"
-    gpu.step.length_of_gradient = lambda batch, state: 2.0 if gpu.step.loss == "as written" else 0.0
-    gpu.engine._compile(None, None)
+    gpu.step.gradient_norm = lambda batch, state: 2.0 if gpu.step.loss == "as written" else 0.0
+    gpu.runner._compile(None, None)
     assert gpu.step.loss == "as written"
-    assert "the length of its gradient is 0, and should be about 2" in capsys.readouterr().err
+    assert "its gradient norm is 0, and should be about 2" in capsys.readouterr().err
 
 
 def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
     assert not model_class("gru").compiles
     assert model_class("gpt").compiles
     gpu = Gpu(monkeypatch, 0.5, 60)
-    gpu.step.model.compiles, gpu.engine.taken, gpu.engine.seconds_left = False, 0, lambda seconds: 3600
+    gpu.step.model.compiles, gpu.runner.taken, gpu.runner.seconds_left = False, 0, lambda seconds: 3600
     for _ in range(30):
-        gpu.engine.take(ONE, None)
+        gpu.runner.take(ONE, None)
     assert gpu.step.loss is None
 
 
@@ -522,7 +523,7 @@ def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotte
     nats, _, _ = training.model.loss(batch)
     gradients = torch.autograd.grad(nats, list(training.model.parameters()))
     length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
-    assert training.step.length_of_gradient(batch, None) == pytest.approx(length, rel=1e-4)
+    assert training.step.gradient_norm(batch, None) == pytest.approx(length, rel=1e-4)
     assert all(parameter.grad is None for parameter in training.model.parameters())
 
 
@@ -540,7 +541,7 @@ def test_outside_the_main_thread_nobody_listens_for_signals():
         ("auto", True, torch.bfloat16, "weights and sums stay in float32"),
         ("auto", False, torch.float32, "this GPU gains little from bfloat16"),
         ("float32", True, torch.float32, "as asked"),
-        ("bfloat16-stream", False, torch.bfloat16, "as asked, and so is what blocks pass upward"),
+        ("bfloat16-stream", False, torch.bfloat16, "as asked, and so is the residual stream"),
     ],
 )
 def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, wanted, why):
