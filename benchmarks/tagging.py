@@ -28,12 +28,12 @@ from chainrule.models.generative import GenerativeClassifier
 from chainrule.models.hmm.tagger import Tagger, TaggerSettings
 from chainrule.models.hmm.word_features import spelled
 from chainrule.models.ngram.ngram import NGram, NGramSettings
-from chainrule.recipe import Classify, Tag, Text
-from chainrule.tasks.classify import read_labelled
+from chainrule.recipe import Text
+from chainrule.tasks.classify import ClassifyText, read_labelled
 from chainrule.tasks.encoding import DELIMITER, EXTRACT, encode_labelled
 from chainrule.tasks.examples import Labelled, Tagged
 from chainrule.tasks.padding import Classes
-from chainrule.tasks.tag import read_tagged
+from chainrule.tasks.tag import TagText, read_tagged
 from chainrule.text.sources import Source
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
@@ -89,7 +89,7 @@ def tagger_lines(result: dict[str, Any]) -> Iterator[str]:
 
 
 def tags(arguments: argparse.Namespace) -> None:
-    folder, settings = arguments.data / "ud-english-ewt", Tag(tag=arguments.column)
+    folder, settings = arguments.data / "ud-english-ewt", TagText(tag=arguments.column)
     held_out = "test" if arguments.test else "dev"
     train, held = (tuple(read_tagged(Source(folder / f"en_ewt-ud-{name}.conllu"), settings))
                    for name in ("train", held_out))
@@ -149,7 +149,7 @@ def classes(arguments: argparse.Namespace) -> None:
     if not arguments.json:
         print(f"{'':<15}{'accuracy':>10}{'nats':>10}{'calm ½':>10}{'learned/s':>14}{'answered/s':>14}   (tokens)")
     for name, paths in FILES.items():
-        settings = Classify(column="text" if name == "IMDB" else "sentence", label="label")
+        settings = ClassifyText(column="text" if name == "IMDB" else "sentence", label="label")
         train, held_out = ([example if arguments.raw or name == "SST-2" else apart(example)
                             for example in read_labelled(Source(arguments.data / path), settings)] for path in paths)
         for order in arguments.orders:

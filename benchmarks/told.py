@@ -12,15 +12,15 @@ from pathlib import Path
 
 from chainrule.errors import UserError
 from chainrule.inference.metrics import Overlap, measure_overlap
-from chainrule.recipe import Translate
 from chainrule.tasks.splits_of_examples import held_out_examples
+from chainrule.tasks.translate import TranslateText
 
 
 def score(told: Path, files: list[str], *, lowercase: bool = False) -> Overlap:
     if not told.is_file():
         raise UserError(f"there is no file {told}.")
     lines = told.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    wanted = [list(example.targets) for example in held_out_examples("translate", files, Translate())]
+    wanted = [list(example.targets) for example in held_out_examples("translate", files, TranslateText())]
     if len(lines) != len(wanted):
         raise UserError(f"{told} has {len(lines):,} lines for {len(wanted):,} examples; each needs one.")
     return measure_overlap(lines, wanted, lowercase=lowercase)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import flatten, make
@@ -21,51 +21,7 @@ class Text:
     held_out: float = 0.1           # share kept for validation without --valid: whole documents, or a text's end
 
 
-Truncate: TypeAlias = Literal["false", "true", "ends"]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
-
-
-@dataclass(frozen=True)
-class Classify(Text):
-    """`text.*` where a row of a table has a text, or two, and a class."""
-
-    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
-    column: str | None = None       # the column of the text; None: found by its name
-    second: str | None = None       # the column of a second text; None: found by its name, unless text.column is given
-    label: str | None = None        # the column of the class; None: found by its name
-    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
-
-
-@dataclass(frozen=True)
-class Tag(Text):
-    """`text.*` where every word has a tag."""
-
-    tokenizer: str = "words"        # bytes, characters, words, bpe, or the path of a ready tokenizer.json
-    tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
-    truncate: Truncate = "false"    # one longer than the model holds: refuse it, keep its beginning, or both ends
-
-
-@dataclass(frozen=True)
-class Translate(Text):
-    """`text.*` where a text becomes another: translations, summaries."""
-
-    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
-    source: str | None = None       # the column, or the suffix of the file, to begin from; None: by its name, or first
-    target: str | None = None       # the column, or the suffix of the file, to come to; None: by its name, or second
-    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
-
-
-@dataclass(frozen=True)
-class Caption(Text):
-    """`text.*` where rows of numbers become a text."""
-
-    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
-    target: str | None = None       # the column of the text; None: by its name, or the only one not of numbers
-    truncate: Truncate = "false"    # a text longer than the model holds: refuse it, keep its beginning, or both ends
-
-
-TEXT: Mapping[str, type[Text]] = {"classify": Classify, "tag": Tag, "translate": Translate, "caption": Caption}
-"""Tasks whose `text.*` settings are more than Text has."""
 
 
 @dataclass(frozen=True)
@@ -222,59 +178,22 @@ RUNNING = ("train.batching", "train.length", "train.tokens")
 TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}
 
 
-@dataclass(frozen=True)
-class ClassHead:
-    """`head.*` of a network that classifies."""
+class TaskSettings:
+    """What a task adds to a recipe. These are the values of `lm`; each Task (tasks/task.py) has its own."""
 
-    pool: Literal["last", "first", "mean", "max"] | None = None  # which vector stands for a text; None: by the kind
-    dropout: float = 0.1                # share of that vector dropped while learning
-    auxiliary: float = 0.0              # weight of the text's own nats beside those of its class (GPT 2018)
-
-    def __post_init__(self) -> None:
-        _refuse_no_share("head.dropout", self.dropout)
-        if self.auxiliary < 0:
-            raise UserError(f"head.auxiliary={self.auxiliary:g}: it is 0 or more.")
+    name: ClassVar[str] = "lm"
+    text: ClassVar[type[Text]] = Text               # its `text.*` settings
+    heads: ClassVar[Mapping[str, type]] = {}        # its `head.*` settings, by how a kind learns; none: no head
+    running_text: ClassVar[bool] = True             # whether every token of a running text is a target
 
 
-@dataclass(frozen=True)
-class TagHead:
-    """`head.*` of a network that tags."""
-
-    dropout: float = 0.1                # share of each word's vector dropped while learning
-    letters: bool = False               # words are also read letter by letter, so that unknown ones are not alike
-
-    def __post_init__(self) -> None:
-        _refuse_no_share("head.dropout", self.dropout)
-
-
-@dataclass(frozen=True)
-class GenerativeHead:
-    """`head.*` of a classifier that has a language model for each class."""
-
-    calm: float = 0.5                   # log p is divided by the text's length to this power; 0: Bayes' rule itself
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.calm <= 1:
-            raise UserError(f"head.calm={self.calm:g}: it is from 0 to 1.")
-
-
-HEADS: Mapping[tuple[str, str], type] = {
-    ("classify", "gradient"): ClassHead,
-    ("classify", "counting"): GenerativeHead,
-    ("tag", "gradient"): TagHead,
-}
-"""By task and by how the kind learns. Other tasks have no head: the model answers by itself."""
+LANGUAGE_MODELLING = TaskSettings()
 
 
 def _refuse_seed(seed: int) -> None:
     """Generators of chance take 64 bits, of which one is a sign."""
     if not 0 <= seed < 1 << 63:
         raise UserError(f"train.seed={seed}: it is 0 or more, and at most {(1 << 63) - 1}.")
-
-
-def _refuse_no_share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise UserError(f"{name}={value:g}: it is a share, from 0 to less than 1.")
 
 
 @dataclass(frozen=True)
@@ -292,7 +211,7 @@ class Recipe:
     text: Text
     model: Any                      # an instance of the kind's Settings
     train: Any                      # an instance of TRAIN[learns_by]
-    head: Any = None                # an instance of HEADS[task, learns_by], where there is one
+    head: Any = None                # an instance of the task's heads[learns_by], where there is one
     base: Base | None = None        # where its first weights come from; None: chance
 
     def as_dict(self) -> dict[str, Any]:
@@ -300,12 +219,13 @@ class Recipe:
 
 
 def make_recipe(
-    kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {}, task: str = "lm"
+    kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {},
+    task: TaskSettings = LANGUAGE_MODELLING,
 ) -> Recipe:
     """House defaults, then the kind's, then the preset's, then what the user gave; keys are dotted."""
-    head = HEADS.get((task, model_class.learns_by))
+    head = task.heads.get(model_class.learns_by)
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
-    own = {name: value for name, value in model_class.recipe.items() if task == "lm" or name not in RUNNING}
+    own = {name: value for name, value in model_class.recipe.items() if task.running_text or name not in RUNNING}
     for name, value in over(over(own, preset), given).items():
         part, _, rest = name.partition(".")
         if part not in parts or not rest:
@@ -315,8 +235,8 @@ def make_recipe(
         parts[part][rest] = value
     recipe = Recipe(
         kind,
-        task,
-        make(TEXT.get(task, Text), parts["text"], "text"),
+        task.name,
+        make(task.text, parts["text"], "text"),
         make(model_class.Settings, parts["model"], "model"),
         make(TRAIN[model_class.learns_by], parts["train"], "train"),
         make(head, parts["head"], "head") if head else None,

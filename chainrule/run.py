@@ -28,6 +28,7 @@ from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
 from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten
+from chainrule.tasks import find_task
 from chainrule.tasks.registry import build_for, class_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -196,7 +197,8 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
     given = flatten({part: about[part] for part in ("text", "model", "train", "head") if part in about})
     base = Base(**about["base"]) if "base" in about else None
     try:
-        recipe = make_recipe(about["kind"], class_for(about["kind"], about["task"]), given, task=about["task"])
+        kind, task = about["kind"], about["task"]
+        recipe = make_recipe(kind, class_for(kind, task), given, task=find_task(task))
         return replace(recipe, base=base)
     except UserError as error:
         raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error

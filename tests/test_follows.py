@@ -12,8 +12,7 @@ from statistics import mean
 import pytest
 from programs import FOLDER, benchmark
 
-from chainrule.recipe import Classify
-from chainrule.tasks.classify import read_labelled
+from chainrule.tasks.classify import ClassifyText, read_labelled
 from chainrule.text.sources import Source
 
 follows = benchmark("follows")
@@ -175,7 +174,7 @@ def test_the_program_writes_a_table_to_classify(tmp_path):
     (tmp_path / "wiki.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     told = run(tmp_path / "wiki.jsonl", "--out", tmp_path / "pairs.tsv")
     assert told.returncode == 0, told.stderr
-    found = list(read_labelled(Source(tmp_path / "pairs.tsv"), Classify()))
+    found = list(read_labelled(Source(tmp_path / "pairs.tsv"), ClassifyText()))
     assert told.stdout == f"{len(found)} pairs\n"
     assert len(found) > 20
     assert {one.label for one in found} == {YES, NO}

@@ -6,8 +6,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from chainrule import models
 from chainrule.compare.budgets import Compare
-from chainrule.recipe import HEADS, TEXT, TRAIN, Text
+from chainrule.recipe import TRAIN, Text
 from chainrule.settings import default, meanings
+from chainrule.tasks import TASKS, find_task
 from chainrule.tasks.registry import first_task, recipe_for
 
 Row = dict[str, Any]
@@ -20,10 +21,10 @@ def settings(args: Namespace) -> dict[str, Any]:
     return {"settings": parts}
 
 
-def parts_of_kind(kind: str, task: str | None = None) -> dict[str, list[Row]]:
+def parts_of_kind(kind: str, task_name: str | None = None) -> dict[str, list[Row]]:
     """Every setting of a kind, with the defaults that this kind has for a task."""
     models.kind(kind)
-    recipe = recipe_for(kind, task=task or first_task(kind))
+    recipe = recipe_for(kind, task=task_name or first_task(kind))
     rows = []
     for part in ("text", "model", "train", *(["head"] if recipe.head else [])):
         made = getattr(recipe, part)
@@ -36,8 +37,10 @@ def parts_of_all() -> dict[str, list[Row]]:
     parts = {"kinds": [{"name": name, "default": "", "meaning": kind.idea} for name, kind in models.KINDS.items()]}
     parts["text"] = of_class(Text, "text")
     parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
-    parts |= {f"text, of --task {task}": of_class(text, "text") for task, text in TEXT.items()}
-    parts |= {f"head, of --task {task} by {how}": of_class(head, "head") for (task, how), head in HEADS.items()}
+    every = [find_task(name) for name in TASKS]
+    parts |= {f"text, of --task {one.name}": of_class(one.text, "text") for one in every if one.text is not Text}
+    parts |= {f"head, of --task {one.name} by {how}": of_class(head, "head")
+              for one in every for how, head in one.heads.items()}
     parts["compare, of chainrule compare"] = of_class(Compare, "compare")
     owners: dict[type, list[str]] = {}
     for name in models.KINDS:

@@ -4,21 +4,38 @@ Shapes: N examples, S vectors each, F numbers in each. A table, and an array (N,
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.recipe import Caption
+from chainrule.recipe import Text
 from chainrule.tasks.examples import Captioned
+from chainrule.tasks.task import Task, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
+
+
+@dataclass(frozen=True)
+class CaptionText(Text):
+    """`text.*` where rows of numbers become a text."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    target: str | None = None       # column of the text; None: by its name, or the only one that is not numbers
+    truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+
+
+class Caption(Task):
+    name, running_text = "caption", False
+    text = CaptionText
+
 
 TEXTS = ("caption", "text", "target", "description", "sentence", "title", "label")
 PAIR = "Name a table with a column of text, or an array and its lines: features.npy captions.txt"
 
 
-def read_captioned(sources: Sequence[Source], settings: Caption) -> Iterator[Captioned]:
+def read_captioned(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
     arrays = [source for source in sources if source.path.suffix == ".npy"]
     others = [source for source in sources if source.path.suffix != ".npy"]
     if not arrays:
@@ -31,7 +48,7 @@ def read_captioned(sources: Sequence[Source], settings: Caption) -> Iterator[Cap
         raise UserError(f"{arrays[0].path} needs a file with a line of text for each of its rows. {PAIR}")
 
 
-def _rows(table: Table, settings: Caption) -> Iterator[Captioned]:
+def _rows(table: Table, settings: CaptionText) -> Iterator[Captioned]:
     text = -1
     for line, row in table.rows:
         place = table.place(line)
@@ -40,7 +57,7 @@ def _rows(table: Table, settings: Caption) -> Iterator[Captioned]:
         yield Captioned(_vector(numbers, place)[None], (text_in(row[text], place, "the text"),), place)
 
 
-def _text_column(table: Table, row: Sequence[str], settings: Caption) -> int:
+def _text_column(table: Table, row: Sequence[str], settings: CaptionText) -> int:
     if settings.target is not None:
         return table.column(settings.target, "text.target")
     known = table.known(TEXTS)

@@ -1,13 +1,59 @@
 """Texts with a class, from tables. Columns are found by their names, as people use them, or given by settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from chainrule.errors import UserError
-from chainrule.recipe import Classify
+from chainrule.recipe import Text
 from chainrule.tasks.examples import Labelled
+from chainrule.tasks.task import Task, Truncate, refuse_no_share
 from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
 from chainrule.text.tables import Table, read_table, text_in
+
+
+@dataclass(frozen=True)
+class ClassifyText(Text):
+    """`text.*` where a row of a table has a text, or two, and a class."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    column: str | None = None       # the column of the text; None: found by its name
+    second: str | None = None       # the column of a second text; None: found by its name, unless text.column is given
+    label: str | None = None        # the column of the class; None: found by its name
+    truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """`head.*` of a network that classifies."""
+
+    pool: Literal["last", "first", "mean", "max"] | None = None  # which token vector represents a text; None: by kind
+    dropout: float = 0.1                # dropout on that vector during training
+    auxiliary: float = 0.0              # weight of the language-modelling loss added to that of the class (GPT, 2018)
+
+    def __post_init__(self) -> None:
+        refuse_no_share("head.dropout", self.dropout)
+        if self.auxiliary < 0:
+            raise UserError(f"head.auxiliary={self.auxiliary:g}: it is 0 or more.")
+
+
+@dataclass(frozen=True)
+class GenerativeHead:
+    """`head.*` of a classifier that has a language model for each class."""
+
+    calm: float = 0.5                   # log p is divided by the text's length to this power; 0: Bayes' rule itself
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.calm <= 1:
+            raise UserError(f"head.calm={self.calm:g}: it is from 0 to 1.")
+
+
+class Classify(Task):
+    name, running_text = "classify", False
+    text = ClassifyText
+    heads: ClassVar[Mapping[str, type]] = {"gradient": ClassHead, "counting": GenerativeHead}
+
 
 LABELS = ("label", "class", "category", "sentiment", "gold_label", "intent", "polarity", "topic", "target", "labels")
 PAIRS = (
@@ -19,7 +65,7 @@ CHOOSE = "text.column=NAME text.label=NAME (text.second=NAME for pairs)"
 NO_HEADER = "If the first line is no header: text.header=false text.column=1 text.label=2"
 
 
-def read_labelled(source: Source, settings: Classify, labels: bool = True) -> Iterator[Labelled]:
+def read_labelled(source: Source, settings: ClassifyText, labels: bool = True) -> Iterator[Labelled]:
     """The rows of a table; without `labels`, whatever stands where the class would is not looked at."""
     table = read_table(source, settings.errors, settings.header)
     texts = _text_columns(table, settings)
@@ -30,7 +76,7 @@ def read_labelled(source: Source, settings: Classify, labels: bool = True) -> It
         yield Labelled(parts, None if label is None else text_in(row[label], place, "the label"), place)
 
 
-def _text_columns(table: Table, settings: Classify) -> list[int]:
+def _text_columns(table: Table, settings: ClassifyText) -> list[int]:
     if settings.column is not None:
         names = {"text.column": settings.column} | ({"text.second": settings.second} if settings.second else {})
         return [table.column(name, setting) for setting, name in names.items()]
@@ -42,7 +88,7 @@ def _text_columns(table: Table, settings: Classify) -> list[int]:
     return [_only(table, table.known(TEXTS), _others(table, LABELS), "text", "column")]
 
 
-def _label_column(table: Table, settings: Classify, texts: list[int]) -> int:
+def _label_column(table: Table, settings: ClassifyText, texts: list[int]) -> int:
     if settings.label is not None:
         return table.column(settings.label, "text.label")
     found = [place for place in table.known(LABELS) if place not in texts]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.recipe import Text
+from chainrule.tasks.task import Task
 from chainrule.text.batches import InOrder, Streams, Windows
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -133,6 +134,14 @@ def _flush_left(values: Rows, kept: NDArray[np.bool_], multiple: int) -> tuple[R
     result = np.full((len(values), width), BOUNDARY, np.int64)
     result[np.arange(width) < lengths[:, None] - 1] = values[kept]
     return result, lengths
+
+
+class Mask(Task):
+    name, running_text = "mask", False
+
+
+class Span(Task):
+    name, running_text = "span", False
 
 
 @dataclass(frozen=True)

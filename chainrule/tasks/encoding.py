@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY
-from chainrule.recipe import Truncate
 from chainrule.tasks.examples import Captioned, Labelled, Names, Tagged, Translated, numbers_of
 from chainrule.tasks.padding import Classes, Places, Ragged, Sequences, Tags, alike, beside, encode, ragged, within
+from chainrule.tasks.task import Truncate
 from chainrule.text.tables import Place
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 

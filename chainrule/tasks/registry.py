@@ -14,11 +14,12 @@ from typing import Any, cast
 import numpy as np
 
 from chainrule import models
-from chainrule.errors import UserError, did_you_mean
+from chainrule.errors import UserError
 from chainrule.model import Batch
 from chainrule.models import build
 from chainrule.models.hmm.word_features import spelled
 from chainrule.recipe import Base, Recipe, make_recipe
+from chainrule.tasks import find_task
 from chainrule.tasks.corpus_of_examples import Encode, Encoding
 from chainrule.tasks.examples import Names, Tagged, numbers_of
 from chainrule.tasks.padding import Places, Ragged, within
@@ -55,7 +56,7 @@ def recipe_for(
 ) -> Recipe:
     """A kind's recipe for a task, where dotted settings differ from its defaults; `base`: the run it begins from."""
     refuse_unfit(kind, task)
-    recipe = make_recipe(kind, class_for(kind, task), settings, models.kind(kind).preset, task)
+    recipe = make_recipe(kind, class_for(kind, task), settings, models.kind(kind).preset, find_task(task))
     if base is None and getattr(recipe.train, "lora", None) is not None:
         raise UserError(f"train.lora={recipe.train.lora} adapts what a run has learned: --from RUN says which.")
     if recipe.head is None and getattr(recipe.train, "body_lr", None) is not None:
@@ -64,8 +65,7 @@ def recipe_for(
 
 
 def refuse_unfit(kind: str, task: str) -> None:
-    if task not in TASKS:
-        raise UserError(f"unknown task {task}.{did_you_mean(task, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
+    find_task(task)
     base = models.kind(kind).where
     if task == "lm":
         if kind in NOT_LM:

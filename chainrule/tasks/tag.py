@@ -4,15 +4,44 @@ Of CoNLL-U only words count: the ranges of contracted words (1-2), empty nodes (
 Columns are separated by tabs, or by spaces where the first line has no tab.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.recipe import Tag
+from chainrule.recipe import Text
 from chainrule.tasks.examples import Tagged
+from chainrule.tasks.task import Task, Truncate, refuse_no_share
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, numbered_lines
+
+
+@dataclass(frozen=True)
+class TagText(Text):
+    """`text.*` where every word has a tag."""
+
+    tokenizer: str = "words"        # bytes, characters, words, bpe, or the path of a ready tokenizer.json
+    tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
+    truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+
+
+@dataclass(frozen=True)
+class TagHead:
+    """`head.*` of a network that tags."""
+
+    dropout: float = 0.1                # dropout on each word's vector during training
+    letters: bool = False               # also read each word's characters, by a convolution: helps with unknown words
+
+    def __post_init__(self) -> None:
+        refuse_no_share("head.dropout", self.dropout)
+
+
+class Tag(Task):
+    name, running_text = "tag", False
+    text = TagText
+    heads: ClassVar[Mapping[str, type]] = {"gradient": TagHead}
+
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 FORM = CONLLU.index("form")
@@ -22,7 +51,7 @@ Row: TypeAlias = tuple[int, list[str]]
 """A line's number and its fields."""
 
 
-def read_tagged(source: Source, settings: Tag) -> Iterator[Tagged]:
+def read_tagged(source: Source, settings: TagText) -> Iterator[Tagged]:
     """The sentences of a file."""
     columns, found = 0, False
     for rows in _sentences(source, settings.errors):
@@ -49,7 +78,7 @@ def _sentences(source: Source, errors: str) -> Iterator[list[Row]]:
             yield [(number, line.rstrip("\r\n").split("\t") if tabs else line.split()) for number, line in kept]
 
 
-def _sentence(rows: list[Row], columns: int, settings: Tag, place: Place) -> Tagged | None:
+def _sentence(rows: list[Row], columns: int, settings: TagText, place: Place) -> Tagged | None:
     word, tag = _columns(columns, settings.tag, place)
     if columns == len(CONLLU):
         rows = [(number, row) for number, row in rows if row[0].isdecimal()]
@@ -69,7 +98,7 @@ def _columns(columns: int, tag: str, place: Place) -> tuple[int, int]:
         return FORM, CONLLU.index(tag.lower())
     if tag.isdecimal() and 2 <= int(tag) <= columns:
         return 0, int(tag) - 1
-    if columns > 2 or tag != Tag.tag:
+    if columns > 2 or tag != TagText.tag:
         raise UserError(f"{place} has {columns} columns, of which the first is the word. "
                         f"Say which one is the tag: text.tag=2 to text.tag={columns}.")
     return 0, 1

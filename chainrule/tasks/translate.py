@@ -4,16 +4,34 @@ Files are a pair if they differ only in their suffix (train.en train.de), or if 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError
-from chainrule.recipe import Translate
+from chainrule.recipe import Text
 from chainrule.tasks.examples import Translated
+from chainrule.tasks.task import Task, Truncate
 from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, format_of, numbered_lines, read_table, text_in, unpacked_name
+
+
+@dataclass(frozen=True)
+class TranslateText(Text):
+    """`text.*` where a text becomes another: translations, summaries."""
+
+    header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
+    source: str | None = None       # column, or suffix of the file, of the source; None: by its name, or the first
+    target: str | None = None       # column, or suffix of the file, of the target; None: by its name, or the second
+    truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+
+
+class Translate(Task):
+    name, running_text = "translate", False
+    text = TranslateText
+
 
 PAIRS = (
     ("source", "target"), ("src", "tgt"), ("input", "output"), ("document", "summary"), ("article", "highlights"),
@@ -22,7 +40,7 @@ PAIRS = (
 CHOOSE = "text.source=NAME text.target=NAME"
 
 
-def read_translated(sources: Sequence[Source], settings: Translate) -> Iterator[Translated]:
+def read_translated(sources: Sequence[Source], settings: TranslateText) -> Iterator[Translated]:
     tables = [source for source in sources if format_of(source.path)]
     plain = [source for source in sources if not format_of(source.path)]
     if len(plain) == 1 and _is_table(plain[0], settings.errors):
@@ -33,7 +51,7 @@ def read_translated(sources: Sequence[Source], settings: Translate) -> Iterator[
         yield from _lines(source, target, settings.errors)
 
 
-def read_sources(source: Source, settings: Translate) -> Iterator[Translated]:
+def read_sources(source: Source, settings: TranslateText) -> Iterator[Translated]:
     """The rows of a table, of which only what is to become another text is looked at."""
     table = read_table(source, settings.errors, settings.header)
     column = _source_column(table, settings)
@@ -42,7 +60,7 @@ def read_sources(source: Source, settings: Translate) -> Iterator[Translated]:
         yield Translated(text_in(row[column], place, "the source"), (), place)
 
 
-def _source_column(table: Table, settings: Translate) -> int:
+def _source_column(table: Table, settings: TranslateText) -> int:
     """The one that is left beside the target, or known by its name; else as where there are answers."""
     if settings.source is not None:
         return table.column(settings.source, "text.source")
@@ -62,7 +80,7 @@ def _is_table(source: Source, errors: str) -> bool:
     return "\t" in first or first.startswith("{")
 
 
-def _rows(table: Table, settings: Translate) -> Iterator[Translated]:
+def _rows(table: Table, settings: TranslateText) -> Iterator[Translated]:
     source, target = _columns(table, settings)
     for line, row in table.rows:
         place = table.place(line)
@@ -75,7 +93,7 @@ def _targets(value: Any, place: Place) -> tuple[str, ...]:
     return tuple(text_in(text, place, "the target") for text in several)
 
 
-def _columns(table: Table, settings: Translate) -> tuple[int, int]:
+def _columns(table: Table, settings: TranslateText) -> tuple[int, int]:
     if settings.source is not None and settings.target is not None:
         return table.column(settings.source, "text.source"), table.column(settings.target, "text.target")
     known = [found for names in PAIRS if len(found := [at for name in names for at in table.known([name])]) == 2]
@@ -90,7 +108,7 @@ def _columns(table: Table, settings: Translate) -> tuple[int, int]:
     raise UserError(f"{table.path} has {table.shown}; which is the source, and which the target? Choose: {CHOOSE}.")
 
 
-def _pairs(files: Sequence[Source], settings: Translate) -> list[tuple[Source, Source]]:
+def _pairs(files: Sequence[Source], settings: TranslateText) -> list[tuple[Source, Source]]:
     """Each source with its target."""
     groups: dict[Path, list[Source]] = {}
     for file in files:
@@ -104,7 +122,7 @@ def _pairs(files: Sequence[Source], settings: Translate) -> list[tuple[Source, S
     return [_directed(group, files, settings) for group in groups.values()]
 
 
-def _directed(pair: list[Source], files: Sequence[Source], settings: Translate) -> tuple[Source, Source]:
+def _directed(pair: list[Source], files: Sequence[Source], settings: TranslateText) -> tuple[Source, Source]:
     """Source first: by the settings, else as in the first pair named."""
     suffixes = [_suffix(file) for file in pair]
     for given, setting, side in ((settings.source, "source", 0), (settings.target, "target", 1)):
