@@ -16,8 +16,7 @@ from chainrule.compare.report import ranking, report
 from chainrule.device import choose_device
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text
-from chainrule.inference.statistics import Comparison, true_bits
-from chainrule.inference.statistics import compare as compare_scored
+from chainrule.inference.statistics import Comparison, compare_scores, true_bits
 from chainrule.models import KINDS
 from chainrule.models.published import PUBLISHED
 from chainrule.progress import say, short
@@ -105,7 +104,7 @@ def answer_of(asked: Asked, out: Path, rungs: Sequence[Rung]) -> dict[str, Any]:
     corpus = corpus_for(rungs[0].kind, asked)
     name, split = held_out(corpus)
     truth = None if asked.language is None else true_bits(asked.language, corpus.tokenizer.decode(split.tokens))
-    compared = compare_scored({rung.kind: rung.scored for rung in rungs}, truth)
+    compared = compare_scores({rung.kind: rung.scored for rung in rungs}, truth)
     return {
         "chainrule": __version__,
         "out": str(out),

@@ -11,9 +11,9 @@ import numpy as np
 from chainrule.commands.reading import reading
 from chainrule.device import choose_device
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam, Scored
+from chainrule.inference.beam import Beam, ScoredText
 from chainrule.inference.evaluate import DIVERGED, why_no_answer
-from chainrule.inference.mbr import Consensus
+from chainrule.inference.mbr import MinimumBayesRisk
 from chainrule.inference.metrics import measure_overlap
 from chainrule.inference.predict import IMPOSSIBLE, How, first_texts, label, measure_labels, tag, write
 from chainrule.inference.sampling import Sampling
@@ -44,7 +44,7 @@ def predict(args: Namespace) -> dict[str, Any]:
 def how_to_write(args: Namespace) -> How:
     if args.samples is None:
         return Beam(args.beam, args.alpha, limit=args.limit)
-    return Consensus(args.samples, Sampling(args.temperature), args.limit)
+    return MinimumBayesRisk(args.samples, Sampling(args.temperature), args.limit)
 
 
 def examples_in(file: str, task: str, text: Any) -> Sequence[Example]:
@@ -90,7 +90,7 @@ def answers_to(run: Run, examples: Sequence[Example], how: How) -> list[dict[str
     return [{"answer": text, "score": score} for (text, score), *_ in texts_for(run, encoded, how)]
 
 
-def texts_for(run: Run, encoded: Any, how: How) -> list[list[Scored]]:
+def texts_for(run: Run, encoded: Any, how: How) -> list[list[ScoredText]]:
     """Those for each source, the best first. Where numbers are finite there is one, if only that of no tokens."""
     written = write(run.model, encoded, run.tokenizer, how)
     if not all(written):

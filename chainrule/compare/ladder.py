@@ -21,8 +21,9 @@ from chainrule.compare.budgets import Ground, Settings, Share, choose, rounds_in
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
+from chainrule.inference.excerpt import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.inference.generate import generate
-from chainrule.inference.statistics import Blocks, Excerpt, Scored, Strip, score, strip, weigh_state
+from chainrule.inference.statistics import Blocks, ScoredSplit, score_split, state_size
 from chainrule.progress import say
 from chainrule.recipe import Recipe
 from chainrule.run import INSTEAD, differences, load, read_log, recipe_of
@@ -74,10 +75,10 @@ class Rung:
 
     kind: str
     recipe: Recipe
-    scored: Scored
+    scored: ScoredSplit
     facts: Mapping[str, Any]             # plain values for JSON: sizes, costs, a sample
     points: list[Point]                  # how it came to be
-    strip: Strip                         # some held-out text, and the bits of its tokens
+    strip: ExcerptBits                         # some held-out text, and the bits of its tokens
 
 
 def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
@@ -197,10 +198,10 @@ def said(recipe: Recipe) -> list[str]:
 def measure(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) -> Rung:
     """A run on the held-out text, token by token; what it cost; and how it writes."""
     run, (_, split) = load(path, device), held_out(corpus)
-    scored = score(run.model, run.tokenizer, split)
+    scored = score_split(run.model, run.tokenizer, split)
     excerpt = Excerpt.of(run.tokenizer.decode(split.tokens))
     (sample,) = generate(run.model, run.tokenizer, excerpt.prompt, SAMPLE)
-    size, growth = weigh_state(run.model, split.tokens)
+    size, growth = state_size(run.model, split.tokens)
     log, targets = read_log(path), len(corpus.splits["train"].tokens) - 1
     facts = {
         "run": str(path),
@@ -214,7 +215,7 @@ def measure(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) 
         "prompt": excerpt.prompt,
         "sample": sample,
     }
-    shown = strip(excerpt, scored, run.tokenizer, split.tokens[1:])
+    shown = excerpt_bits(excerpt, scored, run.tokenizer, split.tokens[1:])
     return Rung(kind, recipe, scored, facts, history(log, targets), shown)
 
 

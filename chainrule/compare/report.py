@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chainrule.inference.statistics import Strip
+from chainrule.inference.excerpt import ExcerptBits
 from chainrule.viewer.page import Panel, make_page
 
 Answer = Mapping[str, Any]
@@ -15,7 +15,7 @@ Points = Sequence[Mapping[str, Any]]    # of a kind's history: tokens, seconds, 
 HUES = 6                  # colours that can be told apart by everyone; what has no curve is drawn in grey
 
 
-def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, Strip]) -> str:
+def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, ExcerptBits]) -> str:
     learned = {kind: some for kind, some in points.items() if len(some) > 1}
     colors = {kind: place % HUES for place, kind in enumerate(learned)}
     return make_page(f"{' '.join(answer['texts'])}: which model foretells it best?", _lead(answer), [
@@ -87,7 +87,7 @@ def _end(row: Mapping[str, Any]) -> dict[str, Any]:
             "held_out": True}
 
 
-def _surprise(answer: Answer, strips: Mapping[str, Strip]) -> dict[str, Any]:
+def _surprise(answer: Answer, strips: Mapping[str, ExcerptBits]) -> dict[str, Any]:
     """The best two are shown at first. What a model holds for impossible is null: JSON has no infinity."""
     drawn = [
         {"kind": kind, "begin": strip.begin,

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.decoding import Tokens, begun, read_each
-from chainrule.inference.forward import at_rest, device_of
+from chainrule.inference.forward import device_of, eval_mode
 from chainrule.model import BOUNDARY, Batch, LanguageModel, State, pick
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
-Scored: TypeAlias = tuple[str, float]
+ScoredText: TypeAlias = tuple[str, float]
 
 
 STRONGEST = 50    # alpha, with which the penalty of any text is still a number
@@ -57,7 +57,7 @@ class Beam:
         """Texts of one source that are under way together."""
         return self.width
 
-    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[Scored]]:
+    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[ScoredText]]:
         """The best for each source of a batch."""
         found = search(model, self, source=batch.source, lengths=batch.source_lengths)
         return [[(decode(text.tokens), text.score) for text in answer.texts] for answer in found]
@@ -112,7 +112,7 @@ def search(
     if source is None and not len(prompts):
         return []
     room = room_for(model.max_tokens(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
-    with at_rest(model):
+    with eval_mode(model):
         logits, state = _begin(model, source, lengths, prompts)
         growing = Growing(beam, len(logits), room, logits.device)
         rows = growing.rows.repeat_interleave(beam.width)

@@ -21,7 +21,7 @@ from chainrule.device import undisturbed
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import why_no_answer
 from chainrule.inference.forward import on_device, read
-from chainrule.inference.sampling import Sampling, choose
+from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 
 Tokens: TypeAlias = NDArray[np.integer]
@@ -101,7 +101,7 @@ class Writing:
         return logits[:, -1], state
 
     def _chosen(self, logits: Tensor, state: State, values: Values, uniform: Tensor) -> Values:
-        column, possible = choose(logits, self.sampling, uniform, values.get("seen"))
+        column, possible = sample_token(logits, self.sampling, uniform, values.get("seen"))
         ended = values["ended"]
         if self.ends:
             column = column.masked_fill(ended, BOUNDARY)

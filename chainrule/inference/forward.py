@@ -20,7 +20,7 @@ ON_CPU = 1 << 12    # likewise where it computes them on a CPU, whose caches hol
 
 
 @contextmanager
-def at_rest(model: LanguageModel) -> Iterator[None]:
+def eval_mode(model: LanguageModel) -> Iterator[None]:
     """Without dropout; afterwards every part of the model is as it was."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -40,7 +40,7 @@ def on_device(model: LanguageModel, tokens: NDArray[np.integer]) -> Tensor:
     return torch.from_numpy(np.asarray(tokens, np.int64)).to(device_of(model))
 
 
-def vocabulary(model: LanguageModel) -> int:
+def vocabulary_size(model: LanguageModel) -> int:
     """V, which the protocol does not say, so ask."""
     logits, _ = model.step(on_device(model, np.array([[BOUNDARY]])), model.start(1))
     return logits.shape[-1]
@@ -54,7 +54,7 @@ def targets_at_once(model: LanguageModel) -> int:
 
 
 def _answers_at_once(model: LanguageModel) -> int:
-    most = max(1, LOGITS // vocabulary(model))
+    most = max(1, LOGITS // vocabulary_size(model))
     return min(most, ON_CPU) if device_of(model).type == "cpu" else most
 
 

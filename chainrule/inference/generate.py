@@ -14,8 +14,8 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.decoding import Tokens, Writing
-from chainrule.inference.forward import at_rest, device_of
-from chainrule.inference.sampling import Sampling, numbers
+from chainrule.inference.forward import device_of, eval_mode
+from chainrule.inference.sampling import Sampling, uniforms
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ def sample(
         raise UserError(f"{limit} tokens cannot be sampled; ask for 0 or more.")
     if limit == 0 or not len(prompts):
         return
-    with at_rest(model):
+    with eval_mode(model):
         writing = Writing(model, prompts, sampling, ends)
         device = device_of(model)
         at_once = 1 if device.type == "cpu" else BLOCK      # a GPU is not asked every time whether all have ended
@@ -57,7 +57,7 @@ def sample(
 def _luck(seed: int, rows: int, steps: int, device: torch.device) -> Iterator[Tensor]:
     """(steps, B): the numbers of so many steps, and then those of as many more."""
     for first in count(0, steps):
-        drawn = torch.stack([numbers(seed, step, rows) for step in range(first, first + steps)])
+        drawn = torch.stack([uniforms(seed, step, rows) for step in range(first, first + steps)])
         yield drawn.to(device, non_blocking=True)
 
 

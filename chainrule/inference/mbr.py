@@ -1,4 +1,4 @@
-"""Consensus: of many texts that a model writes by chance, the one that is most like the others.
+"""Minimum Bayes risk (MBR) decoding: of many texts that a model writes by chance, the one that is most like the others.
 
     argmax over texts of  1/N Σ over samples of ROUGE-L(text, sample)      (minimum Bayes risk; Goel & Byrne 2000)
 
@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Decode, Scored, begin_from, room_for
+from chainrule.inference.beam import Decode, ScoredText, begin_from, room_for
 from chainrule.inference.evaluate import DIVERGED
-from chainrule.inference.forward import at_rest
+from chainrule.inference.forward import eval_mode
 from chainrule.inference.metrics import common_share, words_of
-from chainrule.inference.sampling import Sampling, choose, numbers
+from chainrule.inference.sampling import Sampling, sample_token, uniforms
 from chainrule.model import BOUNDARY, Batch, LanguageModel, pick
 
 
 @dataclass(frozen=True)
-class Consensus:
+class MinimumBayesRisk:
     samples: int = 64                                             # texts written by chance for each source
     sampling: Sampling = field(default_factory=Sampling)
     limit: int = 256                                              # most tokens in a text, its end not counted
@@ -42,11 +42,11 @@ class Consensus:
         """Texts of one source that are under way together."""
         return self.samples
 
-    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[Scored]]:
+    def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[ScoredText]]:
         """Those drawn for each source of a batch, which is the `ids`-th of all; the likest first."""
         assert batch.source is not None
-        drawn = draw(model, self, batch.source, batch.source_lengths, ids)
-        return [ranked([decode(tokens) for tokens in texts]) for texts in drawn]
+        drawn = draw_texts(model, self, batch.source, batch.source_lengths, ids)
+        return [rank_by_similarity([decode(tokens) for tokens in texts]) for texts in drawn]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for strict JSON."""
@@ -54,20 +54,20 @@ class Consensus:
 
 
 @torch.inference_mode()
-def draw(
-    model: LanguageModel, how: Consensus, source: Tensor, lengths: Tensor | None, ids: Sequence[int]
+def draw_texts(
+    model: LanguageModel, how: MinimumBayesRisk, source: Tensor, lengths: Tensor | None, ids: Sequence[int]
 ) -> list[list[list[int]]]:
     """The tokens of N texts for each source, which is the `ids`-th of all."""
     room = room_for(model.max_tokens(source), how.limit)
     written: list[Tensor] = []
-    with at_rest(model):
+    with eval_mode(model):
         logits, state = begin_from(model, source, lengths)
         going = torch.arange(len(source) * how.samples, device=logits.device)                    # rows not ended yet
         each = going // how.samples
         logits, state = pick(logits, each), pick(state, each)
         for step in range(room):
-            luck = numbers(how.sampling.seed, step, (max(ids) + 1) * how.samples).view(-1, how.samples)[ids].flatten()
-            tokens, possible = choose(logits, how.sampling, luck.to(logits.device)[going])
+            luck = uniforms(how.sampling.seed, step, (max(ids) + 1) * how.samples).view(-1, how.samples)[ids].flatten()
+            tokens, possible = sample_token(logits, how.sampling, luck.to(logits.device)[going])
             if not possible.all():
                 raise UserError(f"{DIVERGED}.")
             column = torch.full((len(source) * how.samples,), BOUNDARY, device=logits.device)
@@ -83,7 +83,7 @@ def draw(
     return [[list(takewhile(lambda token: token != BOUNDARY, text)) for text in some] for some in texts.tolist()]
 
 
-def ranked(texts: Sequence[str]) -> list[Scored]:
+def rank_by_similarity(texts: Sequence[str]) -> list[ScoredText]:
     """Each different text once, with how like it is to all of them on average, from 0 to 1; the likest first."""
     counts = Counter(texts)
     words = [words_of(text) for text in counts]

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from chainrule.errors import out_of_memory
-from chainrule.inference.beam import Beam, Scored
+from chainrule.inference.beam import Beam, ScoredText
 from chainrule.inference.evaluate import count_parameters, why_no_answer
-from chainrule.inference.forward import at_rest, device_of
-from chainrule.inference.mbr import Consensus
+from chainrule.inference.forward import device_of, eval_mode
+from chainrule.inference.mbr import MinimumBayesRisk
 from chainrule.inference.metrics import measure_classes, measure_tags
 from chainrule.model import IGNORE, Batch, Model
 from chainrule.progress import bar, say, track
@@ -29,7 +29,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 #
 # Shapes: N examples, B rows, T tokens, C labels.
 
-How: TypeAlias = Beam | Consensus             # how texts are written
+How: TypeAlias = Beam | MinimumBayesRisk             # how texts are written
 
 TOKENS = {"cpu": 1 << 12, "cuda": 1 << 16}    # read at a time
 ROWS = 64                                     # sources for which texts are written at a time,
@@ -59,7 +59,7 @@ def nats_by_batch(model: Any, order: Any, part: int = 0, parts: int = 1) -> Iter
     """
     device, steps = device_of(model), math.ceil(order.epoch)
     turns = -(-steps // parts)
-    with at_rest(model):
+    with eval_mode(model):
         for turn in track(range(turns), "scoring", turns, "batches"):
             step = turn * parts + part
             nats, count, *_ = model.loss(order.at(min(step, steps - 1)).to(device))
@@ -70,7 +70,7 @@ def nats_by_batch(model: Any, order: Any, part: int = 0, parts: int = 1) -> Iter
 def label(model: Any, examples: Examples) -> NDArray[np.float64]:
     """(N, C): how likely each class is."""
     rows: dict[int, Any] = {}
-    with at_rest(model):
+    with eval_mode(model):
         for ids, batch in batches(model, examples, "classifying"):
             probs = model(batch).double().softmax(-1).cpu().numpy()
             rows |= dict(zip(ids.tolist(), probs))
@@ -81,16 +81,16 @@ def label(model: Any, examples: Examples) -> NDArray[np.float64]:
 def tag(model: Any, examples: Any) -> list[NDArray[np.int64]]:
     """The tag of each word of each sentence."""
     rows: dict[int, Any] = {}
-    with at_rest(model):
+    with eval_mode(model):
         for ids, batch in batches(model, examples, "tagging"):
             told = model(batch).argmax(-1).cpu().numpy()
             rows |= {number: row[examples.places[number]] for number, row in zip(ids.tolist(), told)}
     return [rows[number] for number in range(len(examples))]
 
 
-def write(model: Any, examples: Any, tokenizer: Tokenizer, how: How) -> list[list[Scored]]:
+def write(model: Any, examples: Any, tokenizer: Tokenizer, how: How) -> list[list[ScoredText]]:
     """For each source the best texts, best first, with their scores."""
-    found: dict[int, list[Scored]] = {}
+    found: dict[int, list[ScoredText]] = {}
     order = Buckets(examples, seed=0, tokens=1 << 30, rows=ROWS)
     at_once = max(1, min(ROWS, TEXTS // how.rows))
     with bar("writing", len(examples), "texts") as advance:
@@ -103,9 +103,9 @@ def write(model: Any, examples: Any, tokenizer: Tokenizer, how: How) -> list[lis
 
 def _written(
     model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, how: How, at_once: int
-) -> tuple[list[list[Scored]], int]:
+) -> tuple[list[list[ScoredText]], int]:
     """The answers to all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
-    answers: list[list[Scored]] = []
+    answers: list[list[ScoredText]] = []
     while len(answers) < len(batch.tokens):
         here = slice(len(answers), len(answers) + at_once)
         try:
@@ -121,7 +121,7 @@ def _written(
     return answers, at_once
 
 
-def first_texts(written: Sequence[Sequence[Scored]]) -> list[str]:
+def first_texts(written: Sequence[Sequence[ScoredText]]) -> list[str]:
     return [texts[0][0] if texts else "" for texts in written]
 
 

@@ -104,7 +104,7 @@ def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     return ranked.values, ranked.indices
 
 
-def roll(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+def draw(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """(B, V), (B,) -> (B,), (B,): the token whose share of [0, 1) holds the row's number, and whether there is one.
 
     Never one of probability 0. The block that holds it is found first, so that the sums of a large vocabulary are few.
@@ -126,7 +126,7 @@ def _below(points: Tensor, end: Tensor) -> Tensor:
     return torch.minimum(points, torch.nextafter(end, torch.zeros_like(end)))
 
 
-def choose(
+def sample_token(
     logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
@@ -135,12 +135,12 @@ def choose(
         token = logits.argmax(-1)
         return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # nor is nan
     if kernels.fit(logits) and not sampling.cuts and sampling.temperature < math.inf:
-        from chainrule.kernels import draw
+        from chainrule.kernels.draw import roll
 
-        return draw.roll(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
-    return roll(distribution(logits, sampling, seen), uniform)
+        return roll(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
+    return draw(distribution(logits, sampling, seen), uniform)
 
 
-def numbers(seed: int, step: int, rows: int) -> Tensor:
+def uniforms(seed: int, step: int, rows: int) -> Tensor:
     """A number from [0, 1) for each row. One generator a step: the first rows get theirs however many follow."""
     return torch.from_numpy(np.random.default_rng((seed, step)).random(rows))

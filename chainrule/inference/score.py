@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.inference.forward import at_rest, on_device, targets_at_once
+from chainrule.inference.forward import eval_mode, on_device, targets_at_once
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.progress import bar
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ def stream_pieces(
     if targets < 1:
         return
     at_once = targets_at_once(model)
-    with at_rest(model), bar("scoring", targets // parts, "tokens") as advance:
+    with eval_mode(model), bar("scoring", targets // parts, "tokens") as advance:
         windows = None if stride is None else _windows(model, tokens, stride, at_once, part, parts)
         for piece in windows or _along(model, tokens[None], at_once):
             yield piece.ravel()
@@ -134,7 +134,7 @@ def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
     nats = np.empty(len(stream) - 1)
     at_once, stride = targets_at_once(model), stride_of(model)
     fits = lengths <= (model.context or math.inf)
-    with at_rest(model), bar("scoring", len(nats), "tokens") as advance:
+    with eval_mode(model), bar("scoring", len(nats), "tokens") as advance:
         for end, length in zip(ends[~fits], lengths[~fits]):
             windows = _windows(model, stream[end - length : end + 1], stride or 1, at_once)
             nats[end - length : end] = np.concatenate(list(windows))

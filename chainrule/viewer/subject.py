@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chainrule.inference.forward import at_rest, on_device
+from chainrule.inference.forward import eval_mode, on_device
 from chainrule.model import BOUNDARY, LanguageModel, taps, watch
 from chainrule.run import Run
 
@@ -68,6 +68,6 @@ class Subject:
         return self.watched(lambda: self.model.step(tokens, self.model.start(len(tokens)))[0], *where)
 
     def watched(self, act: Callable[[], Any], *where: str) -> tuple[Any, dict[str, Tensor]]:
-        with torch.no_grad(), at_rest(self.model), watch(self.model, *where) as seen:
+        with torch.no_grad(), eval_mode(self.model), watch(self.model, *where) as seen:
             answer = act()
             return answer, {name: torch.cat(parts, 1) for name, parts in seen.items() if parts}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from chainrule.inference.forward import at_rest
+from chainrule.inference.forward import eval_mode
 from chainrule.layers.attention import Attention
 from chainrule.layers.blocks import Block, FeedForward, Stack
 from chainrule.layers.positions import sinusoids, turned, turns
@@ -30,7 +30,7 @@ def suits(model: Any) -> bool:
 
 
 def unroll(subject: Subject, tokens: Tensor) -> Network:
-    with torch.no_grad(), at_rest(subject.model):
+    with torch.no_grad(), eval_mode(subject.model):
         walk = Walk(subject.model, tokens[0])
         walk.answer(walk.climb(walk.embed()))
     return walk.network

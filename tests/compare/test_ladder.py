@@ -9,7 +9,7 @@ from chainrule.compare import ladder
 from chainrule.compare.budgets import LADDER, Compare, Share
 from chainrule.compare.ladder import Asked, Stopped, climb, held_out, said
 from chainrule.errors import UserError
-from chainrule.inference.statistics import compare
+from chainrule.inference.statistics import compare_scores
 from chainrule.models.hmm.hmm import HMM
 from chainrule.run import load
 
@@ -34,7 +34,7 @@ def asked(text, kinds, minutes=BLINK, valid=(), given=None, **compare):
 def test_every_kind_of_the_ladder_climbs(book):
     rungs = climb(asked(book, LADDER), Path("out"))
     assert [rung.kind for rung in rungs] == list(LADDER)
-    made = compare({rung.kind: rung.scored for rung in rungs})
+    made = compare_scores({rung.kind: rung.scored for rung in rungs})
     bits = {kind: made.row(kind)["bits_per_byte"] for kind in LADDER}
     assert bits["uniform"] > bits["unigram"] > bits["bigram"] > bits["ngram"] > 0
     for rung in rungs:

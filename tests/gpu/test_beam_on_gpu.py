@@ -6,7 +6,7 @@ import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 
 from chainrule.inference.beam import Beam, search
-from chainrule.inference.mbr import Consensus, draw
+from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -35,8 +35,8 @@ def test_a_gpu_draws_the_same_texts():
         for parameter in model.parameters():
             parameter.mul_(6)                                               # so that sources matter
     source, lengths = torch.randint(1, 12, (5, 7)), torch.tensor([7, 3, 5, 1, 7])
-    here = draw(model, Consensus(16, limit=10), source, lengths, range(5))
-    there = draw(model.cuda(), Consensus(16, limit=10), source.cuda(), lengths.cuda(), range(5))
+    here = draw_texts(model, MinimumBayesRisk(16, limit=10), source, lengths, range(5))
+    there = draw_texts(model.cuda(), MinimumBayesRisk(16, limit=10), source.cuda(), lengths.cuda(), range(5))
     alike = [one == other for texts, others in zip(here, there) for one, other in zip(texts, others, strict=True)]
     assert sum(alike) >= 78                                                 # but for a number on the edge of two tokens
     assert len({tuple(text) for text in here[0]}) > 5

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from chainrule import kernels
 from chainrule.inference import decoding
 from chainrule.inference.generate import sample
-from chainrule.inference.sampling import Sampling, choose
+from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
 from chainrule.layers.positions import turns
 from chainrule.model import join, pick
@@ -134,9 +134,9 @@ def test_the_die_falls_where_it_fell(sampling, dtype):
     logits = (3 * torch.randn(512, 50_257, device="cuda")).to(dtype)
     uniform = torch.rand(512, dtype=torch.float64, device="cuda")
     seen = None if sampling.repetition_penalty == 1 else torch.rand(512, 50_257, device="cuda") < 0.3
-    wanted, _ = choose(logits, sampling, uniform, seen)
+    wanted, _ = sample_token(logits, sampling, uniform, seen)
     with kernels.wanted(True):
-        token, possible = choose(logits, sampling, uniform, seen)
+        token, possible = sample_token(logits, sampling, uniform, seen)
     assert (token == wanted).float().mean() > 0.99              # a number may lie on an edge
     assert possible.all()
 

@@ -11,7 +11,7 @@ from contract.toy import Attentive, Recurrent, ToySettings
 
 from chainrule.inference import decoding
 from chainrule.inference.generate import sample
-from chainrule.inference.sampling import Sampling, choose, numbers
+from chainrule.inference.sampling import Sampling, sample_token, uniforms
 from chainrule.inference.score import score_stream, score_texts
 from chainrule.model import LanguageModel
 from chainrule.models import build
@@ -103,6 +103,6 @@ def test_a_recording_that_fails_harms_nothing() -> None:
 def test_a_seed_draws_the_same_tokens() -> None:
     logits = torch.randn(256, 1000, generator=torch.Generator().manual_seed(1)) * 3
     for sampling in (Sampling(), Sampling(0.7, top_k=40), Sampling(2.0, top_p=0.8), Sampling(min_p=0.1)):
-        here, _ = choose(logits, sampling, numbers(1, 0, 256))
-        there = choose(logits.cuda(), sampling, numbers(1, 0, 256).cuda())[0].cpu()
+        here, _ = sample_token(logits, sampling, uniforms(1, 0, 256))
+        there = sample_token(logits.cuda(), sampling, uniforms(1, 0, 256).cuda())[0].cpu()
         assert (here == there).float().mean() > 0.99

@@ -1,4 +1,4 @@
-"""Consensus: what is drawn against every text there is and against a plain loop, what is chosen by hand."""
+"""Minimum Bayes risk: what is drawn against every text there is and against a plain loop, what is chosen by hand."""
 
 import itertools
 import math
@@ -13,9 +13,9 @@ from test_beam import VOCAB, Echo, greedy
 from chainrule.errors import UserError
 from chainrule.inference import predict
 from chainrule.inference.beam import Beam, search
-from chainrule.inference.mbr import Consensus, draw, ranked
+from chainrule.inference.mbr import MinimumBayesRisk, draw_texts, rank_by_similarity
 from chainrule.inference.metrics import rouge_l
-from chainrule.inference.sampling import Sampling, numbers
+from chainrule.inference.sampling import Sampling, uniforms
 from chainrule.models import build
 from chainrule.tasks.padding import Ragged, Sequences
 from chainrule.tasks.registry import recipe_for
@@ -69,7 +69,7 @@ def by_a_plain_loop(model, how, source, lengths, ids):
         with torch.no_grad():
             logits, state = model.step(tokens, state)
         shares = (logits[:, -1].double() / how.sampling.temperature).softmax(-1).cumsum(-1)
-        luck = numbers(how.sampling.seed, step, 1000)
+        luck = uniforms(how.sampling.seed, step, 1000)
         mine = torch.stack([luck[number * how.samples + text] for number in ids for text in range(how.samples)])
         tokens = (shares <= mine[:, None] * shares[:, -1:]).sum(-1, keepdim=True)
         columns.append(tokens[:, 0].tolist())
@@ -81,8 +81,8 @@ def by_a_plain_loop(model, how, source, lengths, ids):
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_is_drawn_is_what_a_plain_loop_draws(kind, temperature):
     model, ids = writer(kind), [4, 0, 7, 2, 1]
-    how = Consensus(6, Sampling(temperature, seed=5), limit=8)
-    drawn = draw(model, how, *sources(5), ids)
+    how = MinimumBayesRisk(6, Sampling(temperature, seed=5), limit=8)
+    drawn = draw_texts(model, how, *sources(5), ids)
     assert drawn == by_a_plain_loop(model, how, *sources(5), ids)
     assert len({len(text) for texts in drawn for text in texts}) > 3                 # they end soon and late
     assert all(len({tuple(text) for text in texts}) > 1 for texts in drawn)
@@ -93,7 +93,7 @@ def test_what_has_ended_is_read_no_further(kind, monkeypatch):
     model, read = writer(kind), []
     step = model.step
     monkeypatch.setattr(model, "step", lambda tokens, state: (read.append(len(tokens)), step(tokens, state))[1])
-    drawn = draw(model, Consensus(6, limit=8), *sources(5), range(5))
+    drawn = draw_texts(model, MinimumBayesRisk(6, limit=8), *sources(5), range(5))
     sizes = [len(text) for texts in drawn for text in texts]
     assert read == [5, *(sum(size > step for size in sizes) for step in range(7))]
     assert read[1] > read[-1]
@@ -104,7 +104,7 @@ def test_texts_come_as_often_as_they_are_likely(temperature):
     """All texts of at most two tokens, each with its probability: ended by the model, or cut off at the limit."""
     model, many = Echo(VOCAB, seed=2), 20_000
     source, lengths = torch.tensor([[1, 2, 3], [2, 0, 0]]), torch.tensor([3, 1])
-    drawn = draw(model, Consensus(many, Sampling(temperature), limit=2), source, lengths, [0, 1])
+    drawn = draw_texts(model, MinimumBayesRisk(many, Sampling(temperature), limit=2), source, lengths, [0, 1])
     for row, texts in enumerate(drawn):
         turn = int(source[row, : lengths[row]].sum())
         log_probs = (model.table / temperature).log_softmax(-1).tolist()
@@ -122,7 +122,7 @@ def test_texts_come_as_often_as_they_are_likely(temperature):
 def test_at_temperature_0_each_text_is_the_greedy_one():
     model = Echo(VOCAB, sharp=2)
     source, lengths = torch.arange(21).reshape(7, 3), torch.tensor([1, 2, 3, 3, 2, 1, 3])
-    drawn = draw(model, Consensus(3, Sampling(0), limit=9), source, lengths, range(7))
+    drawn = draw_texts(model, MinimumBayesRisk(3, Sampling(0), limit=9), source, lengths, range(7))
     found = search(model, Beam(width=1, limit=9), source=source, lengths=lengths)
     for row, texts in enumerate(drawn):
         wanted = greedy(model, 9, source[row : row + 1], lengths[row : row + 1])
@@ -134,23 +134,23 @@ def test_at_temperature_0_each_text_is_the_greedy_one():
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_source_has_the_same_luck_whatever_is_beside_it(kind):
-    model, how = writer(kind), Consensus(5, limit=7)
+    model, how = writer(kind), MinimumBayesRisk(5, limit=7)
     source, lengths = sources(8)
-    together = draw(model, how, source, lengths, range(8))
+    together = draw_texts(model, how, source, lengths, range(8))
     order = [6, 1, 3]
-    assert draw(model, how, source[order], lengths[order], order) == [together[row] for row in order]
+    assert draw_texts(model, how, source[order], lengths[order], order) == [together[row] for row in order]
     for row in range(8):
         here = slice(row, row + 1)
-        assert draw(model, how, source[here, : lengths[row]], lengths[here], [row]) == [together[row]]
+        assert draw_texts(model, how, source[here, : lengths[row]], lengths[here], [row]) == [together[row]]
 
 
 def test_sources_that_are_alike_have_luck_of_their_own_and_each_seed_another():
     model = writer("seq2seq")
     source, lengths = (part[:1].repeat_interleave(2, 0) for part in sources(1))
-    first, second = draw(model, Consensus(8, limit=6), source, lengths, [0, 1])
+    first, second = draw_texts(model, MinimumBayesRisk(8, limit=6), source, lengths, [0, 1])
     assert first != second
-    assert draw(model, Consensus(8, limit=6), source, lengths, [0, 1]) == [first, second]
-    assert draw(model, Consensus(8, Sampling(seed=2), limit=6), source, lengths, [0, 1])[0] != first
+    assert draw_texts(model, MinimumBayesRisk(8, limit=6), source, lengths, [0, 1]) == [first, second]
+    assert draw_texts(model, MinimumBayesRisk(8, Sampling(seed=2), limit=6), source, lengths, [0, 1])[0] != first
 
 
 def scarce(most):
@@ -161,7 +161,7 @@ def scarce(most):
         asked.append(len(source))
         if len(source) > most:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return draw(model, how, source, lengths, ids)
+        return draw_texts(model, how, source, lengths, ids)
 
     return limited, asked
 
@@ -174,10 +174,10 @@ def scarce(most):
     ({"ROWS": 8}, 3, [8, 4, 2, 2]),
 ], ids=str)
 def test_fewer_at_a_time_are_answered_the_same(monkeypatch, capsys, changed, most, begin):
-    made, how = (writer("seq2seq"), examples(23), Words()), Consensus(6, limit=6)
+    made, how = (writer("seq2seq"), examples(23), Words()), MinimumBayesRisk(6, limit=6)
     wanted = predict.write(*made, how)
     limited, asked = scarce(most)
-    monkeypatch.setattr("chainrule.inference.mbr.draw", limited)
+    monkeypatch.setattr("chainrule.inference.mbr.draw_texts", limited)
     for name, value in changed.items():
         monkeypatch.setattr(predict, name, value)
     assert predict.write(*made, how) == wanted
@@ -188,10 +188,10 @@ def test_fewer_at_a_time_are_answered_the_same(monkeypatch, capsys, changed, mos
 
 
 def test_what_is_written_is_what_was_drawn_ranked():
-    model, how = writer("seq2seq"), Consensus(6, limit=6)
+    model, how = writer("seq2seq"), MinimumBayesRisk(6, limit=6)
     source, lengths = sources(9)
-    drawn = draw(model, how, source, lengths, range(9))
-    wanted = [ranked([Words().decode(text) for text in texts]) for texts in drawn]
+    drawn = draw_texts(model, how, source, lengths, range(9))
+    wanted = [rank_by_similarity([Words().decode(text) for text in texts]) for texts in drawn]
     assert predict.write(model, examples(9), Words(), how) == wanted
     assert any(texts[0][1] != texts[-1][1] for texts in wanted)
 
@@ -201,7 +201,7 @@ def test_what_is_written_is_what_was_drawn_ranked():
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_no_text_is_longer_than_the_limit(limit):
-    drawn = draw(writer("transformer"), Consensus(9, limit=limit), *sources(6), range(6))
+    drawn = draw_texts(writer("transformer"), MinimumBayesRisk(9, limit=limit), *sources(6), range(6))
     assert max(len(text) for texts in drawn for text in texts) == limit
 
 
@@ -218,10 +218,10 @@ class Endless(Echo):
 
 def test_the_limit_is_what_the_model_holds():
     source, lengths = torch.ones(2, 3, dtype=torch.long), torch.tensor([3, 2])
-    drawn = draw(Endless(VOCAB), Consensus(4), source, lengths, [0, 1])
+    drawn = draw_texts(Endless(VOCAB), MinimumBayesRisk(4), source, lengths, [0, 1])
     assert {len(text) for texts in drawn for text in texts} == {4}          # beside a source of 3 and a boundary
     with pytest.raises(UserError, match="holds 1 tokens, of which 1 are read before it writes") as caught:
-        draw(Endless(VOCAB), Consensus(4), torch.ones(1, 7, dtype=torch.long), None, [0])
+        draw_texts(Endless(VOCAB), MinimumBayesRisk(4), torch.ones(1, 7, dtype=torch.long), None, [0])
     assert "\n" not in str(caught.value)
 
 
@@ -232,18 +232,18 @@ class Silent(Echo):
 
 def test_a_model_that_allows_nothing_is_told_so_in_one_line():
     with pytest.raises(UserError, match="it diverged; train again") as caught:
-        draw(Silent(VOCAB), Consensus(2), torch.ones(1, 1, dtype=torch.long), torch.tensor([1]), [0])
+        draw_texts(Silent(VOCAB), MinimumBayesRisk(2), torch.ones(1, 1, dtype=torch.long), torch.tensor([1]), [0])
     assert "\n" not in str(caught.value)
 
 
 def test_dropout_sleeps_and_the_mode_comes_back():
-    model, how = writer("transformer"), Consensus(3, limit=4)
-    wanted = draw(model, how, *sources(3), range(3))
+    model, how = writer("transformer"), MinimumBayesRisk(3, limit=4)
+    wanted = draw_texts(model, how, *sources(3), range(3))
     model.train()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.9
-    assert draw(model, how, *sources(3), range(3)) == wanted
+    assert draw_texts(model, how, *sources(3), range(3)) == wanted
     assert model.training
 
 
@@ -254,7 +254,7 @@ def test_dropout_sleeps_and_the_mode_comes_back():
 ])
 def test_a_consensus_that_cannot_be_is_refused(given, match):
     with pytest.raises(UserError, match=match) as caught:
-        Consensus(**given)
+        MinimumBayesRisk(**given)
     assert "\n" not in str(caught.value)
 
 
@@ -263,36 +263,37 @@ def test_a_consensus_that_cannot_be_is_refused(given, match):
 
 def test_the_likest_text_comes_first_and_how_often_it_was_drawn_counts():
     texts = ["dogs bark", "the cat sat", "the cat ran", "the cat sat"]
-    assert ranked(texts) == [
+    assert rank_by_similarity(texts) == [
         ("the cat sat", pytest.approx((2 * 1 + 2 / 3) / 4)),                # 2 of 3 words are those of the third text
         ("the cat ran", pytest.approx((2 * 2 / 3 + 1) / 4)),
         ("dogs bark", pytest.approx(1 / 4)),
     ]
-    assert ranked(["a b", "a c", "d", "d", "d"])[0] == ("d", pytest.approx(3 / 5))       # not the first two, half alike
-    assert [text for text, _ in ranked(["a b", "a c", "d"])] == ["a b", "a c", "d"]
+    assert rank_by_similarity(["a b", "a c", "d", "d", "d"])[0] == ("d", pytest.approx(3 / 5))    # not "a b"
+    assert [text for text, _ in rank_by_similarity(["a b", "a c", "d"])] == ["a b", "a c", "d"]
 
 
 def test_a_likeness_is_the_mean_over_all_samples_itself_among_them():
     texts = ["re: the plan", "The plan", "plan for monday", "the plan", "lunch", "re: the plan"]
-    for text, likeness in ranked(texts):
+    for text, likeness in rank_by_similarity(texts):
         assert likeness == pytest.approx(np.mean([rouge_l(text, other) for other in texts]))
-    assert [likeness for _, likeness in ranked(texts)] == sorted((one for _, one in ranked(texts)), reverse=True)
-    assert {text for text, _ in ranked(texts)} == set(texts)
-    assert len(ranked(texts)) == 5
+    scores = [likeness for _, likeness in rank_by_similarity(texts)]
+    assert scores == sorted(scores, reverse=True)
+    assert {text for text, _ in rank_by_similarity(texts)} == set(texts)
+    assert len(rank_by_similarity(texts)) == 5
 
 
 def test_a_short_text_that_is_drawn_most_gives_way_to_what_the_others_share():
     texts = ["hello", "hello", "meeting on monday at ten", "the meeting on monday", "meeting on monday"]
     assert Counter(texts).most_common(1)[0][0] == "hello"
-    assert ranked(texts)[0][0] == "meeting on monday"
+    assert rank_by_similarity(texts)[0][0] == "meeting on monday"
 
 
 def test_texts_without_a_word_are_like_nothing():
-    assert ranked(["", "a", ""]) == [("a", pytest.approx(1 / 3)), ("", 0)]
-    assert ranked(["", ""]) == [("", 0)]
-    assert ranked(["?", "!"]) == [("?", 0), ("!", 0)]
-    assert ranked([]) == []
+    assert rank_by_similarity(["", "a", ""]) == [("a", pytest.approx(1 / 3)), ("", 0)]
+    assert rank_by_similarity(["", ""]) == [("", 0)]
+    assert rank_by_similarity(["?", "!"]) == [("?", 0), ("!", 0)]
+    assert rank_by_similarity([]) == []
 
 
 def test_one_sample_is_its_own_consensus():
-    assert ranked(["as it came"]) == [("as it came", 1)]
+    assert rank_by_similarity(["as it came"]) == [("as it came", 1)]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.inference.sampling import Sampling, choose, distribution, numbers, roll
+from chainrule.inference.sampling import Sampling, distribution, draw, sample_token, uniforms
 
 PROBS = torch.tensor([[0.1, 0.4, 0.05, 0.3, 0.15]])
 LOGITS = PROBS.log() + 7                         # logits are log-probabilities up to a constant
@@ -114,14 +114,14 @@ def test_a_row_knows_nothing_of_other_rows() -> None:
 
 
 def test_the_die_falls_as_often_as_it_should() -> None:
-    fallen, _ = roll(PROBS.expand(1000, -1), EVENLY)
+    fallen, _ = draw(PROBS.expand(1000, -1), EVENLY)
     assert torch.bincount(fallen, minlength=5).tolist() == [100, 400, 50, 300, 150]
 
 
 def test_the_die_never_falls_on_probability_0() -> None:
     probs = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(4, -1)
     uniform = torch.tensor([0.0, 0.5, 1 - 2**-53, 1.0], dtype=torch.float64)
-    assert roll(probs, uniform)[0].tolist() == [1, 3, 3, 3]
+    assert draw(probs, uniform)[0].tolist() == [1, 3, 3, 3]
 
 
 def test_a_large_vocabulary_is_rolled_as_one_long_row_of_shares() -> None:
@@ -132,35 +132,35 @@ def test_a_large_vocabulary_is_rolled_as_one_long_row_of_shares() -> None:
     uniform = torch.rand(400, generator=chance, dtype=torch.float64)
     shares = probs.cumsum(-1, dtype=torch.float64)
     wanted = torch.searchsorted(shares, uniform[:, None] * shares[:, -1:], right=True)[:, 0]
-    token, possible = roll(probs, uniform)
+    token, possible = draw(probs, uniform)
     assert token.tolist() == wanted.tolist()
     assert possible.all()
-    ends = roll(probs, torch.ones(400, dtype=torch.float64))[0]
+    ends = draw(probs, torch.ones(400, dtype=torch.float64))[0]
     assert (probs.gather(1, ends[:, None]) > 0).all()
 
 
 def test_choosing_is_rolling_the_die_that_the_dials_leave() -> None:
-    chosen, _ = choose(LOGITS.expand(1000, -1), Sampling(top_k=2), EVENLY)
+    chosen, _ = sample_token(LOGITS.expand(1000, -1), Sampling(top_k=2), EVENLY)
     assert torch.bincount(chosen, minlength=5).tolist() == [0, 571, 0, 429, 0]
-    assert choose(LOGITS, Sampling(temperature=0), torch.tensor([0.99]))[0].tolist() == [1]
+    assert sample_token(LOGITS, Sampling(temperature=0), torch.tensor([0.99]))[0].tolist() == [1]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_what_is_no_number_or_impossible_is_no_choice(temperature: float) -> None:
     logits = torch.tensor([[0.0, -math.inf], [0.0, math.nan], [-math.inf, -math.inf]])
-    assert choose(logits, Sampling(temperature), torch.full((3,), 0.5))[1].tolist() == [True, False, False]
+    assert sample_token(logits, Sampling(temperature), torch.full((3,), 0.5))[1].tolist() == [True, False, False]
 
 
 def test_nothing_to_draw_from_is_said() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [-math.inf] * 3])
-    token, possible = choose(logits, Sampling(), torch.tensor([0.5, 0.5]))
+    token, possible = sample_token(logits, Sampling(), torch.tensor([0.5, 0.5]))
     assert possible.tolist() == [True, False]
     assert token.max() < 3
 
 
 def test_the_numbers_of_the_first_rows_do_not_depend_on_how_many_follow() -> None:
-    assert numbers(7, 3, 256)[:5].tolist() == numbers(7, 3, 5).tolist()
-    drawn = torch.stack([numbers(seed, step, 50) for seed in (1, 2) for step in range(20)])
+    assert uniforms(7, 3, 256)[:5].tolist() == uniforms(7, 3, 5).tolist()
+    drawn = torch.stack([uniforms(seed, step, 50) for seed in (1, 2) for step in range(20)])
     assert ((drawn >= 0) & (drawn < 1)).all()
     assert len(drawn.unique()) == drawn.numel()
 

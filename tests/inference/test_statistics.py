@@ -1,4 +1,4 @@
-"""Bits laid on blocks, intervals and differences, against sums written out byte by byte."""
+"""Bits distributed over blocks, intervals and differences, against sums written out byte by byte."""
 
 import math
 from dataclasses import replace
@@ -15,17 +15,13 @@ from chainrule.errors import UserError
 from chainrule.inference.bootstrap import ROUNDS, SEED
 from chainrule.inference.evaluate import Result
 from chainrule.inference.statistics import (
-    LENGTH,
     Blocks,
-    Excerpt,
-    Scored,
+    ScoredSplit,
     byte_ends,
-    compare,
-    pieces,
-    score,
-    strip,
+    compare_scores,
+    score_split,
+    state_size,
     true_bits,
-    weigh_state,
 )
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.recipe import Text
@@ -54,7 +50,7 @@ def scored(bits, ends=None):
     bits = np.asarray(bits, float)
     ends = np.arange(1, len(bits) + 1) if ends is None else np.asarray(ends)
     result = Result(0.0, len(bits), int(ends[-1]), 0.0, 1.0, 1.0, 1, SIGNATURE)
-    return Scored(result, bits * math.log(2), ends)
+    return ScoredSplit(result, bits * math.log(2), ends)
 
 
 # where tokens lie
@@ -86,7 +82,7 @@ def test_bits_on_blocks_are_those_of_their_bytes(tokens, size):
     for width, cost, end in zip(sizes, bits, ends):
         if width:
             by_byte[end - width : end] += cost / width
-    laid = blocks.lay(bits, ends)
+    laid = blocks.distribute(bits, ends)
     assert laid.sum() == pytest.approx(bits.sum())
     wanted = np.array([by_byte[begin:end].sum() for begin, end in zip(blocks.edges, blocks.edges[1:])])
     loose = bits[sizes == 0].sum()
@@ -96,7 +92,7 @@ def test_bits_on_blocks_are_those_of_their_bytes(tokens, size):
 
 def test_a_boundary_at_either_end_is_not_lost():
     blocks = Blocks(np.array([0, 2, 4]))
-    assert blocks.lay(np.array([7.0, 1, 1, 1, 1, 5]), np.array([0, 1, 2, 3, 4, 4])).tolist() == [9, 7]
+    assert blocks.distribute(np.array([7.0, 1, 1, 1, 1, 5]), np.array([0, 1, 2, 3, 4, 4])).tolist() == [9, 7]
 
 
 @pytest.mark.parametrize(("size", "count"), [(512, 2), (1000, 3), (25_600, 100), (100_000, 100), (4_096_000, 1000)])
@@ -132,7 +128,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     for _ in range(60):
         bits = np.repeat(chance.exponential(1.0, 1000), 10)        # every ten bytes cost the same: they hang together
         blocks = Blocks.of(len(bits))
-        score = blocks.mean(blocks.lay(bits, np.arange(1, len(bits) + 1)))
+        score = blocks.mean(blocks.distribute(bits, np.arange(1, len(bits) + 1)))
         covered += score.low <= 1 <= score.high
     assert 51 <= covered <= 60
 
@@ -140,7 +136,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 def test_a_small_gap_on_every_block_is_real_though_intervals_overlap():
     chance = np.random.default_rng(1)
     hard = np.repeat(chance.uniform(1, 5, 100), 300)
-    made = compare({"worse": scored(hard + 0.02), "better": scored(hard)})
+    made = compare_scores({"worse": scored(hard + 0.02), "better": scored(hard)})
     rows = {name: made.row(name) for name in ("worse", "better")}
     assert rows["better"]["bits_per_byte_interval"][1] > rows["worse"]["bits_per_byte_interval"][0]
     (difference,) = made.differences()
@@ -151,14 +147,14 @@ def test_a_small_gap_on_every_block_is_real_though_intervals_overlap():
 def test_a_gap_that_chance_could_make_is_not_real():
     chance = np.random.default_rng(2)
     one, other = chance.normal(2, 1, (2, 30_000))
-    (difference,) = compare({"one": scored(one), "other": scored(other)}).differences()
+    (difference,) = compare_scores({"one": scored(one), "other": scored(other)}).differences()
     assert not difference.real
     assert difference.as_dict().keys() == {"better", "worse", "bits_per_byte", "bits_per_byte_interval", "real"}
 
 
 def test_every_pair_is_told_of_from_the_best_down():
     flat = np.ones(600)
-    made = compare({"c": scored(3 * flat), "a": scored(flat), "b": scored(2 * flat)})
+    made = compare_scores({"c": scored(3 * flat), "a": scored(flat), "b": scored(2 * flat)})
     pairs = [(one.better, one.worse, one.gap.value) for one in made.differences()]
     assert pairs == [("a", "b", 1), ("a", "c", 2), ("b", "c", 1)]
 
@@ -167,7 +163,7 @@ def test_unlike_units_share_blocks():
     """Two tokens of three bytes each cost what six tokens of one byte do."""
     fine = np.tile([1.0, 2, 3, 4, 5, 6], 200)
     coarse = fine.reshape(-1, 3).sum(1)
-    made = compare({"fine": scored(fine), "coarse": scored(coarse, np.arange(3, 1201, 3))})
+    made = compare_scores({"fine": scored(fine), "coarse": scored(coarse, np.arange(3, 1201, 3))})
     assert made.row("fine")["bits_per_byte"] == pytest.approx(made.row("coarse")["bits_per_byte"])
 
 
@@ -175,11 +171,11 @@ def test_results_that_were_not_measured_alike_are_refused():
     one = scored(np.ones(600))
     other = replace(one, result=replace(one.result, signature=one.result.signature.replace("text:x", "text:y")))
     with pytest.raises(UserError, match="cannot share a table of bits_per_byte when their text differs: x, y"):
-        compare({"one": one, "other": other})
+        compare_scores({"one": one, "other": other})
 
 
 def test_what_is_infinitely_surprised_has_no_number():
-    made = compare({"sure": scored(np.append(np.ones(599), math.inf)), "unsure": scored(np.ones(600))})
+    made = compare_scores({"sure": scored(np.append(np.ones(599), math.inf)), "unsure": scored(np.ones(600))})
     assert made.row("sure") == {"bits_per_byte": None, "bits_per_byte_interval": None}
     assert made.row("unsure")["bits_per_byte"] == 1
     assert made.differences() == []
@@ -199,9 +195,9 @@ def bigram(text, tokenizer):
 
 def test_a_scored_text_adds_up_to_its_evaluation():
     tokenizer = units("characters")
-    made = score(bigram(TEXT, tokenizer), tokenizer, split(tokenizer, TEXT))
+    made = score_split(bigram(TEXT, tokenizer), tokenizer, split(tokenizer, TEXT))
     assert made.bits.sum() / len(TEXT.encode()) == pytest.approx(made.result.bits_per_byte)
-    row = compare({"bigram": made}).row("bigram")
+    row = compare_scores({"bigram": made}).row("bigram")
     assert row["bits_per_byte"] == pytest.approx(made.result.bits_per_byte)
     assert row["bits_per_byte_interval"][0] <= row["bits_per_byte"] <= row["bits_per_byte_interval"][1]
 
@@ -212,8 +208,8 @@ def test_a_bigram_comes_near_the_truth_about_a_chain_and_not_about_brackets():
         language = LANGUAGES[name]
         tokenizer = units("characters", learned := language.text(40_000))
         text = language.text(20_000, seed=9)
-        made = score(bigram(learned, tokenizer), tokenizer, split(tokenizer, text))
-        row = compare({"bigram": made}, true_bits(language, text)).row("bigram")
+        made = score_split(bigram(learned, tokenizer), tokenizer, split(tokenizer, text))
+        row = compare_scores({"bigram": made}, true_bits(language, text)).row("bigram")
         gaps[name] = row["gap"] / language.bits_per_character
         assert row["gap"] == pytest.approx(row["bits_per_byte"] - language.bits(text) / len(text))
         assert row["gap_interval"][0] <= row["gap"] <= row["gap_interval"][1]
@@ -228,52 +224,16 @@ def test_a_language_cannot_have_said_what_it_cannot_say():
 
 def test_a_state_weighs_what_it_holds():
     tokens = np.arange(200) % 5
-    assert weigh_state(Recurrent(ToySettings(width=8), 6), tokens) == (8 * 4, 0)
-    size, growth = weigh_state(Attentive(ToySettings(width=8, context=16), 6), tokens)
+    assert state_size(Recurrent(ToySettings(width=8), 6), tokens) == (8 * 4, 0)
+    size, growth = state_size(Attentive(ToySettings(width=8, context=16), 6), tokens)
     assert growth == pytest.approx(2 * 8 * 4)                     # a key and a value
     assert size == pytest.approx(16 * growth, abs=8)              # and a length
-    assert weigh_state(NGram(NGramSettings(order=4), 6), tokens) == (3 * 8, 0)
+    assert state_size(NGram(NGramSettings(order=4), 6), tokens) == (3 * 8, 0)
 
 
 def test_weighing_leaves_a_model_as_it_was():
     model = Recurrent(ToySettings(), 6).train()
-    weigh_state(model, np.zeros(3, np.int64))
+    state_size(model, np.zeros(3, np.int64))
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.is_grad_enabled()
-
-
-# excerpts
-
-
-def test_an_excerpt_begins_with_a_line_and_its_prompt_ends_with_a_word():
-    whole = "x" * 120 + "\nthe quick brown fox jumps over the lazy dog\n" + "y" * 200
-    excerpt = Excerpt.of("é" * 3 + whole)
-    assert excerpt.text.startswith("the quick")
-    assert ("é" * 3 + whole).encode()[excerpt.begin : excerpt.end].decode() == excerpt.text
-    assert excerpt.prompt == "the quick brown fox jumps over "
-
-
-def test_an_excerpt_of_text_without_lines_or_words():
-    excerpt = Excerpt.of("ab" * 9000)
-    assert (excerpt.begin, len(excerpt.text), len(excerpt.prompt)) == (6000, LENGTH, 32)
-
-
-@pytest.mark.parametrize("name", ["bytes", "characters", "bpe"])
-def test_a_strip_is_the_excerpt_and_its_bits(name):
-    tokenizer, text = units(name), TEXT * 3
-    made = score(bigram(TEXT, tokenizer), tokenizer, split(tokenizer, text))
-    excerpt = Excerpt.of(text)
-    shown = strip(excerpt, made, tokenizer, stream(tokenizer, text)[1:])
-    spelled = "".join(piece for piece, _ in shown.pieces)
-    assert spelled in excerpt.text
-    assert len(spelled) > len(excerpt.text) - 20
-    assert text.encode()[shown.begin :].decode().startswith(spelled)
-    places = (made.ends > shown.begin) & (made.ends <= shown.begin + len(spelled.encode()))
-    assert sum(bits for _, bits in shown.pieces) == pytest.approx(made.bits[places].sum(), abs=12)
-
-
-def test_tokens_without_text_of_their_own_count_to_the_next():
-    tokenizer = units("bytes")
-    shown = pieces(tokenizer, tokenizer.encode("aé").tolist(), np.array([1.0, 2, 4]))
-    assert shown == [("a", 1.0), ("é", 6.0)]

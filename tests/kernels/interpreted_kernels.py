@@ -10,7 +10,7 @@ from test_one_token import CHOICES, both_ways, made
 from torch import Tensor
 from torch.testing import assert_close
 
-from chainrule.inference.sampling import Sampling, choose
+from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.kernels import add_norm, bias_act, decode_attention, draw, qk_norm_rope, softmax_loss
 from chainrule.kernels import linear as linears
 from chainrule.layers import cross_entropy
@@ -195,7 +195,7 @@ def test_the_die_falls_where_it_fell(temperature: float, penalty: float) -> None
     seen = None if penalty == 1 else torch.rand(20, 2500) < 0.3
     sampling = Sampling(temperature, repetition_penalty=penalty)
     token, possible = draw.roll(logits, uniform, temperature, seen, penalty)
-    assert token.tolist() == choose(logits, sampling, uniform, seen)[0].tolist()
+    assert token.tolist() == sample_token(logits, sampling, uniform, seen)[0].tolist()
     assert possible.all()
 
 

@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 from chainrule import kernels
 from chainrule.errors import UserError
-from chainrule.inference.sampling import Sampling, choose
+from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
 from chainrule.layers.kv_cache import Cache
 from chainrule.model import join, pick, watch
@@ -232,7 +232,7 @@ def test_a_die_without_cuts_is_rolled_by_kernels(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(kernels, "fit", lambda tensor: True)
     logits, uniform, seen = torch.zeros(2, 5), torch.full((2,), 0.5), torch.zeros(2, 5, dtype=torch.bool)
     for other in (Sampling(0), Sampling(math.inf), Sampling(top_k=2), Sampling(top_p=0.5), Sampling(min_p=0.1)):
-        choose(logits, other, uniform)
+        sample_token(logits, other, uniform)
     assert not rolled
-    choose(logits, Sampling(0.7, repetition_penalty=1.5), uniform, seen)
+    sample_token(logits, Sampling(0.7, repetition_penalty=1.5), uniform, seen)
     assert rolled == [(logits, uniform, 0.7, seen, 1.5)]

@@ -1,6 +1,6 @@
 """A comparison small enough to be read, as `chainrule compare` would answer it. Nothing is trained."""
 
-from chainrule.inference.statistics import Strip
+from chainrule.inference.excerpt import ExcerptBits
 
 SIGNATURE = "unit:characters|tokenizer:t|context:all|stride:none|boundary:document|text:x|chainrule:0"
 
@@ -54,8 +54,8 @@ def points(end, tokens=5000, count=40):
 
 POINTS = {"unigram": [], "ngram": [], "lstm": points(2.2), "gpt": points(2.0)}
 STRIPS = {
-    "unigram": Strip(6, [("t", 3.0), ("h", 5.0), ("é", 12.0), ("\n", 4.0)]),
-    "ngram": Strip(6, [("t", 2.0), ("h", 1.0), ("é", float("inf")), ("\n", 1.5)]),
-    "lstm": Strip(6, [("t", 2.5), ("h", 0.5), ("é", 6.0), ("\n", 1.0)]),
-    "gpt": Strip(6, [("th", 2.25), ("é\n", 9.5)]),       # of larger units
+    "unigram": ExcerptBits(6, [("t", 3.0), ("h", 5.0), ("é", 12.0), ("\n", 4.0)]),
+    "ngram": ExcerptBits(6, [("t", 2.0), ("h", 1.0), ("é", float("inf")), ("\n", 1.5)]),
+    "lstm": ExcerptBits(6, [("t", 2.5), ("h", 0.5), ("é", 6.0), ("\n", 1.0)]),
+    "gpt": ExcerptBits(6, [("th", 2.25), ("é\n", 9.5)]),       # of larger units
 }

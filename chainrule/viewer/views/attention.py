@@ -21,7 +21,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, search
-from chainrule.inference.forward import at_rest, on_device
+from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY, watch
@@ -258,7 +258,7 @@ def _passing(subject: Subject, act: Callable[[], Any], looks: Mapping[str, Calla
         looks[name](pattern[0].cpu())
 
     model = subject.model
-    with torch.no_grad(), at_rest(model), watch(model, *looks, callback=look):
+    with torch.no_grad(), eval_mode(model), watch(model, *looks, callback=look):
         act()
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.errors import UserError
-from chainrule.inference.forward import at_rest, device_of, vocabulary
+from chainrule.inference.forward import device_of, eval_mode, vocabulary_size
 from chainrule.model import Batch, LanguageModel
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
@@ -53,7 +53,7 @@ def measure(model: LanguageModel, way: str, lengths: Sequence[int], *, turns: in
     """The cost of texts of these lengths, by one of WAYS."""
     if model.context is not None and max(lengths) > model.context:
         raise UserError(f"a text of {max(lengths)} tokens is longer than the model's context of {model.context}.")
-    with at_rest(model):
+    with eval_mode(model):
         return [_cost(model, WAYS[way], length, turns) for length in lengths]
 
 
@@ -68,7 +68,7 @@ def slope(costs: Sequence[Cost], what: str) -> float:
 
 def _cost(model: LanguageModel, way: Callable[..., float], length: int, turns: int) -> Cost:
     device = device_of(model)
-    tokens = torch.randint(vocabulary(model), (1, length), generator=torch.Generator().manual_seed(1)).to(device)
+    tokens = torch.randint(vocabulary_size(model), (1, length), generator=torch.Generator().manual_seed(1)).to(device)
     with held(device) as most:                          # it warms up besides
         way(model, tokens)
     seconds = math.inf

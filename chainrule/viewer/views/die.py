@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.inference.forward import LOGITS, at_rest
+from chainrule.inference.forward import LOGITS, eval_mode
 from chainrule.model import State, pick
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.viewer.arrays import pack
@@ -59,7 +59,7 @@ def follow(subject: Subject, text: str, limit: int, trunk: Trunk | None = None) 
 @torch.inference_mode()
 def _read(subject: Subject, tokens: Tensor, state: State) -> tuple[Tensor, State]:
     width = max(1, LOGITS // len(subject.run.tokenizer))    # tokens whose answers fit in memory
-    with at_rest(subject.model):
+    with eval_mode(subject.model):
         for begin in range(0, tokens.shape[1], width):
             logits, state = subject.model.step(tokens[:, begin : begin + width], state)
     return logits[0, -1], state

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from chainrule.inference.forward import at_rest, device_of
+from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.gradients import factor, gradients_by_layer
 from chainrule.model import Batch, Model
 from chainrule.tasks.registry import build_for
@@ -53,7 +53,7 @@ def last_token(tokens: torch.Tensor) -> Batch:
 
 
 def followed(model: Any, batch: Batch) -> list[list[float]]:
-    with at_rest(model):
+    with eval_mode(model):
         return gradients_by_layer(model, batch)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from chainrule.inference.excerpt import pieces_with_bits
 from chainrule.inference.score import score_stream
-from chainrule.inference.statistics import pieces
 from chainrule.model import BOUNDARY
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
@@ -33,7 +33,7 @@ def strip(subject: Subject, text: str) -> dict[str, Any]:
     tokenizer = subject.run.tokenizer
     tokens = np.concatenate([[BOUNDARY], tokenizer.encode(text)]).astype(np.int64)
     bits = score_stream(subject.model, tokens) / math.log(2)
-    spelled = pieces(tokenizer, tokens[1:].tolist(), bits)
+    spelled = pieces_with_bits(tokenizer, tokens[1:].tolist(), bits)
     finite = [[piece, cost if math.isfinite(cost) else None] for piece, cost in spelled]
     return {"kind": subject.name, "begin": 0, "pieces": finite, "lossy": not tokenizer.lossless}
 
