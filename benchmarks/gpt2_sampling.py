@@ -35,7 +35,7 @@ def ours(compiled: bool, which: str) -> Callable[[int, int], int]:
     prompt = np.arange(1, PROMPT)                          # and the boundary
 
     def write(rows: int, tokens: int) -> int:
-        kernels.FIRST = kernels.AGAIN = tokens + 1 if which == "torch" else 0
+        kernels.STEPS_TO_LOAD = kernels.STEPS_ONCE_LOADED = tokens + 1 if which == "torch" else 0
         kernels.OVERLAP = which == "overlap"
         return len(list(sample(model, [prompt] * rows, tokens, ends=False)))
 

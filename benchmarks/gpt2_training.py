@@ -41,7 +41,7 @@ def ours(
     model = build(kind, recipe.model, VOCAB).to(GPU).train()
     settings = Gradient(optimizer=recipe.train.optimizer)
     step = Step(model, Optimizers(model, settings), choose_precision(precision, GPU), 1.0, len(rows), False)
-    step.loss, step.fused = compiled(model.loss) if compile else model.loss, joined and kernels.work()
+    step.loss, step.fused = compiled(model.loss) if compile else model.loss, joined and kernels.available()
     batch = Batch(rows[:, :-1], rows[:, 1:])
     return lambda: step.take(batch, None)
 

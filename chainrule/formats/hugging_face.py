@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from chainrule.layers.attention import Maps
+from chainrule.layers.attention import PackedLinear
 from chainrule.models.gpt import GPT
 
 Weights = dict[str, Tensor]
@@ -62,7 +62,7 @@ def to_llama(model: GPT) -> Weights:
         else:
             theirs = [LLAMA[module]]
         maps = model.get_submodule(module)
-        sizes = maps.parts if isinstance(maps, Maps) else [len(tensor)]
+        sizes = maps.parts if isinstance(maps, PackedLinear) else [len(tensor)]
         weights |= {f"{part}.{kind}": rows for part, rows in zip(theirs, tensor.split(sizes), strict=True)}
     return weights
 

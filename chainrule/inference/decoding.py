@@ -57,7 +57,7 @@ class Writing:
             if turns >= WORTH:
                 self.graph = None                          # and with it the memory in which it worked
                 self.values["state"] = self.model.reserve(self.values["state"], turns)
-            with kernels.wanted(self.quick):
+            with kernels.in_decoding(self.quick):
                 column = self._as_written(uniform)         # which also warms up what is recorded
                 if turns >= WORTH:
                     self._record(uniform, turns - 1)
@@ -124,7 +124,7 @@ class Writing:
         if not self.recordable or self.first is not None:
             return 0
         turns = left if self.model.context is None else min(left, self.model.context - int(self.held.max()))
-        self.quick = kernels.repay(turns)
+        self.quick = kernels.worthwhile(turns)
         return min(turns, self._room())
 
     def _room(self) -> int:

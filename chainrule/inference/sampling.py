@@ -134,10 +134,10 @@ def sample_token(
         logits = _penalised(logits, sampling, seen)
         token = logits.argmax(-1)
         return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # nor is nan
-    if kernels.fit(logits) and not sampling.cuts and sampling.temperature < math.inf:
-        from chainrule.kernels.draw import roll
+    if kernels.use_in_decoding(logits) and not sampling.cuts and sampling.temperature < math.inf:
+        from chainrule.kernels.draw import draw_tokens
 
-        return roll(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
+        return draw_tokens(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
     return draw(distribution(logits, sampling, seen), uniform)
 
 

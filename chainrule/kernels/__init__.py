@@ -19,52 +19,52 @@ from torch import Tensor
 
 from chainrule.device import Switch
 
-FIRST = 256         # turns that repay loading the kernels, which takes half a second
-AGAIN = 32          # turns that repay using them once they are loaded
-OLDEST = (8, 0)     # the compute capability for which they are written
+STEPS_TO_LOAD = 256         # turns that repay loading the kernels, which takes half a second
+STEPS_ONCE_LOADED = 32          # turns that repay using them once they are loaded
+MIN_CAPABILITY = (8, 0)     # the compute capability for which they are written
 OVERLAP = False     # does a kernel read its weights while the one before it still works? From HOPPER on
 HOPPER = (9, 0)
-LEARNERS = {"cuda"}    # devices on which steps are joined
+FUSED_DEVICES = {"cuda"}    # devices on which steps are joined
 
-_wanted = ContextVar("kernels are wanted", default=False)
-_learning = Switch()
-learning = _learning.set    # within `learning(True)` parts of what learns on a GPU are joined
+_in_decoding = ContextVar("kernels are wanted", default=False)
+_in_training = Switch()
+in_training = _in_training.set    # within `in_training(True)` parts of what learns on a GPU are joined
 _loaded = False
 
 
 @contextmanager
-def wanted(yes: bool) -> Iterator[None]:
+def in_decoding(yes: bool) -> Iterator[None]:
     """Within, kernels are used wherever they fit."""
-    before = _wanted.set(yes)
+    before = _in_decoding.set(yes)
     try:
         yield
     finally:
-        _wanted.reset(before)
+        _in_decoding.reset(before)
 
 
-def fit(tensor: Tensor) -> bool:
+def use_in_decoding(tensor: Tensor) -> bool:
     """Whether what is made of this tensor now should be made by kernels, if there is one for it."""
-    if torch.compiler.is_compiling() or not _wanted.get():
+    if torch.compiler.is_compiling() or not _in_decoding.get():
         return False
     plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled(tensor.device.type)
     return plain and tensor.is_cuda and tensor.get_device() == torch.cuda.current_device()    # where Triton launches
 
 
-def join(tensor: Tensor) -> bool:
+def use_in_training(tensor: Tensor) -> bool:
     """Whether steps that are made of this tensor now should be one."""
-    return _learning.on and tensor.device.type in LEARNERS and torch.is_grad_enabled()
+    return _in_training.on and tensor.device.type in FUSED_DEVICES and torch.is_grad_enabled()
 
 
-def repay(turns: int) -> bool:
+def worthwhile(turns: int) -> bool:
     """Whether so many turns repay them here."""
-    return turns >= (AGAIN if _loaded else FIRST) and torch.cuda.is_available() and work()
+    return turns >= (STEPS_ONCE_LOADED if _loaded else STEPS_TO_LOAD) and torch.cuda.is_available() and available()
 
 
 @cache
-def work() -> bool:
+def available() -> bool:
     """Whether they run on this machine: there may be no Triton, an old GPU, or no compiler for what launches them."""
     global _loaded
-    if find_spec("triton") is None or torch.version.cuda is None or torch.cuda.get_device_capability() < OLDEST:
+    if find_spec("triton") is None or torch.version.cuda is None or torch.cuda.get_device_capability() < MIN_CAPABILITY:
         return False
     from chainrule.kernels import probe
 
@@ -72,7 +72,7 @@ def work() -> bool:
     return _loaded
 
 
-def overlapping() -> dict[str, bool]:
+def launch_options() -> dict[str, bool]:
     """How to launch kernels that read what never changes, and only then wait for those before them."""
     yes = OVERLAP and torch.cuda.get_device_capability() >= HOPPER
     return {"OVERLAP": True, "launch_pdl": True} if yes else {"OVERLAP": False}

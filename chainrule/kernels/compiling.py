@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from chainrule.kernels.ops import introduce
+from chainrule.kernels.ops import register_fallbacks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ class _Mark:
         self.now = self.plain
 
 
-def as_written(function: Function) -> Function:
+def not_compiled(function: Function) -> Function:
     mark = _Mark(function)
 
     @wraps(function)
@@ -45,11 +45,11 @@ def compiled(function: Function) -> Function:
     """`function` through torch.compile, with all marks heeded and our operators known."""
     for mark in _marked:
         mark.heed()
-    introduce()
+    register_fallbacks()
     return torch.compile(function)  # type: ignore[return-value]
 
 
-def as_before() -> None:
+def reset_marks() -> None:
     """No mark is heeded any more, as if nothing had been compiled."""
     for mark in _marked:
         mark.forget()

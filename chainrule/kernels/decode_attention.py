@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chainrule.kernels import overlapping
+from chainrule.kernels import launch_options
 from chainrule.kernels.add_norm import NONE, Norm, normed
 
 SHAPES = {32: (128, 4), 64: (64, 4), 128: (64, 8)}    # by d: keys of a block, and warps; so a key stays in one warp
@@ -122,7 +122,7 @@ def attend(
     length: Tensor,
     *,
     norms: tuple[Norm, Norm] = (NONE, NONE),
-    turns: tuple[Tensor, Tensor] | None = None,
+    rope: tuple[Tensor, Tensor] | None = None,
     window: int | None = None,
     splits: int = 1,
 ) -> Parts:
@@ -134,13 +134,13 @@ def attend(
     heads = projected.shape[1] // size - 2 * groups
     parts = _empty(projected, rows, splits, heads, size)
     of_query, of_key = norms
-    cos, sin = turns or (None, None)
+    cos, sin = rope or (None, None)
     block, warps = SHAPES[size]
     _attend[(heads, rows, splits)](
         projected, keys, values, length, cos, sin, of_query.gains, of_query.shift, of_key.gains, of_key.shift, *parts,
         keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), of_query.epsilon, window or room + 1,
         HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=of_query.kind, num_warps=warps,
-        **overlapping(),
+        **launch_options(),
     )  # fmt: skip
     return parts
 

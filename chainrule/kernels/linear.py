@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chainrule.kernels import overlapping
+from chainrule.kernels import launch_options
 from chainrule.kernels.add_norm import NONE, Norm, normed
 from chainrule.kernels.bias_act import activated
 from chainrule.kernels.decode_attention import Parts
@@ -106,7 +106,7 @@ def linear(
         *parts, weight, bias, norm.gains, norm.shift, added, out, rows, outputs, norm.epsilon,
         INPUTS=inputs, WIDTH=width, BLOCK=block, NORM=norm.kind, ACTIVATION=activation,
         SPLITS=parts.splits, SIZE=parts.mixed.shape[-1], num_warps=4 if width <= TILE else 8,
-        **overlapping(),
+        **launch_options(),
     )  # fmt: skip
     return out
 

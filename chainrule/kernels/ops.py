@@ -46,12 +46,12 @@ def _where_tensors_are(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def learns(name: str, backward: Callable[..., Any], setup: Callable[..., None]) -> None:
+def register_backward(name: str, backward: Callable[..., Any], setup: Callable[..., None]) -> None:
     """Gradients go through an operator."""
     torch.library.register_autograd(f"{OURS.ns}::{name}", backward, setup_context=setup, lib=OURS)
 
 
-def introduce() -> None:
+def register_fallbacks() -> None:
     """Torch's compiler is told of all operators, before it meets them.
 
     One that is new to it is announced in its log with all that leads to it, and before torch 2.13 that is written out
@@ -118,7 +118,7 @@ def _learn_sum(ctx: Any, to_total: Tensor | None, to_normed: Tensor | None, *_: 
     return of_stream, of_found, of_gains, of_shift, None, None, None
 
 
-learns("add_norm", _learn_sum, _keep_sum)
+register_backward("add_norm", _learn_sum, _keep_sum)
 
 
 def _bent(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -149,7 +149,7 @@ def _learn_product(ctx: Any, above: Tensor) -> Any:
     return below, None if bias is None else sums.to(bias.dtype), None
 
 
-learns("bent", _learn_product, _keep_product)
+register_backward("bent", _learn_product, _keep_product)
 
 
 def _heads(product: Tensor, cos: Any, sin: Any, queries: int, keys: int, *how: Any) -> tuple[Tensor, ...]:
@@ -178,4 +178,4 @@ def _learn_heads(ctx: Any, *of_heads: Tensor) -> Any:
     return heads_back(*of_heads, *ctx.saved_tensors, *ctx.how), None, None, None, None, None, None
 
 
-learns("heads", _learn_heads, _keep_heads)
+register_backward("heads", _learn_heads, _keep_heads)

@@ -17,30 +17,30 @@ from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from chainrule.layers import norm
-from chainrule.layers.kv_cache import Layer, Pair
-from chainrule.layers.positions import Turns, turned
+from chainrule.layers.kv_cache import LayerCache, Pair
+from chainrule.layers.positions import Rope, apply_rope
 from chainrule.model import Tap
 
 # Several linear maps of one vector, made by one product: the rows of each lie under those of the one before.
 
-class Maps(nn.Linear):
+class PackedLinear(nn.Linear):
     def __init__(self, width: int, parts: Sequence[int], bias: bool):
         super().__init__(width, sum(parts), bias)
         self.parts = list(parts)    # rows of each map
 
 
 @dataclass(frozen=True)
-class Sight:
+class Mask:
     """What a query may see."""
 
     mask: Tensor | None = None    # (B or 1, H or 1, T, C): True where it sees, or a number that is added to the score
     causal: bool = False          # without a mask: the keys that are not after it, of the same tokens
 
-    def added(self, dtype: torch.dtype) -> "Sight":
+    def added(self, dtype: torch.dtype) -> "Mask":
         """The same as numbers that are added, which fused kernels would otherwise make of it in every layer."""
         if self.mask is None or self.mask.dtype != torch.bool:
             return self
-        return Sight(torch.zeros_like(self.mask, dtype=dtype).masked_fill(~self.mask, -math.inf))
+        return Mask(torch.zeros_like(self.mask, dtype=dtype).masked_fill(~self.mask, -math.inf))
 
     def as_mask(self, queries: int, device: torch.device) -> Tensor | None:
         if self.mask is not None or not self.causal:
@@ -48,13 +48,13 @@ class Sight:
         return torch.ones(queries, queries, dtype=torch.bool, device=device).tril()
 
 
-def behind(places: Tensor, keys: Tensor, window: int | None = None) -> Tensor:
+def causal_mask(places: Tensor, keys: Tensor, window: int | None = None) -> Tensor:
     """(B, T), (C,) -> (B, 1, T, C): True for a key at the query's own place or before it, within the window."""
     distance = places[:, None, :, None] - keys
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-def real(lengths: Tensor, keys: int) -> Tensor:
+def padding_mask(lengths: Tensor, keys: int) -> Tensor:
     """(B,) -> (B, 1, 1, C): True for a key that is no padding."""
     return (torch.arange(keys, device=lengths.device) < lengths[:, None])[:, None, None]
 
@@ -75,41 +75,41 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.heads, self.keys, self.size, self.dropout = heads, keys, size, dropout
-        self.project = Maps(width, [heads * size, keys * size, keys * size], bias)    # queries, keys, values
+        self.project = PackedLinear(width, [heads * size, keys * size, keys * size], bias)    # queries, keys, values
         self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, C): how much of each key a query takes
 
     def forward(
-        self, x: Tensor, sight: Sight, turns: Turns | None = None, past: Layer | None = None
+        self, x: Tensor, sight: Mask, rope: Rope | None = None, past: LayerCache | None = None
     ) -> tuple[Tensor, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        query, key, value = (part.transpose(1, 2) for part in self._in_heads(self.project(x), turns))
+        query, key, value = (part.transpose(1, 2) for part in self._in_heads(self.project(x), rope))
         if past is not None:
             key, value = past.write(key, value)
         mixed = mix(query, key, value, sight, self.dropout if self.training else 0.0, self.pattern)
         return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
 
-    def _in_heads(self, product: Tensor, turns: Turns | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _in_heads(self, product: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d), normed and turned."""
-        if norm.joins_heads(product, self.size, self.norms, turns):
-            return norm.heads(product, self.heads, self.keys, self.norms, turns)
+        if norm.joins_heads(product, self.size, self.norms, rope):
+            return norm.heads(product, self.heads, self.keys, self.norms, rope)
         parts = split(product, self.project.parts, -1)
         query, key, value = (part.view(*part.shape[:2], -1, self.size) for part in parts)
         if self.norms:
             query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
-        if turns is not None:
-            query, key = turned(query, turns), turned(key, turns)
+        if rope is not None:
+            query, key = apply_rope(query, rope), apply_rope(key, rope)
         return query, key, value
 
 
 @dataclass(frozen=True)
-class Source:
+class CrossMemory:
     """What one layer knows of what a text is about."""
 
     keys: Tensor        # (B, G, S, d)
     values: Tensor      # (B, G, S, d)
-    sight: Sight        # which of them are no padding; no query is before or behind another here
+    sight: Mask        # which of them are no padding; no query is before or behind another here
 
 
 class CrossAttention(nn.Module):
@@ -129,7 +129,7 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.size, self.dropout = size, dropout
         self.queries = nn.Linear(width, heads * size, bias)
-        self.memory = Maps(width, [keys * size] * 2, bias)    # keys, values
+        self.memory = PackedLinear(width, [keys * size] * 2, bias)    # keys, values
         self.out = nn.Linear(heads * size, width, bias)
         self.norms = nn.ModuleList(norms or ())
         self.pattern = Tap()                        # (B, H, T, S): how much of each part of the source a token takes
@@ -139,7 +139,7 @@ class CrossAttention(nn.Module):
         key, value = (in_heads(part, self.size) for part in self.memory(source).chunk(2, -1))
         return self.norms[1](key).type_as(value) if self.norms else key, value
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
+    def forward(self, x: Tensor, source: CrossMemory) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         query = in_heads(self.queries(x), self.size)
         if self.norms:
@@ -155,7 +155,7 @@ def in_heads(x: Tensor, size: int) -> Tensor:
     return x.view(*x.shape[:2], -1, size).transpose(1, 2)
 
 
-def mix(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pattern: Tap) -> Tensor:
+def mix(query: Tensor, key: Tensor, value: Tensor, sight: Mask, drop: float, pattern: Tap) -> Tensor:
     """(B, H, T, d): values by how well their keys answer the queries."""
     if pattern.watched:
         return attend(query, key, value, sight, drop, pattern)
@@ -169,7 +169,7 @@ def mix(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pa
     )
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, sight: Sight, drop: float, pattern: Tap) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, sight: Mask, drop: float, pattern: Tap) -> Tensor:
     """The formula above, written out."""
     share = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)

@@ -23,10 +23,18 @@ from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 from chainrule import kernels
 from chainrule.device import as_residual, working_dtype
 from chainrule.kernels.ops import bent
-from chainrule.layers.attention import Attention, CrossAttention, Maps, Sight, Source, behind, real
-from chainrule.layers.kv_cache import Layer, Pair
+from chainrule.layers.attention import (
+    Attention,
+    CrossAttention,
+    CrossMemory,
+    Mask,
+    PackedLinear,
+    causal_mask,
+    padding_mask,
+)
+from chainrule.layers.kv_cache import LayerCache, Pair
 from chainrule.layers.norm import Sum
-from chainrule.layers.positions import RelativeBias, Turns, sinusoids, turns
+from chainrule.layers.positions import RelativeBias, Rope, rope_tables, sinusoids
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Tap
 
@@ -111,13 +119,13 @@ def reset_output(settings: TransformerSettings, output: nn.Linear) -> None:
     nn.init.normal_(output.weight, std=0.0 if settings.zero_init else settings.init or 1 / math.sqrt(settings.width))
 
 
-class FeedForward(nn.Module):
+class FeedForwardLayer(nn.Module):
     """Each token by itself: up into a wider space, an activation, and down again."""
 
     def __init__(self, settings: TransformerSettings):
         super().__init__()
         gated = settings.activation == "swiglu"
-        self.up = Maps(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
+        self.up = PackedLinear(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
         self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
         self.named, self.activation = settings.activation, ACTIVATIONS[settings.activation]
         self.neurons = Tap()                               # (B, T, hidden): how much each fires
@@ -128,7 +136,7 @@ class FeedForward(nn.Module):
         return down
 
     def _up(self, x: Tensor) -> Tensor:
-        if kernels.join(x):
+        if kernels.use_in_training(x):
             return bent(linear(x, self.up.weight), self.up.bias, self.named)
         return self.activation(self.up(x))
 
@@ -142,21 +150,21 @@ class Block(nn.Module):
         self.cross_norm = make_norm(settings, settings.width) if cross else None
         self.cross = _make(CrossAttention, settings) if cross else None
         self.feed_forward_norm = make_norm(settings, settings.width)
-        self.feed_forward = FeedForward(settings)
+        self.feed_forward = FeedForwardLayer(settings)
         self.dropout = nn.Dropout(settings.dropout)
         self.hidden = Tap()                                # (B, T, D): what goes up to the next block
 
     def forward(
         self,
         below: Sum,
-        sight: Sight,
-        turns: Turns | None = None,
-        past: Layer | None = None,
-        source: Source | None = None,
+        sight: Mask,
+        rope_tables: Rope | None = None,
+        past: LayerCache | None = None,
+        source: CrossMemory | None = None,
     ) -> tuple[Sum, Pair]:
         """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
         x, seen = self._before(self.attention_norm, below)
-        found, pair = self.attention(seen, sight, turns, past)
+        found, pair = self.attention(seen, sight, rope_tables, past)
         total = self._after(self.attention_norm, x, found)
         if self.cross is not None and self.cross_norm is not None:
             x, seen = self._before(self.cross_norm, total)
@@ -186,7 +194,7 @@ def _make(kind: type[A], settings: TransformerSettings) -> A:
     )
 
 
-class Stack(nn.Module):
+class TransformerStack(nn.Module):
     """Blocks one upon another, all of whose tokens see the same."""
 
     def __init__(self, settings: TransformerSettings, *, causal: bool, cross: bool = False):
@@ -215,18 +223,18 @@ class Stack(nn.Module):
         x: Tensor,
         places: Tensor,
         lengths: Tensor | None = None,
-        past: Sequence[Layer] = (),
-        source: Sequence[Source] = (),
+        past: Sequence[LayerCache] = (),
+        source: Sequence[CrossMemory] = (),
     ) -> tuple[Tensor, list[Pair]]:
         """(B, T, D) at places (B or 1, T), `lengths` (B,) of them real -> (B, T, D), and what each layer looked at."""
         settings = self.settings
         sight = self.sight(places, past[0].keys.shape[2] if past else None, lengths).added(working_dtype(x))
         spin = None
         if settings.positions == "rotary":
-            spin = turns(places, settings.head_size, settings.rope_theta, working_dtype(x))
+            spin = rope_tables(places, settings.head_size, settings.rope_theta, working_dtype(x))
         pairs = []
-        layers: Iterable[Layer | None] = past or repeat(None)
-        sources: Iterable[Source | None] = source or repeat(None)
+        layers: Iterable[LayerCache | None] = past or repeat(None)
+        sources: Iterable[CrossMemory | None] = source or repeat(None)
         total = Sum(x)
         for block, layer, about in zip(self.blocks, layers, sources):
             total, pair = block(total, sight, spin, layer, about)
@@ -237,17 +245,17 @@ class Stack(nn.Module):
         """(B, S, D) -> the keys and values that each layer's cross attention has of it."""
         return [module.remember(source) for module in self.modules() if isinstance(module, CrossAttention)]
 
-    def sight(self, places: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> Sight:
+    def sight(self, places: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> Mask:
         """What tokens at these places see of each other, or of so many cached keys. No mask where none is needed."""
         tokens = places.shape[1]
         if self.causal and cached is None and self.bias is None and (self.settings.window or tokens) >= tokens:
-            return Sight(causal=True)
+            return Mask(causal=True)
         key, seen = torch.arange(cached or tokens, device=places.device), None
         if self.causal:
-            seen = behind(places, key, self.settings.window)                       # (B, 1, T, C)
+            seen = causal_mask(places, key, self.settings.window)                       # (B, 1, T, C)
         elif lengths is not None:
-            seen = real(lengths, tokens)                                           # (B, 1, 1, C)
+            seen = padding_mask(lengths, tokens)                                           # (B, 1, 1, C)
         if self.bias is None:
-            return Sight(seen)
+            return Mask(seen)
         bias = self.bias(places, key)                                              # (B, H, T, C)
-        return Sight(bias if seen is None else bias.masked_fill(~seen, -math.inf))
+        return Mask(bias if seen is None else bias.masked_fill(~seen, -math.inf))

@@ -36,7 +36,7 @@ def chunked_cross_entropy(
     batch: Batch,
     cap: float | None = None,
     weights: Tensor | None = None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count.
 
@@ -49,11 +49,11 @@ def chunked_cross_entropy(
     inputs = hidden.flatten(0, -2), weight, bias
     wanted = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)
     with torch.no_grad():
-        nats, gradients = _in_chunks(wanted, *inputs, targets, weights, cap, smoothing)
+        nats, gradients = _in_chunks(wanted, *inputs, targets, weights, cap, label_smoothing)
     return _with_gradients(nats, inputs, gradients), counted.sum()
 
 
-def capped(logits: Tensor, cap: float | None) -> Tensor:
+def softcap(logits: Tensor, cap: float | None) -> Tensor:
     """Logits held softly between -cap and cap."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
@@ -79,7 +79,7 @@ def _in_chunks(
     targets: Tensor,
     weights: Tensor,
     cap: float | None,
-    smoothing: float = 0.0,
+    label_smoothing: float = 0.0,
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The sum over all chunks, and those of its gradients that are wanted."""
     device = hidden.device.type
@@ -98,8 +98,8 @@ def _in_chunks(
             if not any(wanted):
                 nats = nats + weights[here] @ _nats(_log_probs(_held(logits, len(weight), cap)), targets[here])
                 continue
-            by = surprises_by_kernel if device in QUICK and len(weight) >= LARGE else surprises
-            surprise, error = by(logits, targets[here], len(weight), cap, smoothing)      # (C,), (C, V)
+            by = fused_cross_entropy_and_grad if device in QUICK and len(weight) >= LARGE else surprises
+            surprise, error = by(logits, targets[here], len(weight), cap, label_smoothing)      # (C,), (C, V)
             nats = nats + weights[here] @ surprise
             if wanted[0]:
                 to_hidden.append((error @ matrix) * weigh)
@@ -112,7 +112,7 @@ def _in_chunks(
 
 
 def surprises(
-    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth.
 
@@ -122,9 +122,9 @@ def surprises(
     log_probs = _log_probs(held)
     nats = _nats(log_probs, targets)
     error = log_probs.exp_().to(logits.dtype)
-    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + smoothing).to(logits.dtype)[:, None])
-    if smoothing:
-        error -= smoothing / vocab
+    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + label_smoothing).to(logits.dtype)[:, None])
+    if label_smoothing:
+        error -= label_smoothing / vocab
     if cap is not None:
         error *= 1 - (held.float() / cap).square()            # tanh' = 1 - tanh²
     return nats, error
@@ -132,7 +132,7 @@ def surprises(
 
 def _held(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
     """(C, V) capped, and never what lies behind the vocabulary; without a cap that is written over."""
-    logits = capped(logits, cap)
+    logits = softcap(logits, cap)
     logits[:, vocab:] = NEVER
     return logits
 
@@ -147,16 +147,16 @@ def _nats(log_probs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _by_kernel(
-    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, smoothing: float
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    if not kernels.work():
-        return surprises(logits.clone(), targets, vocab, cap, smoothing)
+    if not kernels.available():
+        return surprises(logits.clone(), targets, vocab, cap, label_smoothing)
     from chainrule.kernels.softmax_loss import surprise
 
-    return surprise(logits.contiguous(), targets, vocab, cap, smoothing)
+    return surprise(logits.contiguous(), targets, vocab, cap, label_smoothing)
 
 
-surprises_by_kernel = operator(                             # the same by one kernel
+fused_cross_entropy_and_grad = operator(                             # the same by one kernel
     "surprises(Tensor logits, Tensor targets, int vocab, float? cap, float smoothing) -> (Tensor, Tensor)",
     _by_kernel, lambda logits, *_: (logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)),
 )

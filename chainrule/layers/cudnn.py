@@ -14,7 +14,7 @@ from torch import Tensor, autocast
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from chainrule.kernels.compiling import as_written
+from chainrule.kernels.compiling import not_compiled
 from chainrule.layers.cells import CELLS, Weights
 
 # Sizes that suit the tensor cores: a layer of 650 or 1,500 units runs as one of 656 or 1,504, with the same result.
@@ -53,7 +53,7 @@ def narrow(vectors: Tensor, hidden: int, directions: int = 1) -> Tensor:
     return by_direction[..., :hidden].flatten(-2)
 
 
-@as_written    # the compiler would unroll the loop over tokens
+@not_compiled    # the compiler would unroll the loop over tokens
 def run_fused(
     cell: str, x: Tensor, first: list[Tensor], weights: list[Weights], lengths: Tensor | None
 ) -> tuple[Tensor, list[Tensor]]:

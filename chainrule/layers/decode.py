@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.layers import kv_cache, positions
-from chainrule.layers.attention import Attention, Maps
-from chainrule.layers.blocks import Block, Embedding, FeedForward, RMSNorm, Stack
-from chainrule.layers.cross_entropy import capped
+from chainrule.layers.attention import Attention, PackedLinear
+from chainrule.layers.blocks import Block, Embedding, FeedForwardLayer, RMSNorm, TransformerStack
+from chainrule.layers.cross_entropy import softcap
 from chainrule.layers.kv_cache import Cache
 from chainrule.model import Tap
 
@@ -37,7 +37,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST = 16_384      # inputs of a linear map, of which a program holds a row
 LARGEST = 1 << 31    # numbers in a matrix, which kernels count in 32 bits
 KNOWN = {
-    Attention, Block, Embedding, FeedForward, Maps, RMSNorm, Stack, Tap,
+    Attention, Block, Embedding, FeedForwardLayer, PackedLinear, RMSNorm, TransformerStack, Tap,
     nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 
@@ -61,7 +61,7 @@ def step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cach
     x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
     logits = (_few if len(x) <= FEW else _many)(decoder, x, state)
     state["length"].add_(1)                                     # the state is spent, so it is written over
-    return capped(logits, decoder.settings.logit_softcap)[:, None], state
+    return softcap(logits, decoder.settings.logit_softcap)[:, None], state
 
 
 def _few(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
@@ -110,7 +110,7 @@ def _blocks(decoder: "Decoder", state: Cache, splits: int = 1) -> Iterator[tuple
     blocks: Iterable[Any] = decoder.stack.blocks
     how: dict[str, Any] = {"window": settings.window, "splits": splits}
     if settings.positions == "rotary":
-        how["turns"] = _turns(settings.context, settings.head_size, settings.rope_theta, state["keys"].device)
+        how["rope"] = _rope(settings.context, settings.head_size, settings.rope_theta, state["keys"].device)
     for block, layer in zip(blocks, kv_cache.layers(state, state["length"])):
         if settings.qk_norm:
             how["norms"] = [_norm(module) for module in block.attention.norms]
@@ -126,9 +126,9 @@ def _splits(rows: int, heads: int) -> int:
 
 
 @functools.cache    # a graph may hold them as long as it likes
-def _turns(context: int, size: int, longest: float, device: torch.device) -> positions.Turns:
+def _rope(context: int, size: int, longest: float, device: torch.device) -> positions.Rope:
     """(context, d) each: made once, so that no step need make them."""
-    cos, sin = positions.turns(torch.arange(context, device=device)[None], size, longest)
+    cos, sin = positions.rope_tables(torch.arange(context, device=device)[None], size, longest)
     return cos[0, :, 0].contiguous(), sin[0, :, 0].contiguous()
 
 

@@ -17,19 +17,19 @@ from chainrule.model import Batch, LanguageModel, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstVectors:
+class PretrainedVectors:
     """Settings of kinds that can begin with word vectors made elsewhere; training/finetune.py reads them."""
 
     vectors: str | None = None      # a file of word vectors, or a run, that the embedding begins with; none: chance
     vectors_frozen: bool = False    # learning leaves the embedding as it begins
 
 
-class Words(nn.Module):
+class TokenEmbedding(nn.Module):
     def __init__(self, vocab: int, size: int, hidden: int | None, *, tied: bool = True, dropout: float = 0.0):
         """`hidden`: numbers in what the network answers with; None: these words are only read."""
         super().__init__()
         self.dropout = dropout            # share of words that read as 0 while learning
-        self.smoothing = 0.0              # share of a target that learning spreads over all words
+        self.label_smoothing = 0.0              # share of a target that learning spreads over all words
         self.embedding = nn.Parameter(torch.empty(vocab, size).uniform_(-0.1, 0.1))
         self.project = self.output = self.bias = None
         if hidden is not None:
@@ -50,9 +50,9 @@ class Words(nn.Module):
         return linear(self._projected(hidden), self._matrix, self.bias)
 
     def loss(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        smoothing = self.smoothing if self.training else 0.0
+        smoothing = self.label_smoothing if self.training else 0.0
         hidden = self._projected(hidden)
-        return chunked_cross_entropy(hidden, self._matrix, self.bias, batch, weights=weights, smoothing=smoothing)
+        return chunked_cross_entropy(hidden, self._matrix, self.bias, batch, weights=weights, label_smoothing=smoothing)
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         """Take word vectors made elsewhere; frozen: learning leaves them as they are."""
@@ -71,10 +71,10 @@ class Words(nn.Module):
         return hidden if self.project is None else self.project(hidden)
 
 
-class WordModel(LanguageModel):
+class NeuralLanguageModel(LanguageModel):
     """A network between the two ends. A kind gives `read`, and what is said about the words follows."""
 
-    words: Words
+    words: TokenEmbedding
 
     @property
     def embeddings(self) -> Tensor:

@@ -24,7 +24,7 @@ LEAST = 64                      # tokens there is room for once anything has bee
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCache:
     """What one layer has read, and where what comes now belongs."""
 
     keys: Tensor                # (B, G, C, d)
@@ -77,9 +77,9 @@ def refuse_more(tokens: int, context: int) -> None:
         raise UserError(f"a text of {tokens} tokens is longer than model.context={context}. Cut it into windows.")
 
 
-def layers(cache: Cache, places: Tensor) -> list[Layer]:
+def layers(cache: Cache, places: Tensor) -> list[LayerCache]:
     pairs = zip(cache["keys"].unbind(1), cache["values"].unbind(1), strict=True)
-    return [Layer(keys, values, places) for keys, values in pairs]
+    return [LayerCache(keys, values, places) for keys, values in pairs]
 
 
 def stacked(pairs: Sequence[Pair], length: Tensor) -> Cache:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from chainrule.errors import UserError
-from chainrule.kernels.ops import learns, operator
+from chainrule.kernels.ops import operator, register_backward
 
 # What one network has learned, into another of the same body: weights by name and shape.
 #
@@ -105,7 +105,7 @@ low_rank: Callable[..., Tensor] = operator(                # (O, I), B (O, r), A
     "low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor",
     _low_rank, lambda weight, *_: torch.empty_like(weight),
 )
-learns("low_rank", _backward, _setup)
+register_backward("low_rank", _backward, _setup)
 
 
 class LowRank(nn.Module):

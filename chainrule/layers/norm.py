@@ -3,7 +3,7 @@
     total = stream + found;  normed = norm(total)        what a part found is added, and the sum is normed
     q, k = turned(norm(q, k))                            queries and keys are normed, and turned to their place
 
-Wherever they are not joined (`kernels.join`) each is done by itself, as written.
+Wherever they are not joined (`kernels.use_in_training`) each is done by itself, as written.
 
 Shapes: B rows, T tokens, D width, H heads of queries, G heads of keys, d numbers in a head.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chainrule import kernels
 from chainrule.device import working_dtype
 from chainrule.kernels import ops
-from chainrule.layers.positions import Turns
+from chainrule.layers.positions import Rope
 
 
 class Sum(NamedTuple):
@@ -29,7 +29,7 @@ class Sum(NamedTuple):
 
     def normed(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
         """(…, D) the sum, and (…, D) the same normed."""
-        if self.found is None or not kernels.join(self.stream):
+        if self.found is None or not kernels.use_in_training(self.stream):
             total = self.made()
             return total, norm(total)
         how: Any = norm
@@ -38,17 +38,18 @@ class Sum(NamedTuple):
         return total, normed
 
 
-def joins_heads(product: Tensor, size: int, norms: nn.ModuleList, turns: Turns | None) -> bool:
+def joins_heads(product: Tensor, size: int, norms: nn.ModuleList, rope: Rope | None) -> bool:
     """Is there something to join, and a kernel for it: norms without weights, heads whose halves are powers of 2?"""
     halves = size > 1 and size & (size - 1) == 0
-    return kernels.join(product) and halves and bool(norms or turns) and next(norms.parameters(), None) is None
+    plain = next(norms.parameters(), None) is None
+    return kernels.use_in_training(product) and halves and bool(norms or rope) and plain
 
 
 def heads(
-    product: Tensor, queries: int, keys: int, norms: nn.ModuleList, turns: Turns | None
+    product: Tensor, queries: int, keys: int, norms: nn.ModuleList, rope: Rope | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d)"""
     norm: Any = norms[0] if norms else None               # that of keys is its like
     kind = None if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"
-    spin = (None, None) if turns is None else turns
+    spin = (None, None) if rope is None else rope
     return ops.heads(product, *spin, queries, keys, 0.0 if norm is None else norm.eps, kind)

@@ -28,17 +28,17 @@ def sinusoids(places: Tensor, width: int) -> Tensor:
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
-Turns = tuple[Tensor, Tensor]    # (B, T, 1, d) each: cos twice, and sin with its two signs
+Rope = tuple[Tensor, Tensor]    # (B, T, 1, d) each: cos twice, and sin with its two signs
 
 
-def turns(places: Tensor, size: int, longest: float, dtype: torch.dtype = torch.float32) -> Turns:
+def rope_tables(places: Tensor, size: int, longest: float, dtype: torch.dtype = torch.float32) -> Rope:
     """(B, T) -> the rotation of each place."""
     angle = waves(places, size, longest)[:, :, None]
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
-def turned(x: Tensor, by: Turns) -> Tensor:
+def apply_rope(x: Tensor, by: Rope) -> Tensor:
     """(B, T, H, d): number i of the first half and number i of the second are a point in a plane, which is turned.
 
         (a, b) → (a cos - b sin, b cos + a sin)

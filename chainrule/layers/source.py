@@ -15,11 +15,11 @@ from chainrule.errors import UserError
 class SourceSettings:
     source_vocab: int | None = None     # tokens in a vocabulary of the source's own; none: text and source share one
     source_features: int | None = None  # numbers in each vector of the source, where it is vectors; none: it is tokens
-    smoothing: float = 0.0              # share of each target that learning spreads evenly over all words
+    label_smoothing: float = 0.0              # share of each target that learning spreads evenly over all words
 
     def check_source(self) -> None:
-        if not 0 <= self.smoothing < 1:
-            raise UserError(f"model.smoothing={self.smoothing:g}: it is a share, from 0 to less than 1.")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"model.label_smoothing={self.label_smoothing:g}: it is a share, from 0 to less than 1.")
         for name in ("source_vocab", "source_features"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise UserError(f"model.{name}={size}: it is 1 or more, or none.")

@@ -16,15 +16,15 @@ from torch.nn.functional import linear
 
 from chainrule.errors import UserError
 from chainrule.layers import kv_cache
-from chainrule.layers.blocks import ACTIVATIONS, Embedding, Stack, make_norm, make_output, reset_output
+from chainrule.layers.blocks import ACTIVATIONS, Embedding, TransformerStack, make_norm, make_output, reset_output
 from chainrule.layers.cross_entropy import chunked_cross_entropy
-from chainrule.layers.embedding import FirstVectors
+from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch, Model, State
 
 
 @dataclass(frozen=True)
-class EncoderSettings(TransformerSettings, FirstVectors):
+class EncoderSettings(TransformerSettings, PretrainedVectors):
     tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
     segments: int = 0           # parts of a text that are told apart by a learned vector, as BERT's pairs; 0: none are
     transform: bool = False     # one more linear map, activation and norm before the output, as BERT has, and a bias
@@ -52,7 +52,7 @@ class TransformerEncoder(Model):
         self.width = self.inputs = settings.width
         self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
         self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
-        self.stack = Stack(settings, causal=False)
+        self.stack = TransformerStack(settings, causal=False)
         self.transform = Transform(settings) if settings.transform else nn.Identity()
         self.output = make_output(settings, settings.tied, vocab, self.stack)
         self.bias = nn.Parameter(torch.zeros(vocab)) if settings.transform else None

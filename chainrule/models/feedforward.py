@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.embedding import FirstVectors, WordModel, Words
+from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
 from chainrule.model import BOUNDARY, Tap
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -26,7 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class FeedForwardSettings(FirstVectors):
+class FeedForwardSettings(PretrainedVectors):
     order: int = 6                  # tokens in a window and the one foretold: an answer looks order - 1 back
     layers: int = 1                 # hidden layers
     hidden: int = 512               # units in each
@@ -46,7 +46,7 @@ class FeedForwardSettings(FirstVectors):
             raise UserError(f"model.dropout={self.dropout:g}: a share from 0 to less than 1 is dropped.")
 
 
-class FeedForward(WordModel):
+class FeedForward(NeuralLanguageModel):
     Settings = FeedForwardSettings
     recipe: ClassVar[dict[str, Any]] = {
         "model.dropout": 0.5, "train.batching": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
@@ -62,7 +62,7 @@ class FeedForward(WordModel):
         self.direct = settings.direct
         self.dropout = nn.Dropout(settings.dropout)
         answer = settings.hidden + window * settings.direct
-        self.words = Words(vocab, settings.embedding, answer, tied=settings.tied)
+        self.words = TokenEmbedding(vocab, settings.embedding, answer, tied=settings.tied)
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:

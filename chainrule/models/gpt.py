@@ -18,10 +18,10 @@ from torch.nn.functional import linear
 from chainrule import kernels
 from chainrule.errors import UserError
 from chainrule.layers import decode, kv_cache
-from chainrule.layers.attention import Source
-from chainrule.layers.blocks import Embedding, Stack, make_output, reset_output
-from chainrule.layers.cross_entropy import capped, chunked_cross_entropy
-from chainrule.layers.embedding import FirstVectors
+from chainrule.layers.attention import CrossMemory
+from chainrule.layers.blocks import Embedding, TransformerStack, make_output, reset_output
+from chainrule.layers.cross_entropy import chunked_cross_entropy, softcap
+from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.kv_cache import Cache, Pair
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
@@ -35,7 +35,7 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 # Shapes: B rows, T tokens, D width, V vocabulary.
 
 @dataclass(frozen=True)
-class DecoderSettings(TransformerSettings, FirstVectors):
+class DecoderSettings(TransformerSettings, PretrainedVectors):
     tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
     logit_softcap: float | None = None    # logits are held softly between -cap and cap; none: they are free
 
@@ -55,7 +55,7 @@ class Decoder(LanguageModel):
         if settings.window is not None:
             self.receptive_field = 1 + settings.layers * (settings.window - 1)
         self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
-        self.stack = Stack(settings, causal=True, cross=cross)
+        self.stack = TransformerStack(settings, causal=True, cross=cross)
         self.output = make_output(settings, settings.tied, vocab, self.stack)
         self.embedding.reset(compared=self.output is None)
         if self.output is not None:
@@ -72,7 +72,7 @@ class Decoder(LanguageModel):
         weight: Tensor = (self.output or self.embedding.words).weight
         return weight
 
-    def source(self, state: Cache) -> Sequence[Source]:
+    def source(self, state: Cache) -> Sequence[CrossMemory]:
         """What each layer knows of the source; nothing, for a kind without one."""
         return ()
 
@@ -87,11 +87,11 @@ class Decoder(LanguageModel):
 
     def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`loss` of what (B, T, D) hidden vectors foretell; with `weights` (B, T) targets count for more or less."""
-        smoothing = getattr(self.settings, "smoothing", 0.0) if self.training else 0.0
+        smoothing = getattr(self.settings, "label_smoothing", 0.0) if self.training else 0.0
         return chunked_cross_entropy(hidden, self.matrix, None, batch, self.settings.logit_softcap, weights, smoothing)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return capped(linear(hidden, self.matrix), self.settings.logit_softcap)
+        return softcap(linear(hidden, self.matrix), self.settings.logit_softcap)
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """(B, T, D) as any block leaves it -> (B, T, V): what would follow, were there no blocks above."""
@@ -104,7 +104,7 @@ class Decoder(LanguageModel):
         return kv_cache.empty(rows, settings.layers, settings.kv_heads, settings.head_size, self.matrix)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-        if kernels.fit(tokens) and decode.suits(self, tokens, state):
+        if kernels.use_in_decoding(tokens) and decode.suits(self, tokens, state):
             return decode.step(self, tokens, state)
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
@@ -131,7 +131,7 @@ class Decoder(LanguageModel):
         return self._from_nothing(batch.tokens)[0]
 
     def _from_nothing(
-        self, tokens: Tensor, source: Sequence[Source] = (), more: Tensor | None = None
+        self, tokens: Tensor, source: Sequence[CrossMemory] = (), more: Tensor | None = None
     ) -> tuple[Tensor, list[Pair]]:
         kv_cache.refuse_more(tokens.shape[1], self.context)
         places = torch.arange(tokens.shape[1], device=tokens.device)[None]

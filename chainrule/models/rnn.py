@@ -16,7 +16,7 @@ from torch.nn.functional import dropout
 
 from chainrule.errors import UserError
 from chainrule.layers.cells import Vectors
-from chainrule.layers.embedding import FirstVectors, WordModel, Words
+from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
 from chainrule.layers.recurrent import Stack
 from chainrule.model import Tap
 
@@ -42,7 +42,7 @@ def make_dropout(p: float, locked: bool) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class RecurrentSettings(FirstVectors):
+class RecurrentSettings(PretrainedVectors):
     layers: int = 2                          # each reads the hidden vectors of the one below
     hidden: int = 512                        # units in a layer
     embedding: int | None = None             # numbers in a token's vector; None: as many as hidden units
@@ -77,7 +77,7 @@ IN_ORDER = {"train.batching": "streams", "train.length": 128, "train.tokens": 40
 AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout": 0.4, "train.lr": 3e-3}
 
 
-class Recurrent(WordModel):
+class Recurrent(NeuralLanguageModel):
     """What the three have in common: all but the cell."""
 
     tasks = ("lm", "classify", "tag")
@@ -90,7 +90,7 @@ class Recurrent(WordModel):
         self.backward = settings.hidden // 2 if settings.bidirectional else 0    # numbers in a vector that read so
         self.drop_input, between, self.drop_output = make_dropouts(settings)
         answers = None if settings.bidirectional else settings.hidden
-        self.words = Words(vocab, self.inputs, answers, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.words = TokenEmbedding(vocab, self.inputs, answers, tied=settings.tied, dropout=settings.embedding_dropout)
         self.stack = make_reader(settings, cell, self.inputs, between)
         self.watched = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.seen}
         for name, tap in self.watched.items():

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.attention import real
+from chainrule.layers.attention import padding_mask
 from chainrule.layers.cells import Vectors
-from chainrule.layers.embedding import WordModel, Words
+from chainrule.layers.embedding import NeuralLanguageModel, TokenEmbedding
 from chainrule.layers.recurrent import Stack
 from chainrule.layers.source import FromVectors, SourceSettings, told
 from chainrule.model import State, Tap
@@ -41,7 +41,7 @@ class Seq2SeqSettings(RecurrentSettings, SourceSettings):
             raise UserError(f"model.asks={self.asks}: 1 to model.layers={self.layers} layers ask.")
 
 
-class Seq2Seq(WordModel):
+class Seq2Seq(NeuralLanguageModel):
     tasks = ("translate", "caption")
     needs_source = True
     Settings = Seq2SeqSettings
@@ -53,8 +53,8 @@ class Seq2Seq(WordModel):
         below = settings.layers if settings.attention == "none" else settings.asks
         above = settings.layers - below
         self.drop_input, self.between, self.drop_output = make_dropouts(settings)
-        self.words = Words(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
-        self.words.smoothing = settings.smoothing
+        self.words = TokenEmbedding(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.words.label_smoothing = settings.label_smoothing
         self.source_words = self._source_words(size)
         self.encoder = make_reader(settings, settings.cell, size, self.between)
         self.below = self._stack(size, below)
@@ -76,7 +76,7 @@ class Seq2Seq(WordModel):
         if settings.source_features is not None:
             return FromVectors(settings.source_features, size)
         if settings.source_vocab is not None:
-            return Words(settings.source_vocab, size, None, dropout=settings.embedding_dropout)
+            return TokenEmbedding(settings.source_vocab, size, None, dropout=settings.embedding_dropout)
         return None
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
@@ -118,7 +118,7 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, source: Vectors) -> Tensor:
         """(B, T, H) -> (B, T, H)"""
         scores = self.scores(hidden, source.get("keys", source["values"])).float()
-        seen = real(source["length"], scores.shape[-1])[:, 0]                              # (B, 1, S)
+        seen = padding_mask(source["length"], scores.shape[-1])[:, 0]                      # (B, 1, S)
         pattern = self.alignment(scores.masked_fill(~seen, -math.inf).softmax(-1))
         found: Tensor = pattern.to(source["values"].dtype) @ source["values"]
         return found

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.attention import Sight, Source, real
-from chainrule.layers.blocks import Embedding, Stack
+from chainrule.layers.attention import CrossMemory, Mask, padding_mask
+from chainrule.layers.blocks import Embedding, TransformerStack
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.source import FromVectors, SourceSettings, told
 from chainrule.model import Batch
@@ -40,7 +40,7 @@ class EncoderDecoder(Decoder):
     def __init__(self, settings: EncoderDecoderSettings, vocab: int):
         super().__init__(settings, vocab, cross=True)
         self.source_embedding = Embedding(settings, self._source_words())
-        self.encoder = Stack(settings, causal=False)
+        self.encoder = TransformerStack(settings, causal=False)
         self.source_embedding.reset(compared=self.output is None)
 
     def _source_words(self) -> nn.Embedding | nn.Linear:
@@ -69,7 +69,7 @@ class EncoderDecoder(Decoder):
     def _whole(self, batch: Batch) -> Tensor:
         return self._from_nothing(batch.tokens, self.source(self.begin(batch)))[0]
 
-    def source(self, state: Cache) -> Sequence[Source]:
-        sight = Sight(real(state["source_length"], state["source_keys"].shape[3]))
+    def source(self, state: Cache) -> Sequence[CrossMemory]:
+        sight = Mask(padding_mask(state["source_length"], state["source_keys"].shape[3]))
         pairs = zip(state["source_keys"].unbind(1), state["source_values"].unbind(1), strict=True)
-        return [Source(keys, values, sight) for keys, values in pairs]
+        return [CrossMemory(keys, values, sight) for keys, values in pairs]

@@ -79,7 +79,7 @@ class StepRunner:
 
     def _use_kernels(self) -> None:
         """From here on the fused kernels are used, where they work."""
-        self.step.fused = self.on_gpu and kernels.work()
+        self.step.fused = self.on_gpu and kernels.available()
 
     def _graph(self, batch: Batch, state: State) -> "StepGraph | None":
         """The graph of this step, if there is or should be one."""

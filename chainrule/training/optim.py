@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.device import multiplies_bfloat16
-from chainrule.layers.attention import Maps
+from chainrule.layers.attention import PackedLinear
 from chainrule.training.distributed import buckets
 from chainrule.training.fsdp import is_shared, local, share_of, whole
 
@@ -183,7 +183,7 @@ def maps_of(model: nn.Module) -> dict[Tensor, list[int]]:
     """The rows of each map, for matrices that hold several: `Maps`, and the gates of torch's recurrent networks."""
     found: dict[Tensor, list[int]] = {}
     for module in model.modules():
-        if isinstance(module, Maps):
+        if isinstance(module, PackedLinear):
             found[module.weight] = module.parts
         elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
             matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() == 2]

@@ -80,7 +80,7 @@ class Step:
         totals, states = torch.zeros_like(self.totals), []
         for first in range(0, len(batch.tokens), self.rows):
             here = slice(first, first + self.rows)
-            with self.precision(), kernels.learning(self.fused):
+            with self.precision(), kernels.in_training(self.fused):
                 nats, count, after = self.loss(batch.rows(here), _rows_of(state, here))
             nats.backward()
             totals += torch.stack([nats.detach().double(), count.double()])

@@ -16,8 +16,8 @@ from torch.nn.functional import linear
 
 from chainrule.inference.forward import eval_mode
 from chainrule.layers.attention import Attention
-from chainrule.layers.blocks import Block, FeedForward, Stack
-from chainrule.layers.positions import sinusoids, turned, turns
+from chainrule.layers.blocks import Block, FeedForwardLayer, TransformerStack
+from chainrule.layers.positions import apply_rope, rope_tables, sinusoids
 from chainrule.viewer.network import DEPTH, Input, Network, raised
 from chainrule.viewer.subject import Subject
 
@@ -26,7 +26,7 @@ Squash: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]
 
 def suits(model: Any) -> bool:
     stack = getattr(model, "stack", None)
-    return isinstance(stack, Stack) and stack.causal and stack.parts == 2
+    return isinstance(stack, TransformerStack) and stack.causal and stack.parts == 2
 
 
 def unroll(subject: Subject, tokens: Tensor) -> Network:
@@ -149,8 +149,8 @@ class Walk:
         return self.turn(part, name) if which < 2 and self.settings.positions == "rotary" else part
 
     def turn(self, made: Made, name: str) -> Made:
-        spin = turns(self.places[None], self.settings.head_size, self.settings.rope_theta)
-        x = turned(made.x[None, :, None], spin)[0, :, 0]
+        spin = rope_tables(self.places[None], self.settings.head_size, self.settings.rope_theta)
+        x = apply_rope(made.x[None, :, None], spin)[0, :, 0]
         half = self.settings.head_size // 2
         cos, sin = spin[0][0, :, 0, :half], spin[1][0, :, 0, half:]
         formula = f"{made.symbol}_t turned by its place"
@@ -192,7 +192,7 @@ class Walk:
 
     # What each token does by itself
 
-    def feed(self, feed: FeedForward, made: Made, mark: str) -> Made:
+    def feed(self, feed: FeedForwardLayer, made: Made, mark: str) -> Made:
         weight, bias = feed.up.weight, feed.up.bias
         if len(feed.up.parts) == 1:
             squash = self.settings.activation, feed.activation

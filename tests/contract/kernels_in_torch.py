@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
 from chainrule.layers.blocks import ACTIVATIONS
-from chainrule.layers.positions import turned
+from chainrule.layers.positions import apply_rope
 
 
 class Norm(NamedTuple):
@@ -96,7 +96,7 @@ def heads(
         by = rms_norm if norm == "rms" else layer_norm
         query, key = (by(part, (size,), eps=epsilon) for part in (query, key))
     if cos is not None and sin is not None:
-        query, key = (turned(part, (cos.double(), sin.double())) for part in (query, key))
+        query, key = (apply_rope(part, (cos.double(), sin.double())) for part in (query, key))
     return tuple(part.to(product.dtype).clone() for part in (query, key, value))
 
 
@@ -133,7 +133,7 @@ def attend(
     length: Tensor,
     *,
     norms: Any = (NONE, NONE),
-    turns: tuple[Tensor, Tensor] | None = None,
+    rope: tuple[Tensor, Tensor] | None = None,
     window: int | None = None,
     splits: int = 1,
 ) -> Parts:
@@ -144,9 +144,9 @@ def attend(
     out = torch.empty_like(projected[:, : heads * size])
     for row, place in enumerate(length.tolist()):
         query, key = (normed(vectors[row, part], norm) for part, norm in zip(_parts(heads, groups), norms))
-        if turns is not None:
-            by = turns[0][place], turns[1][place]
-            query, key = turned(query, by), turned(key, by)
+        if rope is not None:
+            by = rope[0][place], rope[1][place]
+            query, key = apply_rope(query, by), apply_rope(key, by)
         keys[row, :, place], values[row, :, place] = key.to(keys), vectors[row, heads + groups :]
         seen = slice(max(0, place + 1 - window) if window else 0, place + 1)
         for head in range(heads):

@@ -9,7 +9,7 @@ from chainrule.kernels import compiling
 @pytest.fixture(autouse=True)
 def _compiled_functions_are_restored():
     yield
-    compiling.as_before()
+    compiling.reset_marks()
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from chainrule.inference import decoding
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
-from chainrule.layers.positions import turns
+from chainrule.layers.positions import rope_tables
 from chainrule.model import join, pick
 from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings
@@ -23,7 +23,7 @@ from chainrule.training.pipeline import recipe_for
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-    pytest.mark.skipif(not (torch.cuda.is_available() and kernels.work()), reason="no kernel can be compiled here"),
+    pytest.mark.skipif(not (torch.cuda.is_available() and kernels.available()), reason="kernels do not compile here"),
 ]
 VOCAB = 1000
 SMALL = {"layers": 2, "width": 192, "heads": 3, "head_size": 64, "context": 640, "zero_init": False}
@@ -102,10 +102,10 @@ def test_attention_looks_at_what_is_there(size, splits, dtype, error):
     for row, place in enumerate(length.tolist()):
         caches[:, row, :, :, place:] = math.nan                 # what is behind a row must not be read
     projected = torch.randn(7, (heads + 2 * groups) * size, device="cuda").to(dtype)
-    spin = [part[0, :, 0].contiguous() for part in turns(torch.arange(room, device="cuda")[None], size, 1e4)]
+    spin = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(room, device="cuda")[None], size, 1e4)]
     beside = caches.clone()
-    found = decode_attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, turns=spin, splits=splits)
-    wanted = judge.attend(projected, beside[0, :, 1], beside[1, :, 1], length, turns=spin).mixed
+    found = decode_attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, rope=spin, splits=splits)
+    wanted = judge.attend(projected, beside[0, :, 1], beside[1, :, 1], length, rope=spin).mixed
     if splits > 1:
         found = decode_attention.Parts(linear.linear(found, torch.eye(heads * size, dtype=dtype, device="cuda")))
     assert_close(found.mixed, wanted, atol=error, rtol=error)
@@ -135,7 +135,7 @@ def test_the_die_falls_where_it_fell(sampling, dtype):
     uniform = torch.rand(512, dtype=torch.float64, device="cuda")
     seen = None if sampling.repetition_penalty == 1 else torch.rand(512, 50_257, device="cuda") < 0.3
     wanted, _ = sample_token(logits, sampling, uniform, seen)
-    with kernels.wanted(True):
+    with kernels.in_decoding(True):
         token, possible = sample_token(logits, sampling, uniform, seen)
     assert (token == wanted).float().mean() > 0.99              # a number may lie on an edge
     assert possible.all()
@@ -157,8 +157,8 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
     begin = decoding.Graph.__init__
     monkeypatch.setattr(decoding.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])
     for worth in (10**9, 16):
-        monkeypatch.setattr(kernels, "FIRST", worth)
-        monkeypatch.setattr(kernels, "AGAIN", worth)
+        monkeypatch.setattr(kernels, "STEPS_TO_LOAD", worth)
+        monkeypatch.setattr(kernels, "STEPS_ONCE_LOADED", worth)
         recorded.clear()
         written.append(torch.stack(list(sample(model, prompts, 300, sampling, ends=False))))
         assert recorded                                         # nothing was compiled in the midst of a recording

@@ -44,7 +44,7 @@ def some_batch(vocab=70, rows=5, length=33):
 def gradients(model, batch, join, precision="float32", nats=None):
     """Of all parameters, in float64, one after another; and the nats."""
     torch.manual_seed(3)
-    with choose_precision(precision, GPU)(), kernels.learning(join):
+    with choose_precision(precision, GPU)(), kernels.in_training(join):
         total, _, _ = (nats or model.loss)(batch)
     parts = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
     return torch.cat([part.double().flatten() for part in parts if part is not None]), float(total.detach())

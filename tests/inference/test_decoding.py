@@ -57,7 +57,7 @@ def test_kernels_are_asked_about_turns_that_can_be_recorded(monkeypatch: pytest.
         asked.append(turns)
         return False
 
-    monkeypatch.setattr(kernels, "repay", repay)
+    monkeypatch.setattr(kernels, "worthwhile", repay)
     here: Any = writing(2)
     assert here._turns_without_another_shape(100) == 0         # not on a CPU
     here.recordable, here.first = True, None

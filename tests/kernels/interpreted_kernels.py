@@ -1,4 +1,4 @@
-"""Each kernel beside its judge. Run by test_one_token.py in a process of its own, with Triton's interpreter."""
+"""Each kernel beside its judge. Run by test_decode.py in a process of its own, with Triton's interpreter."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from contract import kernels_in_torch as judge
-from test_one_token import CHOICES, both_ways, made
+from test_decode import CHOICES, both_ways, made
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -14,7 +14,7 @@ from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.kernels import add_norm, bias_act, decode_attention, draw, qk_norm_rope, softmax_loss
 from chainrule.kernels import linear as linears
 from chainrule.layers import cross_entropy
-from chainrule.layers.positions import turns
+from chainrule.layers.positions import rope_tables
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.08)]    # and how far they may err
 EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)
@@ -104,7 +104,7 @@ def test_heads_are_normed_and_turned_and_go_back(
     monkeypatch.setattr(qk_norm_rope, "PROGRAMS", 3)
     product = torch.randn(2, 5, (queries + 2 * keys) * size).to(dtype)
     places = torch.arange(5)[None] if alike else torch.tensor([[0], [7]]) + torch.arange(5)
-    tables = turns(places, size, 100.0, dtype) if rotary else (None, None)
+    tables = rope_tables(places, size, 100.0, dtype) if rotary else (None, None)
     made = qk_norm_rope.heads(product, *tables, queries, keys, 1e-5, kind)
     assert_close(made, judge.heads(product, *tables, queries, keys, 1e-5, kind), atol=4 * error, rtol=error)
     slopes = [torch.randn_like(part) for part in made]
@@ -150,7 +150,7 @@ def test_attention_looks_at_what_is_there(
     if kind is not None:
         how["norms"] = a_norm(kind, size, dtype), a_norm(kind, size, dtype)
     if rotary:
-        how["turns"] = [part[0, :, 0].contiguous() for part in turns(torch.arange(room)[None], size, 100.0)]
+        how["rope"] = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(room)[None], size, 100.0)]
     beside = caches.clone()
     found = decode_attention.attend(projected, *_layer(caches), length, splits=splits, **how)
     wanted = judge.attend(projected, *_layer(beside), length, **how).mixed
@@ -194,7 +194,7 @@ def test_the_die_falls_where_it_fell(temperature: float, penalty: float) -> None
     uniform[:6] = torch.tensor([0.0, 1 - 2**-53, 1 - 2**-53, 0.0, 1 - 2**-53, 1.0])
     seen = None if penalty == 1 else torch.rand(20, 2500) < 0.3
     sampling = Sampling(temperature, repetition_penalty=penalty)
-    token, possible = draw.roll(logits, uniform, temperature, seen, penalty)
+    token, possible = draw.draw_tokens(logits, uniform, temperature, seen, penalty)
     assert token.tolist() == sample_token(logits, sampling, uniform, seen)[0].tolist()
     assert possible.all()
 
@@ -202,11 +202,11 @@ def test_the_die_falls_where_it_fell(temperature: float, penalty: float) -> None
 def test_where_nothing_is_possible_the_die_says_so() -> None:
     logits = torch.randn(4, 1100)
     logits[0], logits[1, 3], logits[2, 1050] = -math.inf, math.nan, math.inf
-    token, possible = draw.roll(logits, torch.full((4,), 0.5, dtype=torch.float64))
+    token, possible = draw.draw_tokens(logits, torch.full((4,), 0.5, dtype=torch.float64))
     assert possible.tolist() == [False, False, False, True]
     assert ((token >= 0) & (token < 1100)).all()
 
 
 def test_a_number_between_two_shares_belongs_to_the_second() -> None:
-    token, _ = draw.roll(torch.zeros(4, 4), torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64))
+    token, _ = draw.draw_tokens(torch.zeros(4, 4), torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64))
     assert token.tolist() == [0, 1, 2, 3]

@@ -9,9 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from chainrule.layers.attention import Attention, Sight, attend, behind, mix
-from chainrule.layers.kv_cache import Layer
-from chainrule.layers.positions import RelativeBias, sinusoids, turned, turns
+from chainrule.layers.attention import Attention, Mask, attend, causal_mask, mix
+from chainrule.layers.kv_cache import LayerCache
+from chainrule.layers.positions import RelativeBias, apply_rope, rope_tables, sinusoids
 from chainrule.model import Tap, watch
 
 ROWS, LENGTH, WIDTH = 2, 9, 16
@@ -28,7 +28,7 @@ def places(length: int, first: int = 0) -> Tensor:
 def poll(weights: list[float], values: list[list[float]]) -> Tensor:
     """What a query takes whose scores make just these weights."""
     key, value = torch.tensor(weights).log().view(1, 1, 4, 1), torch.tensor(values)[None, None]
-    return attend(torch.ones(1, 1, 1, 1), key, value, Sight(), 0.0, Tap())[0, 0, 0]
+    return attend(torch.ones(1, 1, 1, 1), key, value, Mask(), 0.0, Tap())[0, 0, 0]
 
 
 def test_the_poll_of_the_lecture() -> None:
@@ -40,7 +40,7 @@ def test_the_poll_of_the_lecture() -> None:
 
 def test_the_formula_by_hand() -> None:
     query, key, value = (some(1, 1, LENGTH, 4, seed=seed) for seed in (1, 2, 3))
-    mixed = attend(query, key, value, Sight(causal=True), 0.0, Tap())[0, 0]
+    mixed = attend(query, key, value, Mask(causal=True), 0.0, Tap())[0, 0]
     for now in range(LENGTH):
         scores = [math.exp(float(query[0, 0, now] @ key[0, 0, then]) / 2) for then in range(now + 1)]
         wanted = sum(score * value[0, 0, then] for then, score in enumerate(scores)) / sum(scores)
@@ -48,11 +48,11 @@ def test_the_formula_by_hand() -> None:
 
 
 SIGHTS = {
-    "all": Sight(),
-    "causal": Sight(causal=True),
-    "window": Sight(behind(places(LENGTH), torch.arange(LENGTH), 3)),
-    "padding": Sight((torch.arange(LENGTH) < torch.tensor([[9], [4]]))[:, None, None]),
-    "bias": Sight(some(1, 4, LENGTH, LENGTH, seed=5) + torch.full((LENGTH, LENGTH), -math.inf).triu(1)),
+    "all": Mask(),
+    "causal": Mask(causal=True),
+    "window": Mask(causal_mask(places(LENGTH), torch.arange(LENGTH), 3)),
+    "padding": Mask((torch.arange(LENGTH) < torch.tensor([[9], [4]]))[:, None, None]),
+    "bias": Mask(some(1, 4, LENGTH, LENGTH, seed=5) + torch.full((LENGTH, LENGTH), -math.inf).triu(1)),
 }
 
 
@@ -62,9 +62,9 @@ def test_fused_and_written_out_agree(sight: str, keys: int) -> None:
     torch.manual_seed(1)
     attention = Attention(WIDTH, 4, keys, 4)
     x = some(ROWS, LENGTH, WIDTH)
-    fused, _ = attention(x, SIGHTS[sight], turns(places(LENGTH), 4, 100.0))
+    fused, _ = attention(x, SIGHTS[sight], rope_tables(places(LENGTH), 4, 100.0))
     with watch(attention) as seen:
-        written, _ = attention(x, SIGHTS[sight], turns(places(LENGTH), 4, 100.0))
+        written, _ = attention(x, SIGHTS[sight], rope_tables(places(LENGTH), 4, 100.0))
     assert_close(fused, written)
     (pattern,) = seen["pattern"]
     assert pattern.shape == (ROWS, 4, LENGTH, LENGTH)
@@ -76,10 +76,10 @@ def test_fused_and_written_out_agree(sight: str, keys: int) -> None:
 def test_a_window_is_what_a_brute_force_mask_says(window: int) -> None:
     query, key, value = (some(1, 2, LENGTH, 4, seed=seed) for seed in (1, 2, 3))
     mask = torch.tensor([[0 <= now - then < window for then in range(LENGTH)] for now in range(LENGTH)])
-    seen = behind(places(LENGTH), torch.arange(LENGTH), window)
+    seen = causal_mask(places(LENGTH), torch.arange(LENGTH), window)
     assert torch.equal(seen[0, 0], mask)
     wanted = scaled_dot_product_attention(query, key, value, mask)
-    assert_close(attend(query, key, value, Sight(seen), 0.0, Tap()), wanted)
+    assert_close(attend(query, key, value, Mask(seen), 0.0, Tap()), wanted)
 
 
 def test_dropout_drops_of_the_pattern_only_while_learning() -> None:
@@ -87,14 +87,14 @@ def test_dropout_drops_of_the_pattern_only_while_learning() -> None:
     attention, x = Attention(WIDTH, 4, 4, 4, dropout=0.5), some(ROWS, LENGTH, WIDTH)
     for watched in (False, True):
         attention.pattern.callback = (lambda _: None) if watched else None
-        once, again = (attention.train()(x, Sight())[0] for _ in range(2))
+        once, again = (attention.train()(x, Mask())[0] for _ in range(2))
         assert not torch.equal(once, again)
-        assert torch.equal(attention.eval()(x, Sight())[0], attention(x, Sight())[0])
+        assert torch.equal(attention.eval()(x, Mask())[0], attention(x, Mask())[0])
 
 
 def test_a_cache_keeps_each_row_at_its_own_place() -> None:
     keys, values = torch.zeros(2, 1, 6, 4), torch.zeros(2, 1, 6, 4)
-    layer = Layer(keys, values, torch.tensor([[0, 1], [3, 4]]))
+    layer = LayerCache(keys, values, torch.tensor([[0, 1], [3, 4]]))
     new = some(2, 1, 2, 4)
     with torch.no_grad():
         written, _ = layer.write(new, -new)
@@ -120,12 +120,12 @@ def test_rotary_scores_feel_only_distance() -> None:
     query, key = some(1, 1, 1, 8, seed=1), some(1, 1, 1, 8, seed=2)
 
     def score(here: int, there: int) -> Tensor:
-        near, far = turns(places(1, here), 8, 100.0), turns(places(1, there), 8, 100.0)
-        return (turned(query, near) * turned(key, far)).sum()
+        near, far = rope_tables(places(1, here), 8, 100.0), rope_tables(places(1, there), 8, 100.0)
+        return (apply_rope(query, near) * apply_rope(key, far)).sum()
 
     assert_close(score(9, 5), score(104, 100))
     assert not torch.isclose(score(9, 5), score(9, 6))
-    assert_close(turned(query, turns(places(1, 0), 8, 100.0)), query)
+    assert_close(apply_rope(query, rope_tables(places(1, 0), 8, 100.0)), query)
 
 
 @pytest.mark.parametrize("both_ways", [False, True])
@@ -139,8 +139,8 @@ def test_going_back_in_bfloat16_on_a_cpu_is_as_in_float32():
     """There the kernel is given float32, under autocast too; the answer and the gradients have the given precision."""
     query, key, value = (torch.randn(2, 3, 8, 4).bfloat16().requires_grad_() for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = mix(query, key, value, Sight(causal=True), 0.0, Tap())
-    exact = mix(query.float(), key.float(), value.float(), Sight(causal=True), 0.0, Tap())
+        mixed = mix(query, key, value, Mask(causal=True), 0.0, Tap())
+    exact = mix(query.float(), key.float(), value.float(), Mask(causal=True), 0.0, Tap())
     assert mixed.dtype == torch.bfloat16
     assert torch.equal(mixed, exact.bfloat16())
     upstream = torch.randn(mixed.shape).bfloat16()

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.layers import cross_entropy as layer
-from chainrule.layers.cross_entropy import capped, chunked_cross_entropy
+from chainrule.layers.cross_entropy import chunked_cross_entropy, softcap
 from chainrule.model import IGNORE, Batch, cross_entropy
 
 ROWS, LENGTH, WIDTH, VOCAB = 3, 7, 3, 50
@@ -39,7 +39,7 @@ def leaves(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def plainly(hidden: Tensor, weight: Tensor, bias: Tensor | None, batch: Batch, cap: float | None) -> Any:
-    return cross_entropy(capped(linear(hidden, weight, bias).float(), cap), batch)
+    return cross_entropy(softcap(linear(hidden, weight, bias).float(), cap), batch)
 
 
 def answers(nats: Callable[..., Any], inputs: list[Tensor], biased: bool, *rest: Any) -> list[Tensor]:
@@ -66,7 +66,7 @@ def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
 def test_the_operator_of_our_kernel_gives_them_too(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
     monkeypatch.setattr(layer, "QUICK", {"cpu"})           # where no kernel works, so that it does as torch does
     monkeypatch.setattr(layer, "LARGE", VOCAB)
-    monkeypatch.setattr(layer, "surprises_by_kernel", asked := Asked(layer.surprises_by_kernel))
+    monkeypatch.setattr(layer, "fused_cross_entropy_and_grad", asked := Asked(layer.fused_cross_entropy_and_grad))
     monkeypatch.setitem(layer.ALIGNED, "cpu", 8)
     batch = some_batch(True)
     assert_close(*(answers(nats, leaves(), True, batch, cap) for nats in (chunked_cross_entropy, plainly)))
@@ -93,7 +93,7 @@ class Asked:
 def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
     monkeypatch.setitem(layer.ALIGNED, "cpu", aligned)
     batch, inputs = some_batch(True), leaves()
-    total, _ = chunked_cross_entropy(*inputs, batch, smoothing=0.2)
+    total, _ = chunked_cross_entropy(*inputs, batch, label_smoothing=0.2)
     plain, _ = plainly(*inputs, batch, None)
     assert_close(total, plain)
     targets = batch.targets.where(batch.loss_mask, IGNORE).flatten()

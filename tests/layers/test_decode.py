@@ -36,7 +36,7 @@ CHOICES: list[dict[str, Any]] = [
     {"positions": "none", "norm_embedding": False, "norm_scale": True, "biases": True, "activation": "gelu",
      "tied": True},
 ]
-INTERPRETED = Path(__file__).with_name("interpreted_kernels.py")
+INTERPRETED = Path(__file__).parents[1] / "kernels" / "interpreted_kernels.py"
 
 
 def made(**settings: Any) -> GPT:
@@ -92,7 +92,7 @@ def test_a_full_cache_is_given_room_and_a_full_context_refused(monkeypatch: pyte
 @pytest.mark.skipif(() < triton_version() < (3, 7), reason="its interpreter cannot read NumPy 2.4's numbers")
 def test_kernels_say_in_tritons_interpreter_what_torch_says() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore::RuntimeWarning"]
-    path = os.pathsep.join([str(INTERPRETED.parent), *sys.path])
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     run = subprocess.run(
         [*command, str(INTERPRETED)], capture_output=True, text=True,
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
@@ -158,19 +158,19 @@ def test_kernels_are_used_only_where_they_are_wanted(monkeypatch: pytest.MonkeyP
     there: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda"), get_device=lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with torch.no_grad():
-        assert not kernels.fit(there)
-        with kernels.wanted(True):
-            assert kernels.fit(there)
-            assert not kernels.fit(torch.zeros(1))
-            with kernels.wanted(False):
-                assert not kernels.fit(there)
+        assert not kernels.use_in_decoding(there)
+        with kernels.in_decoding(True):
+            assert kernels.use_in_decoding(there)
+            assert not kernels.use_in_decoding(torch.zeros(1))
+            with kernels.in_decoding(False):
+                assert not kernels.use_in_decoding(there)
             with torch.enable_grad():
-                assert not kernels.fit(there)
-            with torch.autocast("cuda", torch.bfloat16) if torch.cuda.is_available() else kernels.wanted(False):
-                assert not kernels.fit(there)
+                assert not kernels.use_in_decoding(there)
+            with torch.autocast("cuda", torch.bfloat16) if torch.cuda.is_available() else kernels.in_decoding(False):
+                assert not kernels.use_in_decoding(there)
             there.get_device = lambda: 1                                      # Triton would launch on the other
-            assert not kernels.fit(there)
-        assert not kernels.fit(there)
+            assert not kernels.use_in_decoding(there)
+        assert not kernels.use_in_decoding(there)
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     _trial(monkeypatch, True)
-    kernels.work.cache_clear()
+    kernels.available.cache_clear()
     yield monkeypatch
-    kernels.work.cache_clear()
+    kernels.available.cache_clear()
 
 
 def _trial(patch: pytest.MonkeyPatch, success: bool) -> None:
@@ -193,16 +193,16 @@ def _trial(patch: pytest.MonkeyPatch, success: bool) -> None:
 
 
 def test_kernels_once_loaded_are_repaid_sooner(on_a_gpu: pytest.MonkeyPatch) -> None:
-    assert not kernels.repay(kernels.FIRST - 1)
-    assert kernels.repay(kernels.FIRST)
-    assert kernels.repay(kernels.AGAIN)
-    assert not kernels.repay(kernels.AGAIN - 1)
+    assert not kernels.worthwhile(kernels.STEPS_TO_LOAD - 1)
+    assert kernels.worthwhile(kernels.STEPS_TO_LOAD)
+    assert kernels.worthwhile(kernels.STEPS_ONCE_LOADED)
+    assert not kernels.worthwhile(kernels.STEPS_ONCE_LOADED - 1)
 
 
 def test_kernels_that_cannot_work_are_not_tried_again(on_a_gpu: pytest.MonkeyPatch) -> None:
     _trial(on_a_gpu, False)
-    assert not kernels.repay(10_000)
-    assert not kernels.repay(kernels.AGAIN)
+    assert not kernels.worthwhile(10_000)
+    assert not kernels.worthwhile(kernels.STEPS_ONCE_LOADED)
 
 
 @pytest.mark.parametrize("lack", ["triton", "cuda", "capability"])
@@ -213,23 +213,23 @@ def test_without_what_they_need_there_are_no_kernels(lack: str, on_a_gpu: pytest
         on_a_gpu.setattr(torch.version, "cuda", None)
     else:
         on_a_gpu.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert not kernels.repay(10_000)
+    assert not kernels.worthwhile(10_000)
 
 
 def test_kernels_overlap_where_the_gpu_can(on_a_gpu: pytest.MonkeyPatch) -> None:
-    assert kernels.overlapping() == {"OVERLAP": False}
+    assert kernels.launch_options() == {"OVERLAP": False}
     on_a_gpu.setattr(kernels, "OVERLAP", True)
-    assert kernels.overlapping() == {"OVERLAP": True, "launch_pdl": True}
+    assert kernels.launch_options() == {"OVERLAP": True, "launch_pdl": True}
     on_a_gpu.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
-    assert kernels.overlapping() == {"OVERLAP": False}
+    assert kernels.launch_options() == {"OVERLAP": False}
 
 
 def test_a_die_without_cuts_is_rolled_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     module, rolled = ModuleType("chainrule.kernels.draw"), []
-    module.roll = lambda *given: rolled.append(given) or given    # type: ignore[attr-defined, func-returns-value]
+    module.draw_tokens = lambda *given: rolled.append(given) or given    # type: ignore[attr-defined, func-returns-value]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(kernels, "die", module, raising=False)
-    monkeypatch.setattr(kernels, "fit", lambda tensor: True)
+    monkeypatch.setattr(kernels, "use_in_decoding", lambda tensor: True)
     logits, uniform, seen = torch.zeros(2, 5), torch.full((2,), 0.5), torch.zeros(2, 5, dtype=torch.bool)
     for other in (Sampling(0), Sampling(math.inf), Sampling(top_k=2), Sampling(top_p=0.5), Sampling(min_p=0.1)):
         sample_token(logits, other, uniform)

@@ -41,7 +41,7 @@ CHOICES: list[dict[str, Any]] = [
 @pytest.fixture
 def _on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
+    monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})
 
 
 def made(**choice: Any) -> GPT:
@@ -59,7 +59,7 @@ def learned(model: GPT, join: bool) -> dict[str, Tensor]:
     """The nats of a batch and the gradients of each parameter."""
     model.zero_grad()
     torch.manual_seed(3)
-    with kernels.learning(join):
+    with kernels.in_training(join):
         nats, _, _ = model.loss(some_batch())
     nats.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
@@ -96,7 +96,7 @@ def test_what_taps_see_is_the_whole_sum() -> None:
     model = made(**AS_GPT2)
     seen = []
     for join in (False, True):
-        with kernels.learning(join), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
+        with kernels.in_training(join), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
             model.loss(some_batch())
         seen.append({name: values[0] for name, values in found.items()})
     assert_close(seen[1], seen[0])
@@ -119,10 +119,10 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
     counted(blocks, "bent")
     model, batch = made(**AS_GPT2), some_batch()
     model.loss(batch)
-    with kernels.learning(True), torch.no_grad():
+    with kernels.in_training(True), torch.no_grad():
         model.loss(batch)
     assert calls == []
-    with kernels.learning(True):
+    with kernels.in_training(True):
         model.loss(batch)
     assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
     model.loss(batch)
@@ -140,7 +140,7 @@ def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
     calls: list[int] = []
     whole = ops.heads
     monkeypatch.setattr(ops, "heads", lambda *given: calls.append(1) or whole(*given))
-    with kernels.learning(True):
+    with kernels.in_training(True):
         made(**choice).loss(some_batch())
     assert len(calls) == 2 * joined
 
@@ -153,7 +153,7 @@ def test_what_does_not_learn_is_left_alone() -> None:
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     model.zero_grad(set_to_none=True)
-    with kernels.learning(True):
+    with kernels.in_training(True):
         model.loss(some_batch())[0].backward()
     for name, weight in model.named_parameters():
         assert (weight.grad is None) == (name in frozen)
@@ -166,19 +166,19 @@ def test_a_sum_that_nobody_norms_is_passed_on() -> None:
     x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
     layer_norm = torch.nn.LayerNorm(8)
     torch.nn.init.normal_(layer_norm.weight)                              # alike, they would make nothing of any slope
-    with kernels.learning(True):
+    with kernels.in_training(True):
         total, _ = norm.Sum(x, found).normed(layer_norm)
     slopes = torch.randn_like(total)
     assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
 
 
 def test_a_gpu_that_does_not_learn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with kernels.learning(True):
-        assert not kernels.join(torch.zeros(1))                     # a CPU
-        monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
-        assert kernels.join(torch.zeros(1))
-        with kernels.learning(False):
-            assert not kernels.join(torch.zeros(1))
+    with kernels.in_training(True):
+        assert not kernels.use_in_training(torch.zeros(1))                     # a CPU
+        monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})
+        assert kernels.use_in_training(torch.zeros(1))
+        with kernels.in_training(False):
+            assert not kernels.use_in_training(torch.zeros(1))
         with torch.no_grad():
-            assert not kernels.join(torch.zeros(1))
-    assert not kernels.join(torch.zeros(1))
+            assert not kernels.use_in_training(torch.zeros(1))
+    assert not kernels.use_in_training(torch.zeros(1))

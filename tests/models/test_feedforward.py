@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.layers.embedding import WordModel
+from chainrule.layers.embedding import NeuralLanguageModel
 from chainrule.model import Batch, cross_entropy, watch
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 
@@ -145,4 +145,4 @@ def test_it_runs_in_bfloat16():
 
 def test_a_network_must_say_how_it_reads():
     with pytest.raises(NotImplementedError):
-        WordModel().read(some_tokens(), None)
+        NeuralLanguageModel().read(some_tokens(), None)

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.layers import kv_cache
-from chainrule.layers.blocks import Stack
+from chainrule.layers.blocks import TransformerStack
 from chainrule.layers.transformer_settings import SIZES, TransformerSettings
 from chainrule.model import Batch, cross_entropy, join, taps, watch
 from chainrule.models import build, kind, model_class
@@ -190,7 +190,7 @@ def test_a_window_reaches_back_one_window_a_layer() -> None:
 @pytest.mark.parametrize("positions", ["rotary", "relative"])
 def test_an_encoder_sees_all_its_text_and_no_padding(positions: str) -> None:
     torch.manual_seed(1)
-    stack = Stack(TransformerSettings(**{**SMALL, "positions": positions}), causal=False)
+    stack = TransformerStack(TransformerSettings(**{**SMALL, "positions": positions}), causal=False)
     x, places = torch.randn(2, 7, 16), torch.arange(7)[None]
     lengths = torch.tensor([7, 4])
     together, _ = stack(x, places, lengths)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.layers.blocks import Stack
+from chainrule.layers.blocks import TransformerStack
 from chainrule.model import Batch, cross_entropy, join, pick, taps, watch
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
 
@@ -71,7 +71,7 @@ def of_torch(model: EncoderDecoder) -> tuple[nn.TransformerEncoder, nn.Transform
     return encoder, decoder
 
 
-def fill(theirs: Any, ours: Stack) -> None:
+def fill(theirs: Any, ours: TransformerStack) -> None:
     """Give torch's stack our weights."""
     norms = ["attention_norm", "cross_norm", "feed_forward_norm"]
     for layer, block in zip(theirs.layers, ours.blocks):

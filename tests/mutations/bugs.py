@@ -256,8 +256,8 @@ BUGS = [
     Bug(
         "new keys are turned as if they stood at the beginning",
         "chainrule/layers/blocks.py",
-        "turns(places, settings.head_size, settings.rope_theta, working_dtype(x))",
-        "turns(places - places[:, :1], settings.head_size, settings.rope_theta, working_dtype(x))",
+        "rope_tables(places, settings.head_size, settings.rope_theta, working_dtype(x))",
+        "rope_tables(places - places[:, :1], settings.head_size, settings.rope_theta, working_dtype(x))",
         (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
     ),
     Bug(
@@ -318,7 +318,7 @@ BUGS = [
     Bug(
         "heads that are joined are not told where their token stands",
         "chainrule/layers/norm.py",
-        "spin = (None, None) if turns is None else turns",
+        "spin = (None, None) if rope is None else rope",
         "spin = (None, None)",
         ("tests/layers/test_norm.py::test_joined_or_apart_a_model_learns_the_same",),
     ),
@@ -336,8 +336,8 @@ BUGS = [
     Bug(
         "keys of the source stand in for its values",
         "chainrule/models/transformer.py",
-        "[Source(keys, values, sight) for keys, values in pairs]",
-        "[Source(keys, keys, sight) for keys, values in pairs]",
+        "[CrossMemory(keys, values, sight) for keys, values in pairs]",
+        "[CrossMemory(keys, keys, sight) for keys, values in pairs]",
         ("tests/models/test_transformer.py::test_it_is_torchs_transformer_with_the_same_weights[True]",),
     ),
     Bug(

@@ -246,7 +246,7 @@ def test_settings_that_change_no_weight_may_differ(gpt):
 
 
 def test_a_text_may_be_learned_by_smoothed_targets_from_a_body_that_was_not(desk):
-    assert recipe_on(desk / "transformer", {"model.smoothing": 0.1}, "translate").model.smoothing == 0.1
+    assert recipe_on(desk / "transformer", {"model.label_smoothing": 0.1}, "translate").model.label_smoothing == 0.1
 
 
 def test_a_context_whose_places_have_vectors_may_not_differ(desk):

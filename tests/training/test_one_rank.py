@@ -224,7 +224,7 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
 
 def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
     stand_in(monkeypatch)
-    monkeypatch.setattr(kernels, "LEARNERS", {"cpu"})
+    monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})
     like_gpt2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"}
     settings = models.model_class("gpt").Settings(layers=3, width=8, heads=2, context=16, **like_gpt2)
     torch.manual_seed(1)
@@ -234,7 +234,7 @@ def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
     with join("cpu") as ranks:
         sharded = shard(copy.deepcopy(plain), ranks.device)
     for model, together in ((plain, False), (sharded, True)):
-        with kernels.learning(together):
+        with kernels.in_training(together):
             nats, _, _ = model.loss(rows)
         nats.backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):

@@ -87,9 +87,9 @@ def test_a_pattern_is_the_formula_written_out(gpt):
 
 
 def rotated(x):
-    from chainrule.layers.positions import turned, turns
+    from chainrule.layers.positions import apply_rope, rope_tables
 
-    return turned(x, turns(torch.arange(x.shape[1])[None], x.shape[-1], 10_000.0, x.dtype))
+    return apply_rope(x, rope_tables(torch.arange(x.shape[1])[None], x.shape[-1], 10_000.0, x.dtype))
 
 
 def test_generated_tokens_are_drawn_and_a_seed_repeats_them(gpt):
