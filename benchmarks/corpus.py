@@ -25,12 +25,12 @@ IN_MEMORY = 20 * MEGABYTE
 def mix(texts: list[str], megabytes: int, path: Path) -> None:
     """Lines drawn from the texts."""
     from chainrule.text.datasets import get
-    from chainrule.text.sources import read
+    from chainrule.text.sources import read_text
     from chainrule.text.splits import resolve
 
     given = [source for text in texts for source in resolve(text, path.parent)["train"]]
     sources = given or get("python-source")["train"]
-    lines = "".join(piece for source in sources for piece in read(source)).splitlines(keepends=True)
+    lines = "".join(piece for source in sources for piece in read_text(source)).splitlines(keepends=True)
     chance = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
         while file.tell() < megabytes * MEGABYTE:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from chainrule.text.json_lines import json_texts
-from chainrule.text.sources import Source, read
+from chainrule.text.documents import json_texts
+from chainrule.text.sources import Source, read_text
 
 SENTENCE = re.compile(r"(?<=[a-z0-9)\"][.!?])\s+(?=[A-Z\"])")
 JOINT = "(?:and|but|which|who|where|while|although|because)"
@@ -109,7 +109,7 @@ def main() -> None:
     chance, count = random.Random(given.seed), 0
     with given.out.open("w", encoding="utf-8") as out:
         out.write("sentence1\tsentence2\tlabel\n")
-        for article in json_texts(given.articles, read(Source(given.articles))):
+        for article in json_texts(given.articles, read_text(Source(given.articles))):
             for row in pairs(article, chance):
                 text, told, label = (" ".join(field.split()) for field in row)
                 out.write(f"{text}\t{shorter(told, chance)}\t{label}\n")

@@ -31,7 +31,7 @@ from chainrule.device import DEVICES, choose_device
 from chainrule.inference.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.models import build
 from chainrule.text.corpus import prepare
-from chainrule.text.sources import Source, read
+from chainrule.text.sources import Source, read_text
 from chainrule.text.word_tests import Analogies, read_word_test
 from chainrule.training.fit import fit
 from chainrule.training.log import Log
@@ -51,7 +51,7 @@ WINDOW, NEGATIVES, SAMPLE, MIN_COUNT, SIZE = 5, 5, 1e-3, 5, 100
 def prose(path: Path, size: int, out: Path) -> Path:
     """The words of the first `size` bytes, a paragraph a line."""
     text = ""
-    for piece in read(Source(path)):
+    for piece in read_text(Source(path)):
         text += piece
         if len(text) >= size:
             break

@@ -15,7 +15,7 @@ from chainrule.progress import say
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.run import MODEL, load, look_before_writing, merged, save
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.text.tokenizers.words import UNKNOWN, Words
+from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
 from chainrule.training.log import Log
 
 OWN = ("</s>", UNKNOWN)
@@ -67,7 +67,7 @@ def _vectors(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
     vectors = read_vectors(path)
     size = vectors.matrix.shape[1]
     recipe = make_recipe("word2vec", Word2Vec, {"text.tokenizer": "words", "model.embedding": size})
-    tokenizer = Tokenizer.from_spec(Words.spec(word for word in vectors.words if word not in OWN))
+    tokenizer = Tokenizer.from_spec(WordLevel.spec(word for word in vectors.words if word not in OWN))
     model = Word2Vec(recipe.model, len(tokenizer))
     ids = [tokenizer.id(word) for word in vectors.words]
     model.vectors[ids] = torch.from_numpy(vectors.matrix)

@@ -14,7 +14,7 @@ from chainrule.errors import UserError
 from chainrule.files import write_text
 from chainrule.progress import say, set_quiet
 from chainrule.run import load
-from chainrule.text.sources import find, read
+from chainrule.text.sources import find_sources, read_text
 from chainrule.viewer.file import make_file
 from chainrule.viewer.notebook import TEXT, find_runs
 from chainrule.viewer.subject import Subject
@@ -43,7 +43,7 @@ def text_of(args: Namespace) -> str:
 def beginning(file: str) -> str:
     text = ""
     with TemporaryDirectory() as spool:
-        for piece in (piece for source in find(file, Path(spool)) for piece in read(source)):
+        for piece in (piece for source in find_sources(file, Path(spool)) for piece in read_text(source)):
             text += piece
             if len(text) > LETTERS:
                 say(f"of {file} the first {LETTERS:,} characters are shown.")

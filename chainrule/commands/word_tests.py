@@ -8,7 +8,7 @@ from typing import Any
 from chainrule.errors import UserError
 from chainrule.inference.vectors import evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.run import Run
-from chainrule.text.sources import find
+from chainrule.text.sources import find_sources
 from chainrule.text.word_tests import Analogies, Similarities, read_word_test
 
 
@@ -27,7 +27,7 @@ def evaluate(run: Run, args: Namespace) -> dict[str, Any]:
 
 def _test(words: list[str]) -> Analogies | Similarities:
     with TemporaryDirectory() as spool:
-        sources = [source for word in words for source in find(word, Path(spool))]
+        sources = [source for word in words for source in find_sources(word, Path(spool))]
         if len(sources) != 1:
             raise UserError(f"{len(sources)} files at once: vectors are tested on one at a time.")
         return read_word_test(sources[0].path)

@@ -35,7 +35,7 @@ EIGHT = 8               # tokens that a weight should see; more is a waste in so
 OFTEN = 4               # readings of the text beyond which a network is learning it by heart
 ROUNDS = 60             # of EM that should fit into the budget; it decides the number of hidden states
 MOST_ROUNDS = 500
-ORDERS = {"bytes": 7, "characters": 7, "bpe": 4, "ready": 4}    # of n-grams; more was no better on 1 MB of prose
+ORDERS = {"bytes": 7, "characters": 7, "bpe": 4, "pretrained": 4}    # of n-grams; more was no better on 1 MB of prose
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560,
           3072, 4096, 5120, 6144, 8192)
 

@@ -30,7 +30,7 @@ from chainrule.run import INSTEAD, differences, load, read_log, recipe_of
 from chainrule.settings import flatten
 from chainrule.tasks.registry import build_for, recipe_for
 from chainrule.text.corpus import Corpus, Split, prepare
-from chainrule.text.datasets import DATASETS, Synthetic
+from chainrule.text.datasets import DATASETS, SyntheticDataset
 from chainrule.text.synthetic import Language
 from chainrule.training.counting import batches
 from chainrule.training.log import Point, history, spent
@@ -66,7 +66,7 @@ class Asked:
         """The one of known entropy that the text is in, if it is in one."""
         dataset = DATASETS.get(self.texts[0].partition(":")[0])
         alone = len(self.texts) == 1 and not self.valid and not Path(self.texts[0]).exists()
-        return dataset.language if alone and isinstance(dataset, Synthetic) else None
+        return dataset.language if alone and isinstance(dataset, SyntheticDataset) else None
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.ngram.smoothing import Floats, Table
 from chainrule.progress import bar
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.text.tokenizers.words import UNKNOWN, Words
+from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
 
 BEGIN, END = "<s>", "</s>"
 NEVER = -99.0            # how ARPA files write log10 0
@@ -114,7 +114,7 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         reader.end()
     model = NGram(NGramSettings(order=len(sizes)), len(words))
     model.set_tables(tables)
-    return model, Tokenizer.from_spec(Words.spec(list(words)[2:]))
+    return model, Tokenizer.from_spec(WordLevel.spec(list(words)[2:]))
 
 
 class _Reader:

@@ -57,7 +57,7 @@ def excerpt_bits(excerpt: Excerpt, scored: ScoredSplit, tokenizer: Tokenizer, to
 
 def pieces_with_bits(tokenizer: Tokenizer, tokens: Sequence[int], bits: Bits) -> list[tuple[str, float]]:
     """The text of each token, and its bits; the bits of a token without text are added to those of the next."""
-    feed, waiting, shown = tokenizer.pieces().feed, 0.0, list[tuple[str, float]]()
+    feed, waiting, shown = tokenizer.stream_decoder().feed, 0.0, list[tuple[str, float]]()
     for token, cost in zip(tokens, bits.tolist(), strict=True):
         text, waiting = feed(token), waiting + cost
         if text:

@@ -103,7 +103,7 @@ class Continuation:
         self.prompt: Tokens = tokenizer.encode(prompt)
         if tokenizer.lines and prompt.endswith("\n"):    # which a tokenizer takes for the end of a file
             self.prompt = np.append(self.prompt, BOUNDARY)
-        self.pieces, self.stop = tokenizer.pieces(), stop
+        self.pieces, self.stop = tokenizer.stream_decoder(), stop
         for token in self.prompt.tolist():               # what came before says whether a space comes first
             self.pieces.feed(token)
         self.space = " " if tokenizer.lines and prompt.endswith(" ") else ""    # the prompt has it already

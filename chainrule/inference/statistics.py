@@ -64,7 +64,7 @@ def score_split(model: LanguageModel, tokenizer: Tokenizer, split: Split) -> Sco
 
 def byte_ends(tokenizer: Tokenizer, tokens: Tokens) -> Places:
     """(N,): bytes of the text up to and with each token. A character of several tokens belongs to the last of them."""
-    feed = tokenizer.pieces().feed
+    feed = tokenizer.stream_decoder().feed
     return np.cumsum([len(feed(token).encode()) for token in tokens.tolist()], dtype=np.int64)
 
 

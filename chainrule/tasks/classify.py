@@ -8,9 +8,8 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.tasks.examples import Labelled
 from chainrule.tasks.task import Task, Truncate, refuse_no_share
-from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
-from chainrule.text.tables import Table, read_table, text_in
+from chainrule.text.tables import TEXT_COLUMNS, Table, read_table, text_in
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def _text_columns(table: Table, settings: ClassifyText) -> list[int]:
     for pair in PAIRS:
         if len(found := [place for name in pair for place in table.known([name])]) == 2:
             return found
-    return [_only(table, table.known(TEXTS), _others(table, LABELS), "text", "column")]
+    return [_only(table, table.known(TEXT_COLUMNS), _others(table, LABELS), "text", "column")]
 
 
 def _label_column(table: Table, settings: ClassifyText, texts: list[int]) -> int:
@@ -106,7 +105,7 @@ def _only(table: Table, found: list[int], rest: list[int], what: str, setting: s
     """The one column found; or, where two columns are all there is and the other is known, the one that is left."""
     if len(found) == 1:
         return found[0]
-    known = table.known((*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)))
+    known = table.known((*TEXT_COLUMNS, *LABELS, *(name for pair in PAIRS for name in pair)))
     if not found and known and len(rest) == 1:
         return rest[0]
     if found:

@@ -18,9 +18,8 @@ from chainrule.tasks.classify import read_labelled
 from chainrule.tasks.examples import Example, Labelled, Tagged, Translated
 from chainrule.tasks.tag import read_tagged
 from chainrule.tasks.translate import read_sources, read_translated
-from chainrule.text.datasets import DATASETS, cache_folder, get
-from chainrule.text.public import Splits
-from chainrule.text.sources import Source, find
+from chainrule.text.datasets import DATASETS, Splits, cache_folder, get
+from chainrule.text.sources import Source, find_sources
 from chainrule.text.tables import Place
 
 SPOKEN = {"valid": "validation", "test": "test"}
@@ -124,7 +123,7 @@ def _files(words: Sequence[str], cache: Path) -> Splits:
     for word in words:
         name, _, split = word.partition(":")
         if name not in DATASETS or Path(word).exists():
-            here: Splits = {"train": tuple(find(word, cache / "stdin", known=DATASETS))}
+            here: Splits = {"train": tuple(find_sources(word, cache / "stdin", known=DATASETS))}
         else:
             here = get(name, cache)
             if split and split not in here:

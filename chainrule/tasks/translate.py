@@ -13,9 +13,17 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.tasks.examples import Translated
 from chainrule.tasks.task import Task, Truncate
-from chainrule.text.json_lines import TEXTS
 from chainrule.text.sources import Source
-from chainrule.text.tables import Place, Table, format_of, numbered_lines, read_table, text_in, unpacked_name
+from chainrule.text.tables import (
+    TEXT_COLUMNS,
+    Place,
+    Table,
+    format_of,
+    numbered_lines,
+    read_table,
+    text_in,
+    unpacked_name,
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def _source_column(table: Table, settings: TranslateText) -> int:
     """The one that is left beside the target, or known by its name; else as where there are answers."""
     if settings.source is not None:
         return table.column(settings.source, "text.source")
-    known = (*TEXTS, *(name for name, _ in PAIRS))
+    known = (*TEXT_COLUMNS, *(name for name, _ in PAIRS))
     if len(table.columns) == 1 and settings.header and format_of(table.path) != "jsonl" and not table.known(known):
         raise UserError(f"{table.path} has one column, whose first line is {table.columns[0]!r:.60}: if that is a text "
                         "and no header, give text.header=false; else name it by text.source.")

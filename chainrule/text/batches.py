@@ -1,10 +1,10 @@
-"""Tokens into batches. A batch is a pure function of tokens, seed and step, so going on from any step is instant.
+"""Batches: shuffled windows, streams for truncated BPTT, and texts. A batch is a function of tokens, seed and step.
 
 For networks `Windows` (shuffled) and `Streams` (in order, with a state that is carried on); for evaluation `stream`,
-the whole text in order, and `InOrder`, the same by windows; for models that begin afresh with each text, `texts`.
+the whole text in order, and `InOrder`, the same by windows; for models that reset at each text, `texts`.
 
 Shapes: B rows, T tokens. Rows lie in one int64 tensor (B, T + 1): `tokens` is all but its last column, `targets` all
-but its first.
+but its first (teacher forcing).
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from chainrule.model import BOUNDARY, Batch
 Tokens: TypeAlias = NDArray[np.unsignedinteger]
 Places: TypeAlias = NDArray[np.int64]
 
-BLOCK = 1 << 22        # tokens looked through at a time for texts
+BLOCK = 1 << 22        # tokens searched for boundaries at a time
 
 
 class Windows:
     """Windows of the stream, shuffled: each epoch visits every window once, in a new order.
 
-    The few tokens that fill no window are left out at one end or the other, drawn anew each epoch.
+    The few tokens that fill no window are left out at one end or the other, at random in each epoch.
     """
 
     def __init__(self, tokens: Tokens, rows: int, length: int, seed: int):
         _refuse_short(tokens, length)
         self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
         self.windows, self.spare = divmod(len(tokens) - 1, length)
-        self.epoch = self.windows / rows                   # steps in which each window is visited once
+        self.epoch = self.windows / rows                   # steps of one epoch
         self._epoch = -1
         self._starts = np.empty(0, np.int64)
 
@@ -54,18 +54,18 @@ class Windows:
     def _order(self, epoch: int) -> Places:
         """Where the windows of an epoch begin, in the order in which they are visited."""
         if epoch != self._epoch:
-            chance = np.random.default_rng((self.seed, epoch))
-            offset = chance.integers(self.spare + 1)
-            self._epoch, self._starts = epoch, chance.permutation(self.windows) * self.length + offset
+            random = np.random.default_rng((self.seed, epoch))
+            offset = random.integers(self.spare + 1)
+            self._epoch, self._starts = epoch, random.permutation(self.windows) * self.length + offset
         return self._starts
 
 
 class Streams:
-    """`rows` contiguous streams, for truncated back-propagation: each row goes on at step s + 1 where step s ended.
+    """`rows` contiguous streams, for truncated BPTT: each row goes on at step s + 1 where step s ended.
 
-    After `steps` steps they begin again. What fills no step is left out at the end in even epochs, at the beginning in
-    odd ones. A share of the rows of each step begins `afresh` instead, as a text does: else what a model makes of the
-    beginning of a text would be learned as often as texts begin, which may be once.
+    After `steps` steps they start again. Tokens that fill no step are left out at the end in even epochs, at the
+    beginning in odd ones. A share `reset` of the rows of each step starts with a new state instead, as a text does:
+    otherwise the model would see the beginning of a text only as often as texts begin, which may be once.
     """
 
     def __init__(self, tokens: Tokens, rows: int, length: int, reset: float = 0.0):
@@ -82,7 +82,7 @@ class Streams:
         return replace(_batch(rows), reset=torch.from_numpy(reset))
 
     def reset(self, step: int) -> NDArray[np.bool_] | None:
-        """(B,) which rows forget what they have read and read the boundary in the place of their first token."""
+        """(B,) which rows reset their state and read the boundary instead of their first token."""
         return np.random.default_rng([self.rows, step]).random(self.rows) < self.share if self.share else None
 
     def starts(self, step: int) -> NDArray[np.int64]:
@@ -99,15 +99,15 @@ class Streams:
 class InOrder:
     """Windows of the stream for evaluation: each token is in one of them, and each window in one batch.
 
-    They are as few as hold the text, and none is more than a token longer than another, so that none of them is left
-    with hardly any context. Those of a batch are alike, the longer ones come first.
+    There are as few as hold the text, and their lengths differ by at most one token, so that none has much less
+    context than the others. The windows of a batch have the same length; the longer ones come first.
     """
 
     def __init__(self, tokens: Tokens, rows: int, length: int):
         _refuse_short(tokens, 1)
         self.tokens = tokens
         windows = -(-(len(tokens) - 1) // length)
-        self.length, self.longer = divmod(len(tokens) - 1, windows)    # so many windows have a token more
+        self.length, self.longer = divmod(len(tokens) - 1, windows)    # this many windows have one token more
         self.cuts = [*range(0, self.longer, rows), *range(self.longer, windows, rows), windows]
         self.epoch = float(len(self.cuts) - 1)
 
@@ -121,10 +121,10 @@ class InOrder:
 def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
     """The whole stream in order as (1, size) pieces, the last maybe shorter.
 
-    Each piece but the first begins `overlap` tokens earlier, for context, and context_only those targets.
+    Each piece but the first begins `overlap` tokens earlier, for context; those targets are `context_only`.
     """
     if not 0 <= overlap < size:
-        raise ValueError(f"overlap {overlap} is not within 0 and {size - 1}")
+        raise ValueError(f"overlap {overlap} must lie between 0 and {size - 1}")
     begin, done = 0, 0
     while done < len(tokens) - 1:
         end = min(begin + size, len(tokens) - 1)
@@ -136,8 +136,8 @@ def stream(tokens: Tokens, size: int, overlap: int = 0) -> Iterator[Batch]:
 def texts(tokens: Tokens, length: int | None, limit: int) -> Iterator[Batch]:
     """Each text of a stream that begins with a boundary, as a row that begins with the boundary.
 
-    A text of more than `length` targets is cut, and each piece begins afresh. Rows of like length share a batch of at
-    most `limit` targets, padding included (a single longer row excepted).
+    A text of more than `length` targets is cut, and each piece starts with a new state. Rows of similar length share a
+    batch of at most `limit` targets, padding included (except for a single longer row).
     """
     for starts, ends in _spans(tokens):
         starts, sizes = _cut(starts, ends, length)
@@ -193,6 +193,6 @@ def _batch(rows: Tensor, lengths: Tensor | None = None, context_only: Tensor | N
 def _refuse_short(tokens: Tokens, length: int) -> None:
     if len(tokens) <= length:
         raise UserError(
-            f"the text is shorter than the context: {len(tokens) - 1} tokens to predict, {length} wanted at once. "
-            f"Give more text, or a shorter context or fewer rows."
+            f"the text is shorter than the context: {len(tokens) - 1} tokens to predict, and a batch needs {length}. "
+            f"Use more text, a shorter context or fewer rows."
         )

@@ -1,7 +1,7 @@
-"""Text files into tokens on disk, once: split, tokenized, memory-mapped, and reused until something changes.
+"""Corpus: text that is split, tokenized and stored on disk once, then memory-mapped and reused until something changes.
 
-A split is one stream `0 document 0 document 0` (of words, `0 line 0 line 0`) in uint16 or uint32, and beside it a JSON
-file that says what is in it. Everything is read in bounded pieces: memory does not grow with the text.
+A split is one stream `0 document 0 document 0` (for words, `0 line 0 line 0`) in uint16 or uint32, and a JSON file
+describes it. Everything is read in pieces of bounded size: memory does not grow with the text.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
-from chainrule.text.splits import Selection, gather, held_out_part, hold_out
+from chainrule.text.splits import Selection, gather, held_out_part, hold_out_documents
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
-VERSION = 2                 # of the files; goes up when the same text would be stored another way
+VERSION = 2                 # of the file format; goes up when the same text would be stored differently
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    splits: Mapping[str, Split]              # train, and maybe valid and test
+    splits: Mapping[str, Split]              # train, and where there are any valid and test
     tokenizer: Tokenizer
-    notes: tuple[str, ...]                   # what was chosen on the user's behalf
+    notes: tuple[str, ...]                   # choices that were made for the user
 
 
 def prepare(
@@ -52,7 +52,7 @@ def prepare(
     tokenizer: Tokenizer | None = None,
     cache: Path | None = None,
 ) -> Corpus:
-    """A corpus from paths and names of known corpora. The tokenizer, unless given, is learned from `train` alone."""
+    """A corpus from paths and names of known corpora. The tokenizer, unless given, is trained on `train` only."""
     folder = cache_folder(cache)
     given = gather(train, valid, test, folder)
     key = _key([*given], _fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
@@ -70,7 +70,7 @@ def prepare(
 
 
 def read_split(words: Sequence[str], settings: Text, tokenizer: Tokenizer, cache: Path | None = None) -> Split:
-    """One text to evaluate on. A known corpus stands for its test split, else its validation split."""
+    """One text to evaluate on. Of a known corpus it is the test split, else the validation split."""
     folder = cache_folder(cache)
     words = [words] if isinstance(words, str) else words
     sources = tuple(source for word in words for source in held_out_part(word, folder))
@@ -78,11 +78,11 @@ def read_split(words: Sequence[str], settings: Text, tokenizer: Tokenizer, cache
 
 
 def _select(given: Mapping[str, tuple[Source, ...]], settings: Text) -> tuple[dict[str, Selection], tuple[str, ...]]:
-    """The documents of each split, and how they were chosen."""
+    """The documents of each split, and notes on how they were chosen."""
     selections = {name: Selection(sources) for name, sources in given.items()}
     notes = [f"{SPOKEN[name]}: {selections[name].name}" for name in SPOKEN if name in selections]
     if "valid" not in selections:
-        selections["train"], held, note = hold_out(given["train"], settings)
+        selections["train"], held, note = hold_out_documents(given["train"], settings)
         selections |= {"valid": held} if held else {}
         notes.append(note)
     return selections, tuple(notes)
@@ -103,7 +103,7 @@ def _watched(pieces: Iterable[str], advance: Any) -> Iterator[str]:
 
 
 def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
-    """The tokens of a split, from the cache or put there."""
+    """The tokens of a split, from the cache; if they are not there, they are written to it."""
     before = _fingerprints([selection.sources])
     chosen = (selection.nth, selection.first, selection.held)
     key = _key(before, chosen, settings.errors, settings.separator, tokenizer.sha256)
@@ -112,14 +112,14 @@ def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: P
     if facts is None:
         facts = _write(path, selection, settings, tokenizer)
         if _fingerprints([selection.sources]) != before:
-            raise UserError(f"{selection.name} changed while it was being read. Run again when it is at rest.")
+            raise UserError(f"{selection.name} changed while it was being read. Run again when it no longer changes.")
         write_text(sidecar, json.dumps(facts, indent=1))
     tokens = np.memmap(path, facts["dtype"], mode="r")
     return Split(tokens, facts["bytes"], facts["documents"], facts["sha256"])
 
 
 def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
-    """What the file beside the tokens says, if both are whole."""
+    """The description of a token file, if both files are complete."""
     try:
         facts: dict[str, Any] = json.loads(sidecar.read_text())
         whole = path.stat().st_size == facts["tokens"] * np.dtype(facts["dtype"]).itemsize
@@ -145,7 +145,7 @@ def _write(path: Path, selection: Selection, settings: Text, tokenizer: Tokenize
 
 
 class _Text:
-    """Counts and digests the text that passes by."""
+    """Counts and hashes the text that passes through."""
 
     def __init__(self) -> None:
         self.digest, self.bytes, self.documents = hashlib.sha256(), 0, 0
@@ -168,7 +168,7 @@ def _remember(record: Path, selections: Mapping[str, Selection], notes: tuple[st
 
 
 def _remembered(record: Path, tokenizers: Path) -> dict[str, Any] | None:
-    """What `_remember` wrote, if all of it is still there: a cache may lose any of its files."""
+    """What `_remember` wrote, if all of it still exists: files of a cache may be deleted."""
     try:
         known = json.loads(record.read_text())
         selections = {

@@ -1,31 +1,46 @@
-"""Texts with a name. The embedded ones are made here, from the interpreter's own files or by chance: no download."""
+"""Datasets with a name: public corpora of datasets.toml, synthetic languages, and Python's own docs and source.
 
+A public corpus is looked for in `$CHAINRULE_DATA/<folder>` first, then in the cache; else it is downloaded and
+checked by its sha256. The others are made on this machine, without a download.
+"""
+
+import gzip
+import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+import tempfile
+import tomllib
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.files import write_text
-from chainrule.progress import track
-from chainrule.text.public import PUBLIC, Splits
-from chainrule.text.sources import Source
+from chainrule.files import write_aside, write_text
+from chainrule.progress import bar, track
+from chainrule.text.sources import OPENERS, Source
 from chainrule.text.synthetic import LANGUAGES, Language
 
-# Where derived files are kept: `$CHAINRULE_CACHE`, else ~/.cache/chainrule. It may be deleted at any time.
+BLOCK = 1 << 20                                                             # bytes downloaded at a time
+LANGUAGE_SIZES = {"train": 1_000_000, "valid": 100_000, "test": 100_000}    # characters
+LANGUAGE_VERSION = 1                                                        # goes up when a language changes
+
+Splits: TypeAlias = Mapping[str, tuple[Source, ...]]
+"""The files, or parts of files, of the train split and, where there are any, of valid and test."""
+
 
 def cache_folder(given: Path | None = None) -> Path:
+    """Where derived files are kept: `$CHAINRULE_CACHE`, else ~/.cache/chainrule. It may be deleted at any time."""
     folder = given or Path(os.environ.get("CHAINRULE_CACHE") or "~/.cache/chainrule").expanduser()
     if folder.is_symlink() and not folder.exists():
-        raise UserError(f"{folder}, the cache, is a link to {folder.readlink()}, which is not there. Make that folder.")
+        raise UserError(f"{folder}, the cache, is a link to {folder.readlink()}, which does not exist. Create it.")
     return folder
-
-
-LANGUAGE_SIZES = {"train": 1_000_000, "valid": 100_000, "test": 100_000}    # characters
-LANGUAGE_VERSION = 1                                                        # goes up when a language says other things
 
 
 class Dataset(Protocol):
@@ -40,17 +55,130 @@ class Dataset(Protocol):
 
     @property
     def plain(self) -> bool:
-        """Its files are text as it is; else they hold labels, tags, or two languages."""
+        """Whether its files are running text; else they hold labels, tags, or two languages."""
 
     def where(self, cache: Path) -> str: ...
 
     def splits(self, cache: Path) -> Splits:
-        """Its files, downloaded or made if need be."""
+        """Its files, downloaded or made if necessary."""
 
 
 @dataclass(frozen=True)
-class Synthetic:
-    """A language of known entropy, said at length."""
+class PublicFile:
+    name: str
+    bytes: int                            # of the file and of its sha256: after decompression
+    sha256: str
+    split: str | Mapping[str, list[int]]  # of the whole file, or the range of bytes of each split
+    address: str | None = None            # where it can be downloaded; .gz and .zip are unpacked
+
+    def parts(self, path: Path) -> dict[str, Source]:
+        if isinstance(self.split, str):
+            return {self.split: Source(path)}
+        return {split: Source(path, *bounds) for split, bounds in self.split.items()}
+
+
+@dataclass(frozen=True)
+class PublicDataset:
+    """An entry of datasets.toml."""
+
+    name: str
+    idea: str
+    folder: str                           # in $CHAINRULE_DATA
+    files: tuple[PublicFile, ...]
+    plain: bool = True
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    def where(self, cache: Path) -> str:
+        found = [self._find(file, cache) for file in self.files]
+        if all(found):
+            return str(next(path for path in found if path).parent)
+        if all(file.address for file in self.files):
+            return "download"
+        return f"absent: put it in $CHAINRULE_DATA/{self.folder}"
+
+    def splits(self, cache: Path) -> Splits:
+        splits: dict[str, tuple[Source, ...]] = {}
+        for file in self.files:
+            path = self._find(file, cache) or self._download(file, cache)
+            for split, source in file.parts(path).items():
+                splits[split] = (*splits.get(split, ()), source)
+        return splits
+
+    def _find(self, file: PublicFile, cache: Path) -> Path | None:
+        given = os.environ.get("CHAINRULE_DATA")
+        folders = [Path(given).expanduser() / self.folder] if given else []
+        for folder in (*folders, cache / "datasets" / self.folder):
+            for suffix in ("", *OPENERS):
+                if (path := folder / (file.name + suffix)).is_file():
+                    return path
+        return None
+
+    def _download(self, file: PublicFile, cache: Path) -> Path:
+        cure = f"Set CHAINRULE_DATA to a folder that holds {self.folder}/{file.name}"
+        if file.address is None:
+            raise UserError(f"{self.name} is not on this machine and has no public address. {cure}.")
+        path = cache / "datasets" / self.folder / file.name
+        try:
+            with write_aside(path) as aside:
+                digest = _fetch(file, aside)
+                if digest != file.sha256:
+                    raise UserError(
+                        f"{file.address} is not the expected {file.name}: sha256 {digest[:12]}…, "
+                        f"expected {file.sha256[:12]}…. {cure}."
+                    )
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+            reason = getattr(error, "reason", None) or error
+            raise UserError(
+                f"{self.name} is not on this machine and could not be downloaded from {file.address} ({reason}). "
+                f"Go online, or: {cure}."
+            ) from error
+        return path
+
+
+def _fetch(file: PublicFile, path: Path) -> str:
+    """Downloads and unpacks a file; returns the sha256 of the result."""
+    digest = hashlib.sha256()
+    with bar(f"downloading {file.name}", file.bytes, "B") as advance, _remote(file) as stream, path.open("wb") as out:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+            out.write(block)
+            advance(len(block))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _remote(file: PublicFile) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    assert file.address is not None
+    with urllib.request.urlopen(file.address, timeout=30) as answer:
+        if file.address.endswith(".gz"):
+            with gzip.open(answer) as unpacked:
+                yield unpacked
+        elif file.address.endswith(".zip"):
+            with tempfile.TemporaryFile() as packed:
+                while block := answer.read(BLOCK):
+                    packed.write(block)
+                with zipfile.ZipFile(packed) as archive, archive.open(file.name) as stream:
+                    yield stream
+        else:
+            yield answer
+
+
+def public_datasets() -> tuple[PublicDataset, ...]:
+    """The entries of datasets.toml."""
+    entries = tomllib.loads((files(__package__) / "datasets.toml").read_text(encoding="utf-8"))["datasets"]
+    return tuple(_public_dataset(**entry) for entry in entries)
+
+
+def _public_dataset(files: list[dict[str, Any]], **entry: Any) -> PublicDataset:
+    return PublicDataset(**entry, files=tuple(PublicFile(**file) for file in files))
+
+
+@dataclass(frozen=True)
+class SyntheticDataset:
+    """Text of a language of known entropy."""
 
     language: Language
     plain: ClassVar[bool] = True
@@ -136,7 +264,9 @@ def _is_utf8(path: Path) -> bool:
         return False
 
 
-_ALL: tuple[Dataset, ...] = (PythonDocs(), PythonSource(), *map(Synthetic, LANGUAGES.values()), *PUBLIC)
+_ALL: tuple[Dataset, ...] = (
+    PythonDocs(), PythonSource(), *map(SyntheticDataset, LANGUAGES.values()), *public_datasets()
+)
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
@@ -156,7 +286,7 @@ def catalogue(cache: Path | None = None) -> tuple[Entry, ...]:
 
 
 def get(name: str, cache: Path | None = None) -> Splits:
-    """The files of a corpus by split, downloaded or made if need be."""
+    """The files of a dataset by split, downloaded or made if necessary."""
     if name not in DATASETS:
         hint = did_you_mean(name, DATASETS) or f" Known: {', '.join(DATASETS)}."
         raise UserError(f"unknown corpus {name}.{hint}")
@@ -164,7 +294,7 @@ def get(name: str, cache: Path | None = None) -> Splits:
 
 
 def get_text(name: str, cache: Path | None = None) -> Splits:
-    """The same, of a corpus that is plain text."""
+    """The same for a dataset of running text; any other is refused."""
     if name in DATASETS and not DATASETS[name].plain:
         raise UserError(f"{name} is not plain text: {DATASETS[name].idea}. Name one of its files, or another corpus.")
     return get(name, cache)

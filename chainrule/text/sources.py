@@ -1,8 +1,7 @@
-"""Where text comes from: files, folders, globs, packed files, stdin; read as UTF-8 in bounded pieces, as documents.
+"""Sources of text: files, folders, globs, compressed files and stdin, decoded as UTF-8 in pieces of bounded size.
 
-A file is one document, unless lines that hold only the separator cut it into several; of JSON lines, each is one. Text
-is taken as it is: only a byte order mark is dropped. What cannot be text is refused with the offset of the byte that
-gives it away.
+The text is not changed: only a byte order mark is dropped. Binary data and invalid UTF-8 are refused with the offset of
+the first offending byte.
 """
 
 import codecs
@@ -10,10 +9,9 @@ import glob
 import gzip
 import hashlib
 import lzma
-import re
 import sys
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -25,34 +23,29 @@ import zstandard
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_aside
-from chainrule.recipe import Text
-from chainrule.text.json_lines import SUFFIXES, json_texts
 
 BLOCK = 1 << 20                      # bytes read at a time
-PACKED_BLOCK = 1 << 14               # packed bytes read at a time, since they may unpack to many more
-LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
-LINE_END = re.compile(r"\r?(?:\n|\Z)")
-LONGEST_NAME = 80        # letters of a name that is no file's, in a message
-SPACE = " \t\r\v\f"                  # where a long line may be cut
+PACKED_BLOCK = 1 << 14               # compressed bytes read at a time: they may unpack to many more
+LONGEST_NAME = 80                    # characters of an argument that an error message repeats
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or a part of one: bytes `begin` to `end` of what it holds, once unpacked."""
+    """A file, or a part of one: bytes `begin` to `end` of its content after decompression."""
 
     path: Path
     begin: int = 0
     end: int | None = None
 
     def fingerprint(self) -> list[str | int | None]:
-        """What changes when the file does."""
+        """Path, range and file status: it changes when the file changes."""
         found = self.path.stat()
         stamps = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
         return [str(self.path.resolve()), self.begin, self.end, *stamps]
 
 
-def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
-    """The files that one word of a command names, in order. `-` is stdin, kept in `spool` to be read more than once."""
+def find_sources(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
+    """The files that one argument names, in order. `-` is stdin, copied to `spool` so that it can be read again."""
     if word == "-":
         return [Source(_of_stdin(spool))]
     path = _path(word)
@@ -69,11 +62,11 @@ def find(word: str, spool: Path, known: Iterable[str] = ()) -> list[Source]:
     raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), near) or did_you_mean(word, known)}")
 
 
-_stdin: list[Any] = []    # what was read to its end, and where it is now
+_stdin: list[Any] = []    # the stream that was read to its end, and the path of the copy
 
 
 def _of_stdin(spool: Path) -> Path:
-    """It can be read but once, though more than one part of a command may want it."""
+    """Stdin can be read only once, but several parts of a command may need it."""
     if not _stdin or _stdin[0] is not sys.stdin or not _stdin[1].exists():
         _stdin[:] = [sys.stdin, keep(sys.stdin.buffer, "stdin", spool)]
     path: Path = _stdin[1]
@@ -81,11 +74,11 @@ def _of_stdin(spool: Path) -> Path:
 
 
 def _path(word: str) -> Path:
-    """Whatever word it is, a path that can be asked for."""
+    """The argument as a path, if the operating system accepts it as one."""
     try:
         path = Path(word).expanduser()
         path.is_fifo()
-    except (OSError, RuntimeError) as error:    # as of a whole text given in the place of its file
+    except (OSError, RuntimeError) as error:    # such as a whole text given instead of a file name
         named = word if len(word) <= LONGEST_NAME else f"{word[:LONGEST_NAME]}…"
         raise UserError(f"there is no file or folder {named}: {getattr(error, 'strerror', None) or error}") from None
     return path
@@ -119,7 +112,7 @@ def _looks_like_text(path: Path) -> bool:
 
 
 def keep(stream: BinaryIO, name: str, folder: Path) -> Path:
-    """What can be read only once, as a file named by what is in it, so that the same text is recognised."""
+    """Copies a stream to a file named by its sha256, so that the same text gets the same name."""
     digest = hashlib.sha256()
     path = folder / f"{uuid4().hex}.txt"
     with write_aside(path) as aside, aside.open("wb") as file:
@@ -137,7 +130,7 @@ def keep(stream: BinaryIO, name: str, folder: Path) -> Path:
 
 
 def unpacked(source: Source) -> Generator[bytes, None, None]:
-    """The bytes of a source in blocks."""
+    """The bytes of a source in blocks, decompressed."""
     path = source.path
     try:
         with path.open("rb") as file:
@@ -147,7 +140,7 @@ def unpacked(source: Source) -> Generator[bytes, None, None]:
                 file.seek(source.begin)
                 yield from _part(_plain(file), 0, None if source.end is None else source.end - source.begin)
     except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path} is damaged and cannot be unpacked ({error}). Fetch or pack it again.") from error
+        raise UserError(f"{path} is damaged and cannot be unpacked ({error}). Download it again.") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -170,7 +163,7 @@ def _xz(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd(file: BinaryIO) -> Iterator[bytes]:
-    """Frame by frame; the library's own reader would take a file cut short for a whole one."""
+    """Frame by frame: the library's own reader does not notice a truncated file."""
     frame = None
     while packed := file.read(PACKED_BLOCK):
         while packed:
@@ -199,7 +192,7 @@ def _part(blocks: Iterator[bytes], begin: int, end: int | None) -> Iterator[byte
             yield part
 
 
-def read(source: Source, errors: str = "strict") -> Iterator[str]:
+def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """The text of a source in pieces; a piece may end anywhere between two characters."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     offset = source.begin
@@ -235,77 +228,15 @@ def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path:
         byte = error.object[error.start]
         raise UserError(
             f"{path} is not UTF-8: byte 0x{byte:02x} at offset {place} ({error.reason}). "
-            f"Convert the file, or take text.errors=replace to put U+FFFD there."
+            f"Convert the file, or use text.errors=replace to read such bytes as U+FFFD."
         ) from None
 
 
-def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, str]]:
-    """(number, piece of text): documents in order, numbered from 0, none empty.
-
-    A piece ends at the end of a line or, within a long line, behind white space if there is any.
-    """
-    number = 0
-    for source in sources:
-        before, wrote = number, False
-        for piece in _cut(source, settings):
-            if piece is not None:
-                yield number, piece
-            number += piece is None and wrote
-            wrote = piece is not None
-        number += wrote
-        if number == before:
-            raise UserError(f"{source.path} is empty: there is no text in it.")
-
-
-def _cut(source: Source, settings: Text) -> Iterator[str | None]:
-    """The pieces of a source; None where a document ends."""
-    pieces = read(source, settings.errors)
-    if not is_json_lines(source.path):
-        yield from _cut_at_separators(at_line_ends(pieces), settings.separator)
-        return
-    for text in json_texts(source.path, pieces):
-        yield text
-        yield None
-
-
-def is_json_lines(path: Path) -> bool:
-    return (path.with_suffix("") if path.suffix in OPENERS else path).suffix.lower() in SUFFIXES
-
-
-def at_line_ends(chunks: Iterable[str]) -> Iterator[str]:
-    rest = ""
-    for chunk in chunks:
-        rest += chunk
-        end = rest.rfind("\n") + 1
-        if not end and len(rest) >= LONG_LINE:
-            end = 1 + max(rest.rfind(space) for space in SPACE) or len(rest)
-        if end:
-            yield rest[:end]
-            rest = rest[end:]
-    if rest:
-        yield rest
-
-
-def _cut_at_separators(pieces: Iterable[str], separator: str) -> Iterator[str | None]:
-    """The text between separators; None where one stood."""
-    at_start = True                                    # whether this piece begins a line
+def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
+    """Lines with their ends. Only \\n ends a line."""
+    begun = ""
     for piece in pieces:
-        begin = 0
-        for start, end in _separator_lines(piece, separator, at_start) if separator else ():
-            if start > begin:
-                yield piece[begin:start]
-            yield None
-            begin = end
-        if begin < len(piece):
-            yield piece[begin:]
-        at_start = piece.endswith("\n")
-
-
-def _separator_lines(piece: str, separator: str, at_start: bool) -> Iterator[tuple[int, int]]:
-    """Where the lines that hold only the separator begin and end."""
-    place = piece.find(separator)
-    while place >= 0:
-        end = LINE_END.match(piece, place + len(separator))
-        if end and (piece[place - 1] == "\n" if place else at_start):
-            yield place, end.end()
-        place = piece.find(separator, place + len(separator))
+        *whole, begun = (begun + piece).split("\n")
+        yield from (line + "\n" for line in whole)
+    if begun:
+        yield begun

@@ -1,4 +1,7 @@
-"""What is trained on and what is held out: given files, else whole documents, else the end of the text. Always said."""
+"""Train, validation and test splits: given files, else held-out documents, else the end of the text.
+
+Every choice that is not the user's is reported in a note.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,9 +11,9 @@ from pathlib import Path
 from chainrule.errors import UserError
 from chainrule.progress import bar
 from chainrule.recipe import Text
-from chainrule.text.datasets import DATASETS, get_text
-from chainrule.text.public import Splits
-from chainrule.text.sources import OPENERS, Source, documents, find, is_json_lines, unpacked
+from chainrule.text.datasets import DATASETS, Splits, get_text
+from chainrule.text.documents import documents, is_json_lines
+from chainrule.text.sources import OPENERS, Source, find_sources, unpacked
 
 TOO_SHORT = "validation: none, since the text is too short to hold out a part"
 NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should be cut
@@ -18,7 +21,7 @@ NEAR = 1 << 16      # bytes: how far a line end may lie from where a text should
 
 @dataclass(frozen=True)
 class Selection:
-    """Documents of some sources: all of them; or, from number `first` on, all but every nth, or every nth alone."""
+    """Documents of some sources: all of them; or, from number `first` on, all but every nth, or only every nth."""
 
     sources: tuple[Source, ...]
     nth: int | None = None
@@ -32,7 +35,7 @@ class Selection:
 
     @property
     def size(self) -> int | None:
-        """Bytes, where that is known before they are read."""
+        """Bytes, if known before reading."""
         if self.nth or any(source.path.suffix in OPENERS for source in self.sources):
             return None
         ends = [source.path.stat().st_size if source.end is None else source.end for source in self.sources]
@@ -40,16 +43,16 @@ class Selection:
 
     @property
     def name(self) -> str:
-        """For people: the first file, and how many more."""
+        """For messages: the first file, and how many more."""
         more = len(self.sources) - 1
         return f"{self.sources[0].path}" + (f" and {more} more" if more else "")
 
 
 def resolve(word: str, cache: Path) -> Splits:
-    """A word of the command line into sources by split: a path, else a known corpus, or a split of one (`ptb:test`)."""
+    """The sources of one argument by split: a path, else a known corpus, or a split of one (`ptb:test`)."""
     name, _, split = word.partition(":")
     if name not in DATASETS or Path(word).exists():
-        return {"train": tuple(find(word, cache / "stdin", known=DATASETS))}
+        return {"train": tuple(find_sources(word, cache / "stdin", known=DATASETS))}
     splits = get_text(name, cache)
     if not split:
         return splits
@@ -59,15 +62,15 @@ def resolve(word: str, cache: Path) -> Splits:
 
 
 def held_out_part(word: str, cache: Path) -> tuple[Source, ...]:
-    """The sources of a word that names a text to evaluate on: of a known corpus, the split that is kept for that."""
+    """The sources of an argument that names a text to evaluate on: of a known corpus, its test or validation split."""
     splits = resolve(word, cache)
     return next(splits[split] for split in ("test", "valid", "train") if split in splits)
 
 
 def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cache: Path) -> Splits:
-    """Sources by split. What is given comes before what a known corpus brings along."""
+    """Sources by split. Given validation and test files replace those of a known corpus."""
     if [*train, *valid, *test].count("-") > 1:
-        raise UserError("- is stdin, which is one text: it cannot be two of what is to train, validate and test on.")
+        raise UserError("- is stdin, which is one text: it cannot be in two splits.")
     found: dict[str, tuple[Source, ...]] = {}
     for word in train:
         for split, sources in resolve(word, cache).items():
@@ -79,11 +82,11 @@ def gather(train: Sequence[str], valid: Sequence[str], test: Sequence[str], cach
     return found
 
 
-def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Selection | None, str]:
-    """What to train on, what to validate on, and how they were chosen."""
+def hold_out_documents(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Selection | None, str]:
+    """The training split, the validation split, and a note on how they were chosen."""
     share = settings.held_out
     if not 0 <= share < 1:
-        raise UserError(f"text.held_out={share} is not a share: it is at least 0 and less than 1.")
+        raise UserError(f"text.held_out={share} must be at least 0 and less than 1.")
     if share == 0:
         return Selection(sources), None, "validation: none, since text.held_out=0"
     nth = max(round(1 / share), 2)
@@ -94,7 +97,7 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
         return (train, valid, note) if both else (Selection(sources), None, TOO_SHORT)
     if count == 1:
         return Selection(sources), None, TOO_SHORT
-    nth = min(nth, count)                                 # a line of JSON is not cut in two
+    nth = min(nth, count)                                 # a JSON line is never cut
     first = min(range(nth), key=lambda place: abs(sizes[place] - share * sum(sizes)))
     part = 100 * sizes[first] / sum(sizes)
     which = f"every {nth}th document from number {first + 1}" if count > nth else f"document number {first + 1}"
@@ -103,7 +106,7 @@ def hold_out(sources: tuple[Source, ...], settings: Text) -> tuple[Selection, Se
 
 
 def _has_text(part: Selection, settings: Text) -> bool:
-    """Or is it but the line that separates documents?"""
+    """Whether there is more in it than separators."""
     try:
         return any(True for _ in part.pieces(settings))
     except UserError:
@@ -111,7 +114,7 @@ def _has_text(part: Selection, settings: Text) -> bool:
 
 
 def _survey(sources: tuple[Source, ...], settings: Text, nth: int) -> tuple[int, list[int]]:
-    """How many documents there are, and how many characters every nth has, counted from each of the first n."""
+    """The number of documents, and the characters in every nth document, starting from each of the first n."""
     count, sizes = 0, [0] * nth
     with bar("reading", Selection(sources).size, "B") as advance:
         for number, piece in documents(sources, settings):
@@ -139,7 +142,7 @@ def _hold_out_end(sources: tuple[Source, ...], share: float) -> tuple[Selection,
 
 
 def before_line(source: Source, target: int, size: int, near: int) -> int:
-    """The place nearest to `target`, not farther than `near`, where a line begins; else a word; else a character."""
+    """The position nearest to `target`, at most `near` away, where a line begins; else a word; else a character."""
     low, high = max(target - near, 0), min(target + near + 1, size)
     window = b"".join(unpacked(Source(source.path, source.begin + low, source.begin + high)))
     for mark in (b"\n", b" "):

@@ -1,7 +1,7 @@
-"""Small languages whose entropy is known, so that one can say how far from the truth a model is.
+"""Synthetic languages of known entropy: they show how far a model is from the true distribution.
 
-Each is a machine: from a state, characters follow with given probabilities, and each leads to one next state. So a
-text has one path, and its true cost in bits is a sum along it. The entropy per character is exact for machines with
+Each is an automaton: from a state, characters follow with given probabilities, and each leads to one next state. So a
+text has one path, and its true cost in bits is a sum along it. The entropy per character is exact for automata with
 finitely many states (their stationary distribution times the entropy of each state) and for brackets; for `hidden` it
 lies between two bounds less than a millionth of a bit apart (Cover & Thomas, theorem 4.5.1).
 """
@@ -18,30 +18,30 @@ from chainrule.errors import UserError, did_you_mean
 
 State: TypeAlias = Hashable
 Choices: TypeAlias = Mapping[str, tuple[float, State]]
-"""What may come next: character -> (probability, the state after it)."""
+"""What may follow: character -> (probability, the state after it)."""
 
 
-def surprise(probabilities: Iterable[float]) -> float:
+def entropy(probabilities: Iterable[float]) -> float:
     """The entropy of a distribution, in bits."""
     return -sum(p * math.log2(p) for p in probabilities if p > 0)
 
 
 class Language:
     name: ClassVar[str]
-    idea: ClassVar[str]                                # one line for people
+    idea: ClassVar[str]                                # one line for the catalogue
     start: ClassVar[State] = ""
 
     def after(self, state: State) -> Choices:
         raise NotImplementedError
 
     def text(self, characters: int, seed: int = 1) -> str:
-        chance, state, written = Random(f"{self.name} {seed}").random, self.start, []
+        uniform, state, written = Random(f"{self.name} {seed}").random, self.start, []
         for _ in range(characters):
-            character, state = self._roll(state, chance())
+            character, state = self._draw(state, uniform())
             written.append(character)
         return "".join(written)
 
-    def _roll(self, state: State, left: float) -> tuple[str, State]:
+    def _draw(self, state: State, left: float) -> tuple[str, State]:
         for character, (probability, follows) in self.after(state).items():
             left -= probability
             if left < 0:
@@ -49,11 +49,11 @@ class Language:
         return character, follows                      # probabilities that round to a little less than 1
 
     def bits(self, text: str) -> float:
-        """What the text costs by the true probabilities; infinite if the language cannot say it."""
+        """-log2 p of a text by the true probabilities; infinite if the text is not in the language."""
         return sum(self.surprises(text))
 
     def surprises(self, text: str) -> Iterator[float]:
-        """The bits of each character by its true probability; where it could not have come, infinite, and the last."""
+        """-log2 p of each character by the true probabilities; after an impossible one (infinite) no more follow."""
         state = self.start
         for character in text:
             probability, state = self.after(state).get(character, (0.0, None))
@@ -72,7 +72,7 @@ class Language:
                 moves[row, states[follows]] += probability
         balance = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])   # visits stay, and sum to 1
         visits = np.linalg.lstsq(balance, np.append(np.zeros(len(states)), 1.0), rcond=None)[0]
-        entropies = [surprise(probability for probability, _ in self.after(state).values()) for state in states]
+        entropies = [entropy(probability for probability, _ in self.after(state).values()) for state in states]
         return float(visits @ entropies)
 
     def _reachable(self) -> dict[State, int]:
@@ -87,7 +87,7 @@ class Language:
 
 class Die(Language):
     name = "die"
-    idea = "a weighted die rolled again and again; nothing before a character tells of it"
+    idea = "a weighted die rolled again and again; characters are independent"
     weights: ClassVar[Mapping[str, float]] = {"1": 1 / 2, "2": 1 / 4, "3": 1 / 8, "4": 1 / 16, "5": 1 / 32, "6": 1 / 32}
     faces: ClassVar[Choices] = {face: (weight, "") for face, weight in weights.items()}
 
@@ -97,7 +97,7 @@ class Die(Language):
 
 class Markov(Language):
     name = "markov"
-    idea = "each letter depends on the one before it, and on nothing else; a bigram can be exact"
+    idea = "each letter depends on the one before it, and only on that; a bigram model can be exact"
     start = "a"
     chain: ClassVar[Mapping[State, Choices]] = {
         "a": {"b": (0.7, "b"), "c": (0.2, "c"), "a": (0.1, "a")},
@@ -112,7 +112,7 @@ class Markov(Language):
 
 class Rhythm(Language):
     name = "rhythm"
-    idea = "bars of 1000 or 1010, a coin toss each; only one who counts the beats knows where a bar begins"
+    idea = "bars of 1000 or 1010, a coin toss each; a model must count the beats to know where a bar begins"
     bars: ClassVar[Mapping[State, Choices]] = {
         "": {"1": (1.0, "1")},
         "1": {"0": (1.0, "10")},
@@ -126,9 +126,9 @@ class Rhythm(Language):
 
 class Sums(Language):
     name = "sums"
-    idea = "digits, then their sum modulo 10, a line each; only one who adds knows the last digit"
+    idea = "digits, then their sum modulo 10, a line each; a model must add to know the last digit"
     start = (0, "first")
-    stop: ClassVar[float] = 1 / 5                      # chance that a digit is the last of its line
+    stop: ClassVar[float] = 1 / 5                      # probability that a digit is the last of its line
 
     def after(self, state: State) -> Choices:
         assert isinstance(state, tuple)
@@ -165,8 +165,8 @@ class Brackets(Language):
         above = (self.first / down) / (1 - self.deeper / down)       # visits to all depths above 0, for each to depth 0
         ground = 1 / (1 + above)
         kinds = math.log2(len(self.pairs))
-        on_ground = surprise((self.first, 1 - self.first)) + self.first * kinds
-        on_top = surprise((self.deeper, down)) + self.deeper * kinds
+        on_ground = entropy((self.first, 1 - self.first)) + self.first * kinds
+        on_top = entropy((self.deeper, down)) + self.deeper * kinds
         return ground * on_ground + (1 - ground) * on_top
 
 
@@ -174,7 +174,7 @@ class Hidden(Language):
     """A hidden Markov model. The state is the belief: how likely each hidden state is, given the text so far."""
 
     name = "hidden"
-    idea = "three hidden states take turns and show themselves only through noisy letters"
+    idea = "three hidden states in turn emit noisy letters"
     letters: ClassVar[str] = "abcd"
     moves: ClassVar[np.ndarray] = np.array([[0.1, 0.85, 0.05], [0.05, 0.1, 0.85], [0.85, 0.05, 0.1]])
     emits: ClassVar[np.ndarray] = np.array([[0.85, 0.05, 0.05, 0.05], [0.05, 0.6, 0.3, 0.05], [0.1, 0.05, 0.1, 0.75]])
@@ -182,21 +182,21 @@ class Hidden(Language):
 
     def after(self, state: State) -> Choices:
         joint = np.asarray(state)[:, None] * self.emits              # (hidden, letter)
-        chances = joint.sum(0)
-        beliefs = (joint / chances).T @ self.moves
+        probabilities = joint.sum(0)
+        beliefs = (joint / probabilities).T @ self.moves
         return {
-            letter: (chance, tuple(belief))
-            for letter, chance, belief in zip(self.letters, chances.tolist(), beliefs.tolist())
+            letter: (probability, tuple(belief))
+            for letter, probability, belief in zip(self.letters, probabilities.tolist(), beliefs.tolist())
         }
 
     def text(self, characters: int, seed: int = 1) -> str:
-        """The same language, said by walking the hidden states, which is quicker than following the belief."""
-        chance, written = Random(f"{self.name} {seed}"), []
-        state = chance.choices(range(3), self.start)[0]
+        """The same distribution, by sampling the hidden states, which is faster than updating the belief."""
+        random, written = Random(f"{self.name} {seed}"), []
+        state = random.choices(range(3), self.start)[0]
         moves, emits = (np.cumsum(table, 1).tolist() for table in (self.moves, self.emits))
         for _ in range(characters):
-            written += chance.choices(self.letters, cum_weights=emits[state])
-            state = chance.choices(range(3), cum_weights=moves[state])[0]
+            written += random.choices(self.letters, cum_weights=emits[state])
+            state = random.choices(range(3), cum_weights=moves[state])[0]
         return "".join(written)
 
     @cached_property

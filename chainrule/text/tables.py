@@ -1,10 +1,12 @@
-"""Tables of text: TSV, CSV or JSON lines, packed or not, row by row with the line on which each begins.
+"""Tables of text: TSV, CSV or JSON lines, compressed or not, row by row with the line on which each row begins.
 
-TSV is taken literally: a tab ends a field and a quote is a quote. CSV is quoted (RFC 4180), with the separator that its
-first line has most of. A JSON object is a row, and objects within it have dotted names.
+TSV has no quoting: a tab always ends a field. CSV is quoted (RFC 4180); its separator is the most frequent candidate in
+the first line. A JSON object is a row, and nested objects get dotted column names.
 """
 
 import csv
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,10 +15,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.settings import flatten
-from chainrule.text.json_lines import read_object, whole_lines
-from chainrule.text.sources import OPENERS, Source, read
+from chainrule.text.sources import OPENERS, Source, read_text, whole_lines
 
 FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+TEXT_COLUMNS = (
+    "text", "sentence", "review", "content", "comment", "tweet", "document", "body", "message", "utterance",
+)
+"""Usual names of the column with the text, likeliest first."""
+
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")    # the two halves of a character beyond U+FFFF
 SEPARATORS = ",;\t"
 LONGEST = 1 << 30              # characters in a field of CSV
 SHOWN = 8                      # columns named in a message
@@ -44,7 +51,7 @@ class Table:
         return Place(str(self.path), line)
 
     def column(self, given: str, setting: str) -> int:
-        """The column that a setting names, or gives the number of."""
+        """The column that a setting gives by its name or number."""
         for place, name in enumerate(self.columns):
             if name == given:
                 return place
@@ -54,7 +61,7 @@ class Table:
         raise UserError(f"{self.path} has no column {given}, which {setting} asks for.{hint}")
 
     def known(self, names: Sequence[str]) -> list[int]:
-        """The columns that have one of the names, whether or not in capitals."""
+        """The columns with one of the names, in upper or lower case."""
         return [place for place, name in enumerate(self.columns) if name.strip().lower() in names]
 
     @property
@@ -64,17 +71,18 @@ class Table:
 
 
 def format_of(path: Path) -> str | None:
-    """By the suffix, whether or not the file is packed; None: it does not say."""
+    """By the suffix, without that of a compressed file; None: the suffix is not that of a table."""
     return FORMATS.get(unpacked_name(path).suffix.lower())
 
 
 def unpacked_name(path: Path) -> Path:
+    """Without the suffix of a compressed file."""
     return path.with_suffix("") if path.suffix in OPENERS else path
 
 
 def numbered_lines(source: Source, errors: str) -> Iterator[Line]:
     """Lines with their ends, numbered from 1. Only \\n ends a line."""
-    yield from enumerate(whole_lines(read(source, errors)), 1)
+    yield from enumerate(whole_lines(read_text(source, errors)), 1)
 
 
 def read_table(source: Source, errors: str = "strict", header: bool = True) -> Table:
@@ -118,7 +126,7 @@ def _quoted(path: Path, first: Line, lines: Iterator[Line]) -> Iterator[tuple[in
                 yield skipped + begin, row
             begin = reader.line_num + 1
     except csv.Error as error:
-        cure = "A field with a quote in it is quoted itself, and the quote doubled."
+        cure = "A field that contains a quote must be quoted, and the quote inside it doubled."
         raise UserError(f"{path} line {skipped + begin} is not CSV: {error}. {cure}") from None
 
 
@@ -138,13 +146,35 @@ def _objects(path: Path, lines: Iterator[Line]) -> Table:
     return Table(path, columns, rows)
 
 
+def read_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).split(":")[0]
+        raise UserError(f"{path} line {number} is not JSON: {reason}. Each line is an object of its own.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} line {number} is JSON but not an object; a row is {{\"text\": …, \"label\": …}}.")
+    if SURROGATE.search(line) and not _is_text(value):
+        raise UserError(f"{path} line {number} has half of a surrogate pair, which is not a character. Remove it, or "
+                        "replace it by U+FFFD.")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def text_in(value: Any, place: Place, what: str) -> str:
-    """A field as text, which must be there."""
+    """The text of a field; it must not be missing or empty."""
     if isinstance(value, bool):
         value = str(value).lower()
     if value is None or not isinstance(value, str | int | float):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
+        found = "no value" if value is None else f"a {type(value).__name__}"
         raise UserError(f"{place} has {found} where {what} should be.")
     if not (text := str(value).strip()):
-        raise UserError(f"{place} is empty where {what} should be. Fill it in, or leave the row out.")
+        raise UserError(f"{place} is empty where {what} should be. Fill it in, or remove the row.")
     return text

@@ -1,11 +1,11 @@
-"""Tests of word vectors as they are handed round: analogies, and pairs of words with how alike people find them.
+"""Test sets for word vectors: analogies, and word similarity (pairs of words with scores by people).
 
     : capital-common-countries            a section
     Athens Greece Baghdad Iraq            the first is to the second as the third to the fourth
 
     tiger<TAB>cat<TAB>7.35                two words and a score, with tabs, commas or spaces between
 
-Lines that begin with # are passed over. Where more columns follow, the first number behind the words is the score.
+Lines that begin with # are skipped. If more columns follow, the first number after the words is the score.
 """
 
 import math
@@ -35,8 +35,8 @@ class Similarities:
 
 
 def read_word_test(path: Path) -> Analogies | Similarities:
-    """Which of the two it is, its first line shows."""
-    lines = [(number, line) for number, line in numbered_lines(Source(path), "strict") if _says_something(line)]
+    """Analogies or similarities, according to the first line."""
+    lines = [(number, line) for number, line in numbered_lines(Source(path), "strict") if _has_content(line)]
     if not lines:
         raise UserError(f"{path} is empty: there is no test in it.")
     first = lines[0][1]
@@ -46,7 +46,7 @@ def read_word_test(path: Path) -> Analogies | Similarities:
     return _similarities(path, lines)
 
 
-def _says_something(line: str) -> bool:
+def _has_content(line: str) -> bool:
     return bool(line.strip()) and not line.startswith("#")
 
 
@@ -70,7 +70,7 @@ def _analogies(path: Path, lines: list[tuple[int, str]]) -> Analogies:
 def _similarities(path: Path, lines: list[tuple[int, str]]) -> Similarities:
     rows = list(_rows(path, lines))
     if not rows:
-        raise UserError(f"{path} line {lines[0][0]} is no test of words; those are {FORMS}.")
+        raise UserError(f"{path} line {lines[0][0]} is not a word test; that has {FORMS}.")
     return Similarities(tuple((one, other) for one, other, _ in rows), tuple(score for _, _, score in rows))
 
 
@@ -81,7 +81,7 @@ def _rows(path: Path, lines: list[tuple[int, str]]) -> Iterator[tuple[str, str, 
         if score is not None and fields[0] and fields[1]:
             yield fields[0], fields[1], float(score)
         elif place:                                        # the first line may name the columns
-            raise UserError(f"{path} line {number} is not two words and a score; a test of words has {FORMS}.")
+            raise UserError(f"{path} line {number} is not two words and a score; a word test has {FORMS}.")
 
 
 def _fields(line: str) -> list[str]:

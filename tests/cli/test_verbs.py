@@ -296,4 +296,4 @@ def test_a_text_from_stdin_is_read_as_often_as_it_is_wanted(chainrule, complaint
     stdin(monkeypatch, Path(book).read_text())
     assert chainrule("train", "-", *words, "--out", "runs/s").code == 0
     stdin(monkeypatch, Path(book).read_text())
-    assert "it cannot be two of what is to train, validate" in complaint("train", "-", "--valid", "-", *words)
+    assert "it cannot be in two splits" in complaint("train", "-", "--valid", "-", *words)

@@ -129,8 +129,8 @@ def test_a_field_may_be_long(write):
     ("a.csv", 'text,label\na,1\n"never closed,1\nx,0\n', "line 3 is not CSV: unexpected end of data"),
     ("a.tsv", "text\ttext\na\t1\n", "names a column twice in its first line: 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"\n', "line 2 is not JSON"),
-    ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "line 2 is JSON but no object"),
-    ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', "line 2 has nothing where the label should be"),
+    ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "line 2 is JSON but not an object"),
+    ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', "line 2 has no value where the label should be"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', "line 1 has a list where the text should be"),
     ("a.tsv", "text\tlabel\na\t \n", "line 2 is empty where the label should be"),
     ("a.tsv", "text\tlabel\n\t1\n", "line 2 is empty where the text should be"),
@@ -425,11 +425,11 @@ def test_a_packed_table_is_answered_too(write, task, pack):
 @pytest.mark.parametrize(("task", "name", "text", "match"), [
     ("classify", "a.tsv", "good movie\nbad\n", "has the columns good movie, and none is known as the text"),
     ("classify", "a.tsv", "text\tbody\na\tb\n", "more than one column that could be the text: text and body"),
-    ("classify", "a.jsonl", '{"text": "a"}\n{"label": 1}\n', "line 2 has nothing where the text should be"),
+    ("classify", "a.jsonl", '{"text": "a"}\n{"label": 1}\n', "line 2 has no value where the text should be"),
     ("translate", "a.tsv", "a\tb\tc\n1\t2\t3\n", "has the columns a, b, c; which is the source"),
     ("translate", "a.tsv", "id\ttext\tdocument\n1\t2\t3\n", "has the columns id, text, document; which is the source"),
     ("translate", "a.tsv", "source\ttarget\n \teins\n", "line 2 is empty where the source should be"),
-    ("translate", "a.jsonl", '{"body": "a"}\n{"subject": "b"}\n', "line 2 has nothing where the source should be"),
+    ("translate", "a.jsonl", '{"body": "a"}\n{"subject": "b"}\n', "line 2 has no value where the source should be"),
     ("translate", "a.csv", "", "is empty: there are no rows"),
 ])
 def test_what_cannot_be_answered_is_said_in_one_line(write, task, name, text, match):

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import corpus as module
-from chainrule.text import sources
+from chainrule.text import documents, sources
 from chainrule.text.corpus import prepare, read_split
 from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
-from chainrule.text.splits import before_line, hold_out
+from chainrule.text.splits import before_line, hold_out_documents
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 BYTES = Text(tokenizer="bytes")
@@ -142,7 +142,7 @@ def test_a_share_that_is_none_is_refused(share, book, cache):
 def test_a_cut_falls_between_characters_and_loses_none(text, share, packed, tmp_path_factory):
     path = tmp_path_factory.mktemp("cut") / ("text.gz" if packed else "text")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    train, valid, _ = hold_out((Source(path),), Text(held_out=share))
+    train, valid, _ = hold_out_documents((Source(path),), Text(held_out=share))
     parts = ["".join(piece for _, piece in part.pieces(Text())) for part in (train, valid) if part]
     assert "".join(parts) == text
     assert all(parts)
@@ -237,7 +237,7 @@ def test_other_settings_make_another_corpus(other, book, cache):
     assert before.splits["train"].tokens.tolist() != after.splits["train"].tokens.tolist()
 
 
-def test_another_ready_tokenizer_under_the_same_name_is_seen(book, tmp_path, cache):
+def test_another_pretrained_tokenizer_under_the_same_name_is_seen(book, tmp_path, cache):
     path = tmp_path / "t.json"
     wanted = Text(tokenizer=str(path))
     train_tokenizer(BYTES, []).save(path)
@@ -316,7 +316,7 @@ def test_read_split_is_one_text(book, cache, tmp_path):
 
 def test_a_long_line_is_read_in_pieces(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", 1000)
-    monkeypatch.setattr(sources, "LONG_LINE", 1000)
+    monkeypatch.setattr(documents, "LONG_LINE", 1000)
     words = " ".join(f"w{number % 50}" for number in range(9000))
     made = prepare(write(tmp_path, a=words), Text(tokenizer="words", held_out=0), cache=cache)
     assert made.tokenizer.decode(made.splits["train"].tokens).strip("\n") == words
@@ -363,9 +363,9 @@ def test_the_published_counts_of_tokens(name, train, valid, test, vocab, cache):
     assert read_split([name], Text(), made.tokenizer, cache).sha256 == made.splits["test"].sha256
 
 
-def test_a_cache_that_is_a_link_to_nothing_is_said(tmp_path: Path) -> None:
+def test_a_cache_that_is_a_broken_link_is_reported(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"link, the cache, is a link to .*gone, which is not there") as caught:
+    with pytest.raises(UserError, match=r"link, the cache, is a link to .*gone, which does not exist") as caught:
         cache_folder(tmp_path / "link")
     assert "\n" not in str(caught.value)
     (tmp_path / "gone").mkdir()

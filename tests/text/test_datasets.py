@@ -12,9 +12,8 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import datasets
 from chainrule.text.corpus import prepare
-from chainrule.text.datasets import DATASETS, cache_folder, catalogue, get
-from chainrule.text.public import PUBLIC, File, Public, whole
-from chainrule.text.sources import Source, read
+from chainrule.text.datasets import DATASETS, PublicDataset, PublicFile, cache_folder, catalogue, get, public_datasets
+from chainrule.text.sources import Source, read_text
 from chainrule.text.splits import gather, held_out_part
 from chainrule.text.synthetic import LANGUAGES
 
@@ -33,8 +32,8 @@ def short_languages(monkeypatch):
 
 
 def public(address, sha256=None, name="text.txt"):
-    file = File(name, len(TEXT), sha256 or hashlib.sha256(TEXT).hexdigest(), address)
-    return Public("toy", "a toy", "toy", (file,), {"train": whole(name)})
+    file = PublicFile(name, len(TEXT), sha256 or hashlib.sha256(TEXT).hexdigest(), "train", address)
+    return PublicDataset("toy", "a toy", "toy", (file,))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zip"])
@@ -56,7 +55,7 @@ def test_a_download_is_unpacked_and_kept(suffix, tmp_path):
 
 def test_a_download_that_is_not_what_is_known_is_refused(tmp_path):
     (tmp_path / "text.txt").write_bytes(TEXT + b"more")
-    with pytest.raises(UserError, match="is not the text"):
+    with pytest.raises(UserError, match="is not the expected text"):
         public((tmp_path / "text.txt").as_uri()).splits(tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*.*"))
 
@@ -82,7 +81,7 @@ def test_the_given_folder_is_looked_in_first(suffix, tmp_path, monkeypatch):
     (tmp_path / "toy" / f"text.txt{suffix}").write_bytes(gzip.compress(TEXT) if suffix else TEXT)
     (source,) = public("http://127.0.0.1:9/text.txt").splits(tmp_path / "cache")["train"]
     assert source.path.parent == tmp_path / "toy"
-    assert "".join(read(source)).encode() == TEXT
+    assert "".join(read_text(source)).encode() == TEXT
 
 
 def test_the_catalogue_names_every_corpus(tmp_path):
@@ -94,9 +93,21 @@ def test_the_catalogue_names_every_corpus(tmp_path):
     assert "1.9375 bits" in entries["die"].idea
 
 
-def test_every_part_of_a_public_corpus_is_one_of_its_files():
-    for corpus in PUBLIC:
-        assert {name for parts in corpus.parts.values() for name, _, _ in parts} == {file.name for file in corpus.files}
+def test_every_entry_of_the_data_file_is_complete():
+    for corpus in public_datasets():
+        assert corpus.idea
+        assert all(len(file.sha256) == 64 and file.bytes > 0 for file in corpus.files)
+        assert any("train" in file.parts(Path(file.name)) for file in corpus.files)
+
+
+def test_the_splits_of_one_file_are_ranges_of_bytes_that_cover_it():
+    ranged = [file for corpus in public_datasets() for file in corpus.files if not isinstance(file.split, str)]
+    assert {file.name for file in ranged} == {"input.txt", "enwik8"}
+    for file in ranged:
+        parts = list(file.parts(Path(file.name)).values())
+        assert [part.begin for part in parts] == [0, *(part.end for part in parts[:-1])]
+        assert parts[-1].end is None
+        assert parts[-1].begin < file.bytes
 
 
 @pytest.mark.usefixtures("short_languages")
@@ -112,7 +123,7 @@ def test_a_language_is_a_corpus_with_three_texts(tmp_path):
 def test_the_interpreters_own_texts(tmp_path):
     docs = get("python-docs", tmp_path)["train"]
     assert len(docs) > 50
-    assert "".join(read(docs[0]))
+    assert "".join(read_text(docs[0]))
     files = get("python-source", tmp_path)["train"]
     assert {"this.py", "argparse.py"} <= {source.path.name for source in files}
     assert not any("site-packages" in source.path.parts or "test" in source.path.parts for source in files)
@@ -161,7 +172,7 @@ def test_where_derived_files_are_kept(monkeypatch, tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", [corpus.name for corpus in PUBLIC])
+@pytest.mark.parametrize("name", [corpus.name for corpus in public_datasets()])
 def test_the_known_files_are_the_ones_that_lie_there(name, tmp_path):
     """What is trained on begins as text; small files have the sha256 that is known."""
     if not os.environ.get("CHAINRULE_DATA"):
@@ -170,7 +181,7 @@ def test_the_known_files_are_the_ones_that_lie_there(name, tmp_path):
     if corpus.where(tmp_path) == "download" or corpus.where(tmp_path).startswith("absent"):
         pytest.skip(f"no {name} in $CHAINRULE_DATA")
     for source in corpus.splits(tmp_path)["train"]:
-        assert next(read(source))
+        assert next(read_text(source))
     for file in corpus.files:
         path = corpus._find(file, tmp_path)
         if path.name == file.name and file.bytes < 4_000_000:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
+from chainrule.text import documents as cutting
 from chainrule.text import sources
-from chainrule.text.sources import Source, at_line_ends, documents, find, read
+from chainrule.text.documents import at_line_ends, documents
+from chainrule.text.sources import Source, find_sources, read_text
 
 PACK = {
     "": bytes,
@@ -36,7 +38,7 @@ def refused(call, *words):
 
 
 def text_of(path, begin=0, end=None, errors="strict"):
-    return "".join(read(Source(path, begin, end), errors))
+    return "".join(read_text(Source(path, begin, end), errors))
 
 
 def texts_of(*paths, separator="<|endoftext|>"):
@@ -106,7 +108,7 @@ def test_a_folder_gives_its_texts_in_order(tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / ".hidden").write_text("no")
     (tmp_path / "x.bin").write_bytes(b"a\0b")
-    found = find(str(tmp_path), tmp_path)
+    found = find_sources(str(tmp_path), tmp_path)
     assert [source.path.name for source in found] == ["a.txt", "two.txt", "c.txt.gz"]
 
 
@@ -114,21 +116,22 @@ def test_globs(tmp_path):
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text(name)
     (tmp_path / "d.txt").mkdir()
-    assert [source.path.name for source in find(f"{tmp_path}/*.txt", tmp_path)] == ["a.txt", "b.txt"]
+    assert [source.path.name for source in find_sources(f"{tmp_path}/*.txt", tmp_path)] == ["a.txt", "b.txt"]
     (tmp_path / "[x].txt").write_text("a name with magic in it")
-    assert [source.path.name for source in find(f"{tmp_path}/[x].txt", tmp_path)] == ["[x].txt"]
+    assert [source.path.name for source in find_sources(f"{tmp_path}/[x].txt", tmp_path)] == ["[x].txt"]
 
 
 def test_what_is_not_there_is_named_with_what_is_near(tmp_path):
     (tmp_path / "book.txt").write_text("a")
     (tmp_path / "empty").mkdir()
-    refused(lambda: find(f"{tmp_path}/bok.txt", tmp_path), "bok.txt", "Did you mean", "book.txt")
-    refused(lambda: find("tinyshakespear", tmp_path, ["tinyshakespeare"]), "Did you mean tinyshakespeare?")
-    refused(lambda: find(f"{tmp_path}/none/x.txt", tmp_path), "no file or folder")
-    refused(lambda: find("a whole text " * 400, tmp_path), "no file or folder a whole text", "…: File name too long")
-    refused(lambda: find("~nobody-of-that-name/x.txt", tmp_path), "no file or folder ~nobody", "home directory")
-    refused(lambda: find(f"{tmp_path}/*.none", tmp_path), "no file matches")
-    refused(lambda: find(f"{tmp_path}/empty", tmp_path), "holds no text")
+    refused(lambda: find_sources(f"{tmp_path}/bok.txt", tmp_path), "bok.txt", "Did you mean", "book.txt")
+    refused(lambda: find_sources("tinyshakespear", tmp_path, ["tinyshakespeare"]), "Did you mean tinyshakespeare?")
+    refused(lambda: find_sources(f"{tmp_path}/none/x.txt", tmp_path), "no file or folder")
+    long = "a whole text " * 400
+    refused(lambda: find_sources(long, tmp_path), "no file or folder a whole text", "…: File name too long")
+    refused(lambda: find_sources("~nobody-of-that-name/x.txt", tmp_path), "no file or folder ~nobody", "home directory")
+    refused(lambda: find_sources(f"{tmp_path}/*.none", tmp_path), "no file matches")
+    refused(lambda: find_sources(f"{tmp_path}/empty", tmp_path), "holds no text")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -138,7 +141,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 def test_stdin_is_kept_under_the_name_of_what_it_says(tmp_path, monkeypatch):
     def said(text):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-        return find("-", tmp_path)[0].path
+        return find_sources("-", tmp_path)[0].path
 
     first, again, other = said(b"hello"), said(b"hello"), said(b"hullo")
     assert first == again != other
@@ -151,7 +154,7 @@ def test_a_pipe_is_read_once_and_kept(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = Thread(target=(tmp_path / "pipe").write_text, args=("hello",))
     writer.start()
-    (source,) = find(str(tmp_path / "pipe"), tmp_path / "kept")
+    (source,) = find_sources(str(tmp_path / "pipe"), tmp_path / "kept")
     writer.join()
     assert text_of(source.path) == text_of(source.path) == "hello"
 
@@ -179,7 +182,7 @@ def test_documents_do_not_depend_on_the_blocks(lines, block, tmp_path_factory):
             current += line + ("\n" if place < len(lines) - 1 else "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "BLOCK", block)
-        patch.setattr(sources, "LONG_LINE", 8)
+        patch.setattr(cutting, "LONG_LINE", 8)
         assert texts_of(path, separator="--") == [text for text in [*wanted, current] if text]
 
 
@@ -190,7 +193,7 @@ def test_an_empty_file_is_refused(content, tmp_path):
 
 
 def test_pieces_end_with_a_line_or_a_word(monkeypatch):
-    monkeypatch.setattr(sources, "LONG_LINE", 10)
+    monkeypatch.setattr(cutting, "LONG_LINE", 10)
     chunks = ["ab\ncd", "ef\n", "long line ", "without end", "x" * 20, "\nz"]
     pieces = list(at_line_ends(chunks))
     assert "".join(pieces) == "".join(chunks)
@@ -220,7 +223,7 @@ def test_a_line_of_json_is_a_document(tmp_path):
 def test_json_lines_without_a_text_are_refused_with_what_they_have(tmp_path):
     path = tmp_path / "rows.ndjson"
     for row, words in (('{"id": 1, "label": "x"}', ["has id, label", "text"]), ('{"text": 5}', ["no text"]),
-                       ("{}", ["has nothing"]), ("[1]", ["no object"]), ('{"text"', ["not JSON"]),
+                       ("{}", ["has no fields"]), ("[1]", ["not an object"]), ('{"text"', ["not JSON"]),
                        (r'{"text": "a \ud800 b"}', ["half of a surrogate pair", "U+FFFD"]),
                        ("[" * 200_000, ["not JSON"])):
         path.write_text('{"text": "good"}\n' + row)

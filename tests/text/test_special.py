@@ -17,13 +17,13 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 NAMES = ("<|mask|>", "<|delimiter|>", "<|span12|>")
 PROSE = "the cat <|mask|> <|> sat on <|mask|> a mat <|delimiter|> naïve <|> <||> \n[MASK] 日本 the cat <|>\n" * 4
-KINDS = ("bytes", "characters", "words", "bpe", "ready")
+KINDS = ("bytes", "characters", "words", "bpe", "pretrained")
 TEXTS = st.lists(st.sampled_from([*NAMES, "<|", "|>", "mask", "the", " ", "\n", "é"]), max_size=9).map("".join)
 
 
 @cache
 def plain(kind: str) -> Tokenizer:
-    if kind == "ready":
+    if kind == "pretrained":
         words = HuggingFace(models.WordLevel({"the": 0, "cat": 1, "[UNK]": 2, "</s>": 3}, unk_token="[UNK]"))
         words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return loaded(words.to_str())
@@ -89,19 +89,19 @@ def test_special_tokens_are_no_part_of_a_text(kind):
     ids = made.encode("the cat").tolist()
     between = [made.id("<|mask|>"), *ids, made.id("<|span12|>")]
     assert made.decode(between) == made.decode(ids) == "the cat"
-    pieces = made.pieces()
+    pieces = made.stream_decoder()
     assert "".join(map(pieces.feed, between)) + pieces.finish() == "the cat"
     assert made.lossless == plain(kind).lossless
 
 
 @pytest.mark.parametrize("name", ["mask", "<|>", "<||>", "<|a b|>", "[MASK]"])
 def test_a_name_that_a_text_could_spell_is_refused(name):
-    with pytest.raises(ValueError, match="no name for a special token"):
+    with pytest.raises(ValueError, match="not a name of a special token"):
         plain("bpe").with_special([name])
 
 
-def test_a_ready_vocabulary_with_gaps_takes_none():
-    spec = json.loads(plain("ready")._file)
+def test_a_pretrained_vocabulary_with_gaps_takes_none():
+    spec = json.loads(plain("pretrained")._file)
     spec["model"]["vocab"]["far"] = 40
     with pytest.raises(UserError, match="gaps between its ids"):
         Tokenizer.from_spec(spec).with_special(NAMES)

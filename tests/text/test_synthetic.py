@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.text.synthetic import LANGUAGES, Brackets, Hidden, language, surprise
+from chainrule.text.synthetic import LANGUAGES, Brackets, Hidden, entropy, language
 
 SYMBOLS = {
     "die": "123456", "markov": "abcd", "hidden": "abcd", "brackets": "()[]{}\n", "rhythm": "01",
@@ -49,7 +49,7 @@ def test_entropies_worked_by_hand(name, bits):
 
 def test_sums_by_renewal():
     """A line has 5 digits on average, each a choice of ten and whether to stop, and three characters without choice."""
-    bits = 5 * (math.log2(10) + surprise((1 / 5, 4 / 5))) / (5 + 3)
+    bits = 5 * (math.log2(10) + entropy((1 / 5, 4 / 5))) / (5 + 3)
     assert language("sums").bits_per_character == pytest.approx(bits, abs=1e-12)
 
 
@@ -66,7 +66,7 @@ def test_brackets_by_walking_the_depths():
     moves = np.diag(up[:-1], 1) + np.diag(1 - up[1:], -1)
     moves[0, 0] = 1 - made.first
     visits = np.linalg.matrix_power(moves, 1 << 14)[0]
-    entropies = [surprise((p, 1 - p)) + p * math.log2(3) for p in up]
+    entropies = [entropy((p, 1 - p)) + p * math.log2(3) for p in up]
     assert made.bits_per_character == pytest.approx(float(visits @ entropies), abs=1e-9)
 
 

@@ -75,15 +75,15 @@ def test_chunks_change_no_token(kind, text, data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK", 3)
         patch.setattr(bpe, "SLICE", 4)
-        patch.setattr(bpe, "REACH", 4)
+        patch.setattr(bpe, "LONGEST_MATCH", 4)
         parts = list(made(kind).encode_chunks(chunks))
     assert np.concatenate(parts).tolist() == judge(kind).encode(text).ids
 
 
-def test_spaces_that_are_cut_from_what_follows_part_as_they_would_have(monkeypatch):
+def test_spaces_before_a_cut_are_split_as_without_it(monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 3)
     monkeypatch.setattr(bpe, "SLICE", 4)
-    monkeypatch.setattr(bpe, "REACH", 4)
+    monkeypatch.setattr(bpe, "LONGEST_MATCH", 4)
     text = "aaa \u2028<0x41>"
     assert np.concatenate(list(made("bpe").encode_chunks([text]))).tolist() == judge("bpe").encode(text).ids
 
@@ -122,8 +122,8 @@ def test_mostly_foreign_text_takes_the_other_road():
     assert made("bpe").encode(text).tolist() == judge("bpe").encode(text).ids
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(bpe, "REMEMBERED", 4)
+def test_the_cache_of_matches_is_bounded(monkeypatch):
+    monkeypatch.setattr(bpe, "CACHED", 4)
     tokenizer = train_tokenizer(Text(tokenizer="bpe", vocab=300), [PROSE])
     assert tokenizer.encode(PROSE).tolist() == HuggingFace.from_str(tokenizer._file).encode(PROSE).ids
     assert len(tokenizer._unit.matches) <= 4
@@ -205,12 +205,12 @@ def test_people_see_the_white_space():
 @given(text=TEXTS)
 def test_streaming_gives_the_same_text(kind, text):
     ids = made(kind).encode(text).tolist()
-    pieces = made(kind).pieces()
+    pieces = made(kind).stream_decoder()
     assert "".join(map(pieces.feed, ids)) + pieces.finish() == made(kind).decode(ids)
 
 
 def test_a_character_is_streamed_when_it_is_whole():
-    pieces = made("bytes").pieces()
+    pieces = made("bytes").stream_decoder()
     assert [pieces.feed(byte + 1) for byte in "é!".encode()] == ["", "é", "!"]
     pieces.feed(0xE6 + 1)
     assert pieces.finish() == "\ufffd"
@@ -239,14 +239,14 @@ def test_a_large_text_is_sampled_evenly():
         (Text(tokenizer="byte"), "Did you mean bytes?"),
         (Text(tokenizer="qqq"), "one of bytes, characters, words, bpe"),
         (Text(tokenizer="none/tokenizer.json"), "no tokenizer at none/tokenizer.json"),
-        (Text(tokenizer="bytes", vocab=9), "Leave text.vocab out"),
+        (Text(tokenizer="bytes", vocab=9), "Remove text.vocab"),
         (Text(tokenizer="bpe", vocab=9), "too small for bpe"),
         (Text(tokenizer="characters", vocab=9), "too small for characters"),
         (Text(tokenizer="words", vocab=2), "too small"),
         (Text(tokenizer="words", min_count=99), "text.min_count=1"),
     ],
 )
-def test_a_wish_that_cannot_be_had_is_refused(wanted, said):
+def test_settings_that_cannot_be_combined_are_refused(wanted, said):
     with pytest.raises(UserError, match=said) as caught:
         train_tokenizer(wanted, ["a few words"])
     assert "\n" not in str(caught.value)

@@ -50,7 +50,7 @@ def test_packed_files_are_read(told):
     (": a\nboy girl he\n", r"line 2 has 3 words; an analogy has four"),
     ("boy girl he she\nboy girl\n", r"line 2 has 2 words"),
     ("tiger\tcat\t7\nold\tnew\tvery\n", r"line 2 is not two words and a score"),
-    ("It was a dark and stormy night.\n", r"line 1 is no test of words"),
+    ("It was a dark and stormy night.\n", r"line 1 is not a word test"),
 ])
 def test_what_is_no_test_is_named_with_its_line(told, text, line):
     with pytest.raises(UserError, match=line):

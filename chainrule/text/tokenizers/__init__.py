@@ -1,1 +1,1 @@
-"""The units of text, one a file."""
+"""Tokenizers: bytes, characters, words, byte-level BPE, and any tokenizer.json."""

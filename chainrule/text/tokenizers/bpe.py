@@ -1,9 +1,9 @@
-r"""Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019): learned pieces of words, which can spell anything.
+r"""Byte-level BPE (byte-pair encoding; Sennrich et al. 2016, Radford et al. 2019): subwords that can encode any text.
 
 Text is first split as GPT-4's tokenizer does: words with the space before them, numbers by three digits, punctuation,
-white space. Here every run is bounded, so that a word of 100 MB costs no more than as much prose. No match looks at
-what stands before it, and only `\s(?!\S)` at what follows: hence a text may be cut wherever a match ends, and the ids
-of a match can be remembered. Most words were seen before: they are split and looked up here, the rest by `tokenizers`.
+white space. Here the length of a match is bounded, so that a word of 100 MB takes no longer than other text. No match
+depends on the text before it, and only `\s(?!\S)` on the text after it: so a text may be cut wherever a match ends, and
+the ids of a match can be cached. Most words are in the cache; the rest is left to `tokenizers`.
 """
 
 import json
@@ -26,8 +26,8 @@ from chainrule.text.tokenizers.unit import (
     Ids,
     Spec,
     bpe_model,
+    token_names,
     tokenizer_json,
-    vocabulary,
 )
 
 SPLIT = "|".join([
@@ -39,11 +39,11 @@ SPLIT = "|".join([
     r"\s{1,128}(?!\S)",
     r"\s{1,128}",
 ])
-REACH = 512                        # no match, with what it looks at, is longer
-EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")    # here a match ends, whatever stands around
+LONGEST_MATCH = 512                # characters, with those that a match looks ahead at
+EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")    # a match always ends here
 
-# The same in Python's `re`, which has no \p: exact on ASCII. Where the next word holds anything else, all up to an easy
-# cut is left whole, for `tokenizers` to split.
+# The same in Python's `re`, which has no \p: exact on ASCII. If the next word is not ASCII, all text up to an easy cut
+# is one match, which `tokenizers` splits.
 SPACE = r"\t-\r "
 OTHER = r"\x00-\x08\x0e-\x1f!-/:-@\[-`{-\x7f"             # neither space, letter nor digit
 ASCII_SPLIT = re.compile("|".join([
@@ -58,21 +58,21 @@ ASCII_SPLIT = re.compile("|".join([
 ]))
 
 SLICE = 1 << 16                    # characters encoded at a time on one core
-FOREIGN = 1 / 8                    # a slice with a greater share of bytes beyond ASCII is left to `tokenizers`
-REMEMBERED = 1 << 19               # matches, of at most
+FOREIGN = 1 / 8                    # a slice with a larger share of non-ASCII bytes is left to `tokenizers`
+CACHED = 1 << 19                   # matches kept in the cache, of at most
 SHORT = 32                         # characters each
 SMALLEST = 257                     # the boundary and the bytes
-SAMPLE = 16 << 20                  # characters that the pieces are learned from
+SAMPLE = 16 << 20                  # characters that the merges are learned from
 
 
 class BPE(ByteUnit):
     name = "bpe"
 
     def __init__(self, spec: Spec):
-        self.names = vocabulary(spec)
+        self.names = token_names(spec)
         self.spellings = [b"", *map(spelling, self.names[1:])]
         self.tokenizer = HuggingFace.from_str(json.dumps(spec))
-        self.matches = Matches(self.tokenizer)
+        self.matches = MatchCache(self.tokenizer)
 
     @classmethod
     def spec(cls, names: Sequence[str] = (), merges: Iterable[Sequence[str]] = ()) -> Spec:
@@ -100,7 +100,7 @@ class BPE(ByteUnit):
         )
         learner.train_from_iterator(sample, trainer)
         learned = json.loads(learner.to_str())
-        return cls.spec(vocabulary(learned), learned["model"]["merges"])
+        return cls.spec(token_names(learned), learned["model"]["merges"])
 
     def encode(self, text: str) -> Ids:
         slices = list(easy_slices(EASY_CUT, text, SLICE))
@@ -116,14 +116,14 @@ class BPE(ByteUnit):
         return last_match(EASY_CUT, text) or self._hard_cut(text)
 
     def _hard_cut(self, text: str) -> int:
-        """Where the last match ends of which all is known; not behind a space: what follows says how spaces part."""
+        """Where the last complete match ends; not after a space: the text after it decides how spaces are split."""
         matches = self.tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        starts = (int(start) for _, (start, _) in matches if start <= len(text) - REACH)
+        starts = (int(start) for _, (start, _) in matches if start <= len(text) - LONGEST_MATCH)
         return max((start for start in starts if not text[start - 1 : start].isspace()), default=0)
 
 
-class Matches(dict[str, Sequence[int]]):
-    """The ids of each match, remembered if it is short."""
+class MatchCache(dict[str, Sequence[int]]):
+    """The ids of each match; short matches are cached."""
 
     def __init__(self, tokenizer: HuggingFace):
         self.tokenizer = tokenizer
@@ -131,14 +131,14 @@ class Matches(dict[str, Sequence[int]]):
     def __missing__(self, match: str) -> Sequence[int]:
         ids: list[int] = self.tokenizer.encode(match, add_special_tokens=False).ids
         if len(match) <= SHORT:
-            if len(self) >= REMEMBERED:
+            if len(self) >= CACHED:
                 self.clear()
             self[match] = ids
         return ids
 
 
 def spelling(name: str) -> bytes:
-    """What a token of the vocabulary spells. No piece is named like a special token, since no match is."""
+    """The bytes of a token. No subword has the name of a special token, since no match does."""
     return b"" if SPECIAL.fullmatch(name) else bytes(map(BYTES.__getitem__, name))
 
 
@@ -148,18 +148,18 @@ def is_foreign(text: str) -> bool:
 
 def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:
     for text in texts:
-        text.encode()              # `tokenizers` says of a lone surrogate only that it is no string
+        text.encode()              # for a lone surrogate `tokenizers` only reports that it is not a string
     encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return [np.array(encoding.ids, np.uint32) for encoding in encoded]
 
 
 def fitting_vocab(characters: int) -> int:
-    """A power of two near the root of the text's length: 1,024 for 1 MB, 8,192 for 100 MB, 32,768 for 1 GB."""
+    """A power of two near the square root of the text's length: 1,024 for 1 MB, 8,192 for 100 MB, 32,768 for 1 GB."""
     return int(2 ** min(max(round(math.log2(max(characters, 1)) / 2), 9), 15))
 
 
 def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
-    """Chunks evenly spread over the text, `limit` characters at most, and how long the whole is."""
+    """Chunks evenly spread over the text, at most `limit` characters of it, and the length of the whole text."""
     sample: list[str] = []
     stride, kept, characters = 1, 0, 0
     for number, chunk in enumerate(chunks):
@@ -167,7 +167,7 @@ def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
         if number % stride == 0:
             sample.append(chunk[:limit])
             kept += len(sample[-1])
-        while kept > limit and len(sample) > 1:      # every second one goes
+        while kept > limit and len(sample) > 1:      # drop every second one
             stride *= 2
             sample = sample[::2]
             kept = sum(map(len, sample))
@@ -175,7 +175,7 @@ def even_sample(chunks: Iterable[str], limit: int) -> tuple[list[str], int]:
 
 
 def last_match(pattern: re.Pattern[str], text: str) -> int:
-    """Where `pattern` last matches within the text; 0 if nowhere. It looks at the end first."""
+    """Where `pattern` last matches within the text; 0 if nowhere. The search begins at the end."""
     size = 256
     while True:
         start = max(len(text) - size, 1)

@@ -1,4 +1,4 @@
-"""Bytes: 257 ids, the boundary and then each byte + 1. Nothing to learn, nothing that cannot be said."""
+"""Byte tokenizer: 257 ids, the boundary and then each byte + 1. It needs no training and encodes every text."""
 
 from collections.abc import Iterable
 
@@ -12,8 +12,8 @@ from chainrule.text.tokenizers.unit import (
     Spec,
     bpe_model,
     refuse_vocab,
+    token_names,
     tokenizer_json,
-    vocabulary,
 )
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
@@ -30,11 +30,11 @@ LETTERS = byte_letters()
 BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
 
 
-class Bytes(ByteUnit):
+class ByteLevel(ByteUnit):
     name = "bytes"
 
     def __init__(self, spec: Spec):
-        self.names = vocabulary(spec)
+        self.names = token_names(spec)
         self.spellings = [b"", *(bytes([byte]) for byte in range(256)), *(b"" for _ in self.names[257:])]
 
     @classmethod

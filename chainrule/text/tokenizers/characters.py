@@ -1,6 +1,6 @@
-"""Characters with byte fallback: the boundary, 256 bytes, then the characters of the text, the commonest first.
+"""Character tokenizer with byte fallback: the boundary, 256 bytes, then the characters of the text by frequency.
 
-A character that the text never had becomes its UTF-8 bytes, so none can be unknown.
+A character outside the vocabulary is encoded as its UTF-8 bytes, so there are no unknown characters.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from chainrule.text.tokenizers.unit import (
     Spec,
     bpe_model,
     nameable,
+    token_names,
     tokenizer_json,
-    vocabulary,
 )
 
 CODE_POINTS = 0x110000
@@ -25,11 +25,11 @@ FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 FIRST = 257                                                     # the first id that is a character
 
 
-class Characters(ByteUnit):
+class CharacterLevel(ByteUnit):
     name = "characters"
 
     def __init__(self, spec: Spec):
-        names = vocabulary(spec)
+        names = token_names(spec)
         characters = [name for name in names[FIRST:] if len(name) == 1]
         special = names[FIRST + len(characters) :]
         self.names = [*names[:FIRST], *map(nameable, characters), *special]
@@ -56,8 +56,8 @@ class Characters(ByteUnit):
             seen, count = np.unique(code_points(chunk), return_counts=True)
             counts[seen] += count
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-        room = None if settings.vocab is None else settings.vocab - FIRST
-        return cls.spec(map(chr, order[:room].tolist()))
+        size = None if settings.vocab is None else settings.vocab - FIRST
+        return cls.spec(map(chr, order[:size].tolist()))
 
     def encode(self, text: str) -> Ids:
         points = code_points(text)
@@ -66,13 +66,13 @@ class Characters(ByteUnit):
         return self._with_bytes(points, ids, unknown) if unknown.any() else ids
 
     def _with_bytes(self, points: Ids, ids: Ids, unknown: np.ndarray) -> Ids:
-        strangers = points[unknown]
+        unknowns = points[unknown]
         sizes = np.ones(len(ids), np.int64)
-        sizes[unknown] += (strangers > 0x7F).astype(np.int64) + (strangers > 0x7FF) + (strangers > 0xFFFF)
+        sizes[unknown] += (unknowns > 0x7F).astype(np.int64) + (unknowns > 0x7FF) + (unknowns > 0xFFFF)
         spelled = np.repeat(unknown, sizes)
         result = np.empty(len(spelled), np.uint32)
         result[~spelled] = ids[~unknown]
-        utf8 = strangers.astype("<u4").tobytes().decode("utf-32-le").encode()
+        utf8 = unknowns.astype("<u4").tobytes().decode("utf-32-le").encode()
         result[spelled] = np.frombuffer(utf8, np.uint8).astype(np.uint32) + 1
         return result
 

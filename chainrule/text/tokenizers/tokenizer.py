@@ -1,7 +1,7 @@
-"""One tokenizer for every unit, and one file for it: a tokenizer.json that Hugging Face's `tokenizers` reads as it is.
+"""Tokenizer: one class for all units of text, saved as a tokenizer.json that Hugging Face's `tokenizers` reads.
 
 Id 0 is always the boundary, which begins and ends every text and which no text can spell. A task may add special tokens
-(a mask, a delimiter) behind all others: the ids before them stay, and no text can spell them either.
+(a mask, a delimiter) after all others: the other ids stay the same, and no text can spell special tokens either.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from chainrule.files import write_text
 from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
 from chainrule.text.tokenizers.bpe import BPE
-from chainrule.text.tokenizers.bytes import Bytes
-from chainrule.text.tokenizers.characters import Characters
-from chainrule.text.tokenizers.ready import Ready, with_boundary_first
-from chainrule.text.tokenizers.unit import SPECIAL, Ids, Pieces, Spec, Unit, frame, refuse_vocab
-from chainrule.text.tokenizers.words import Words
+from chainrule.text.tokenizers.bytes import ByteLevel
+from chainrule.text.tokenizers.characters import CharacterLevel
+from chainrule.text.tokenizers.pretrained import Pretrained, with_boundary_first
+from chainrule.text.tokenizers.unit import SPECIAL, Ids, Spec, StreamDecoder, Unit, frame, refuse_vocab
+from chainrule.text.tokenizers.words import WordLevel
 
-UNITS: dict[str, type[Bytes] | type[Characters] | type[Words] | type[BPE]] = {
-    unit.name: unit for unit in (Bytes, Characters, Words, BPE)
+UNITS: dict[str, type[ByteLevel] | type[CharacterLevel] | type[WordLevel] | type[BPE]] = {
+    unit.name: unit for unit in (ByteLevel, CharacterLevel, WordLevel, BPE)
 }
 KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
 CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
@@ -36,8 +36,8 @@ class Tokenizer:
     def __init__(self, file: str, unit: Unit):
         self._file = file                            # the tokenizer.json, as it is saved
         self._unit = unit
-        self.unit = unit.name                        # bytes, characters, words, bpe or ready
-        self.lossless = unit.lossless                # every text comes back exactly
+        self.unit = unit.name                        # bytes, characters, words, bpe or pretrained
+        self.lossless = unit.lossless                # decoding gives back every text exactly
         self.lines = unit.lines                      # each line is a text of its own
         self.sha256 = hashlib.sha256(file.encode()).hexdigest()
 
@@ -47,7 +47,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """A tokenizer.json: one of ours as it is, any other with its boundary moved to id 0."""
+        """A tokenizer.json: one that chainrule saved is used unchanged, any other with its boundary moved to id 0."""
         try:
             file = Path(path).read_bytes().decode()
             spec = json.loads(file)
@@ -67,7 +67,7 @@ class Tokenizer:
     def with_special(self, names: Sequence[str]) -> "Tokenizer":
         """This tokenizer with those special tokens that it does not have yet, named like `<|mask|>`."""
         if wrong := [name for name in names if not SPECIAL.fullmatch(name)]:
-            raise ValueError(f"{wrong[0]} is no name for a special token; one is like <|mask|> or <|span12|>")
+            raise ValueError(f"{wrong[0]} is not a name of a special token; use names like <|mask|> or <|span12|>")
         spec = json.loads(self._file)
         more = type(self._unit).with_special(spec, list(dict.fromkeys(names)))
         return self if more == spec else Tokenizer.from_spec(more)
@@ -76,7 +76,7 @@ class Tokenizer:
         return len(self._unit.names)
 
     def encode(self, text: str) -> Ids:
-        """Ids without a boundary at the ends. Of words, a newline is id 0 and one at the end is dropped."""
+        """Ids without a boundary at the ends. For words a newline is id 0, and one at the end is dropped."""
         return np.concatenate([np.empty(0, np.uint32), *self.encode_chunks([text])])
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
@@ -86,9 +86,9 @@ class Tokenizer:
             return self._unit.encode_many(texts)
 
     def encode_stream(self, texts: Sequence[str]) -> tuple[Ids, NDArray[np.int64]]:
-        """`0 text 0 text 0`, and where each text ends."""
+        """The stream `0 text 0 text 0`, and where each text ends."""
         if self.lines and texts and not any("\n" in text for text in texts):
-            lines = self.encode("\n".join(texts) + "\n")     # newlines make the boundaries; one look-up finds all words
+            lines = self.encode("\n".join(texts) + "\n")     # newlines become boundaries; one look-up finds all words
             stream = np.concatenate([[BOUNDARY], lines, [BOUNDARY]]).astype(np.uint32)
             return stream, np.flatnonzero(stream == BOUNDARY)[1:]
         parts = self.encode_many(texts)
@@ -99,7 +99,7 @@ class Tokenizer:
         return stream, ends
 
     def encode_chunks(self, chunks: Iterable[str]) -> Iterator[Ids]:
-        """The ids of one text that comes in chunks, cut anywhere. Memory is bounded by what cannot be cut."""
+        """The ids of one text in chunks, cut anywhere. Memory is bounded by the longest part without a cut."""
         rest, enough = "", CHUNK
         with _unicode():
             for chunk in _bounded(chunks):
@@ -110,22 +110,22 @@ class Tokenizer:
                 if end:
                     yield self._unit.encode(rest[:end])
                     rest = rest[end:]
-                enough = max(CHUNK, 2 * len(rest))   # what could not be cut is not looked through again and again
+                enough = max(CHUNK, 2 * len(rest))   # do not search the same uncuttable text at every chunk
             yield self._unit.last(rest)
 
     def decode(self, tokens: Iterable[int]) -> str:
         return self._unit.decode(tokens)
 
-    def pieces(self) -> Pieces:
-        """`feed` it ids one at a time; it gives text as soon as that is whole, and `finish` gives the rest."""
-        return self._unit.pieces()
+    def stream_decoder(self) -> StreamDecoder:
+        """Decodes ids one at a time: `feed` returns text as soon as it is complete, `finish` the rest."""
+        return self._unit.stream_decoder()
 
     def token(self, id: int) -> str:
         """The name of a token in the vocabulary, without white space."""
         return self._unit.names[id]
 
     def show(self, id: int) -> str:
-        """A token for people to read."""
+        """A token as it is displayed."""
         return self._unit.show(id)
 
     def id(self, token: str) -> int | None:
@@ -137,9 +137,9 @@ class Tokenizer:
 
 
 def train_tokenizer(settings: Text, chunks: Iterable[str]) -> Tokenizer:
-    """The tokenizer that `text.*` asks for: learned from chunks, none of which ends within a word, or loaded."""
+    """The tokenizer of the settings: trained on chunks, none of which ends within a word, or loaded from a file."""
     if settings.tokenizer.endswith(".json"):
-        refuse_vocab(settings, "a ready tokenizer has its vocabulary")
+        refuse_vocab(settings, "a pretrained tokenizer has its own vocabulary")
         return Tokenizer.load(Path(settings.tokenizer))
     if settings.tokenizer not in UNITS:
         hint = did_you_mean(settings.tokenizer, UNITS) or f" It is {KINDS}."
@@ -155,7 +155,7 @@ def _unit(spec: Spec) -> Unit:
     for unit in UNITS.values():
         if frame(spec) == frame(unit.spec()):
             return unit(spec)
-    return Ready(spec)
+    return Pretrained(spec)
 
 
 def _bounded(chunks: Iterable[str]) -> Iterator[str]:
@@ -171,5 +171,5 @@ def _unicode() -> Iterator[None]:
     except UnicodeEncodeError as error:
         raise UserError(
             f"the text has half of a surrogate pair at character {error.start}, which is not Unicode. "
-            f"Give it as valid UTF-8."
+            f"Convert it to valid UTF-8."
         ) from None

@@ -1,7 +1,7 @@
-"""What a tokenizer counts in: the part that differs between bytes, characters, words and pieces of words.
+"""Base class of the tokenizers' units: Unit, the part that differs between bytes, characters, words and subwords.
 
-A unit is read from one tokenizer.json, which Hugging Face's `tokenizers` reads too and takes the same way. A unit may
-know a faster road to the same ids. Each says where a text can be `cut` so that its parts give the ids of the whole.
+A unit is made from a tokenizer.json that Hugging Face's `tokenizers` reads too, with the same ids; where the library is
+slow, the unit has a faster way to them. `cut` says where a text can be cut so that its parts give the ids of the whole.
 """
 
 import codecs
@@ -23,44 +23,44 @@ BOUNDARY_NAME = "<|endoftext|>"
 """Id 0 of the lossless units. It is in the vocabulary but not among the added tokens, so no text can spell it."""
 
 SPECIAL = re.compile(r"<\|[a-z]+[0-9]*\|>")
-"""How the tokens are named that a task adds, behind all others and likewise out of reach of any text."""
+"""Names of the special tokens that a task adds after all others. No text can spell these either."""
 
 
-class Pieces(Protocol):
-    """Tokens one at a time into text, given out as soon as it is whole."""
+class StreamDecoder(Protocol):
+    """Decodes tokens one at a time: returns text as soon as its characters are complete."""
 
     def feed(self, id: int) -> str: ...
 
     def finish(self) -> str:
-        """What is left when no more tokens come."""
+        """The rest of the text, when no more tokens follow."""
 
 
 class Unit:
     name: ClassVar[str]
-    lossless: bool = True                  # every text comes back exactly
+    lossless: bool = True                  # decoding gives back every text exactly
     lines: bool = False                    # each line is a text of its own
     names: Sequence[str]                   # of every token, without white space
 
     def encode(self, text: str) -> Ids:
-        """The ids of a text that `cut` could have given."""
+        """The ids of a text, or of a part of one that `cut` allows."""
         raise NotImplementedError
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         return [self.encode(text) for text in texts]
 
     def cut(self, text: str) -> int:
-        """How far a text can be encoded before what follows it is known; 0 if nowhere."""
+        """How many characters can be encoded whatever follows the text; 0 if none."""
         return len(text)
 
     def last(self, text: str) -> Ids:
-        """The ids of what is left when nothing follows."""
+        """The ids of the last part of a text, after which no more follows."""
         return self.encode(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        pieces = self.pieces()
+        pieces = self.stream_decoder()
         return "".join(map(pieces.feed, tokens)) + pieces.finish()
 
-    def pieces(self) -> Pieces:
+    def stream_decoder(self) -> StreamDecoder:
         raise NotImplementedError
 
     def show(self, id: int) -> str:
@@ -68,7 +68,7 @@ class Unit:
 
     @classmethod
     def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
-        """The same tokenizer.json with those tokens that it does not have yet; no text can spell them."""
+        """The tokenizer.json with these special tokens added, if it lacks them; no text can spell them."""
         vocab = dict(spec["model"]["vocab"])
         for name in names:
             vocab.setdefault(cls.in_file(name), len(vocab))
@@ -81,15 +81,15 @@ class Unit:
 
 
 class ByteUnit(Unit):
-    """A unit whose every token is a string of bytes, so that any text, known or not, comes back."""
+    """A unit whose tokens are byte strings, so that every text can be encoded and decoded exactly."""
 
-    spellings: Sequence[bytes]             # of every token; empty for the boundary and what a task adds
+    spellings: Sequence[bytes]             # of every token; empty for the boundary and special tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
         return b"".join(map(self.spellings.__getitem__, tokens)).decode("utf-8", "replace")
 
-    def pieces(self) -> Pieces:
-        return BytePieces(self.spellings)
+    def stream_decoder(self) -> StreamDecoder:
+        return ByteStreamDecoder(self.spellings)
 
     def show(self, id: int) -> str:
         try:
@@ -98,7 +98,7 @@ class ByteUnit(Unit):
             return "".join(f"\\x{byte:02x}" for byte in self.spellings[id])
 
 
-class BytePieces:
+class ByteStreamDecoder:
     def __init__(self, spellings: Sequence[bytes]):
         self.spellings = spellings
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -111,13 +111,13 @@ class BytePieces:
 
 
 def visible(text: str) -> str:
-    """Text with its white space drawn, for people."""
+    """Text with visible signs for white space."""
     drawn = text.translate({ord(" "): "·", ord("\n"): "↵", ord("\t"): "⇥", ord("\r"): "␍"})
     return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in drawn)
 
 
 def nameable(token: str) -> str:
-    """A token's name with white space and unprintable characters written as code points: one word in any file."""
+    """A token's name with white space and unprintable characters written as code points, so that it is one word."""
     return "".join(char if char.isprintable() and not char.isspace() else f"<U+{ord(char):04X}>" for char in token)
 
 
@@ -156,13 +156,13 @@ def bpe_model(vocab: dict[str, int], merges: list[Any], byte_fallback: bool = Fa
 
 
 def frame(spec: Spec) -> Spec:
-    """A tokenizer.json without what was learned: what tells one unit from another."""
+    """A tokenizer.json without the vocabulary and merges: it identifies the unit."""
     model = {name: value for name, value in spec["model"].items() if name not in ("vocab", "merges")}
     return {**spec, "model": model}
 
 
-def vocabulary(spec: Spec) -> list[str]:
-    """The names of the tokens by id, for the units whose ids have no gap."""
+def token_names(spec: Spec) -> list[str]:
+    """The names of the tokens in the order of their ids, of a vocabulary whose ids have no gaps."""
     vocab: dict[str, int] = spec["model"]["vocab"]
     return sorted(vocab, key=vocab.__getitem__)
 
@@ -170,6 +170,6 @@ def vocabulary(spec: Spec) -> list[str]:
 def refuse_vocab(settings: Text, why: str) -> None:
     if settings.vocab is not None:
         raise UserError(
-            f"text.vocab={settings.vocab} cannot be had with text.tokenizer={settings.tokenizer}: {why}. "
-            f"Leave text.vocab out."
+            f"text.vocab={settings.vocab} cannot be combined with text.tokenizer={settings.tokenizer}: {why}. "
+            f"Remove text.vocab."
         )

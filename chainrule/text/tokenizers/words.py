@@ -1,7 +1,7 @@
-"""Words, as white space separates them; each line is a text of its own. Not lossless: a rare word becomes <unk>.
+"""Word tokenizer: words separated by white space, each line a text of its own. Not lossless: rare words become <unk>.
 
-White space is ASCII's, as it is for KenLM. The newline itself is the name of id 0 in the vocabulary: no word can spell
-the boundary, and `</s>` in a text is not one. Special tokens have a newline before their name, for the same reason.
+White space is ASCII white space, as in KenLM. The newline is the name of id 0 in the vocabulary: no word can spell the
+boundary, and `</s>` in a text is an ordinary word. Names of special tokens begin with a newline for the same reason.
 """
 
 import re
@@ -12,27 +12,27 @@ import numpy as np
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
-from chainrule.text.tokenizers.unit import Ids, Spec, Unit, tokenizer_json, vocabulary
-from chainrule.text.tokenizers.word_splitting import Spellings, count_words, find_words
+from chainrule.text.tokenizers.unit import Ids, Spec, Unit, token_names, tokenizer_json
+from chainrule.text.tokenizers.word_lookup import WordLookup, count_words, find_words
 
 UNKNOWN = "<unk>"
-RESERVED = (UNKNOWN, "<s>", "</s>")     # never counted as words: files of n-grams give them a meaning of their own
+RESERVED = (UNKNOWN, "<s>", "</s>")     # not counted as words: ARPA files give them a special meaning
 SPACE = " \t\r\v\f"
 GAP = re.compile(rb"[ \n]")
 LOOK_UP = 1 << 18                       # bytes looked up at a time
 NEWLINE = ord("\n")
 
 
-class Words(Unit):
+class WordLevel(Unit):
     name = "words"
     lossless = False
     lines = True
 
     def __init__(self, spec: Spec):
-        names = vocabulary(spec)
+        names = token_names(spec)
         words = [name for name in names if not name.startswith("\n")]
         self.names = ["</s>", *words, *(name[1:] for name in names[1 + len(words) :])]
-        self.spellings = Spellings([word.encode() for word in words])
+        self.spellings = WordLookup([word.encode() for word in words])
 
     @classmethod
     def spec(cls, words: Iterable[str] = ()) -> Spec:
@@ -56,10 +56,10 @@ class Words(Unit):
         kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
         if not kept:
             raise UserError(
-                f"no word of the text occurs {settings.min_count} times. Give more text, or take text.min_count=1."
+                f"no word of the text occurs {settings.min_count} times. Use more text, or text.min_count=1."
             )
-        room = None if settings.vocab is None else settings.vocab - 2
-        return cls.spec(word.decode() for _, word in kept[:room])
+        size = None if settings.vocab is None else settings.vocab - 2
+        return cls.spec(word.decode() for _, word in kept[:size])
 
     @classmethod
     def in_file(cls, name: str) -> str:
@@ -77,7 +77,7 @@ class Words(Unit):
         return np.insert(ids, np.searchsorted(begins, newlines), BOUNDARY)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
-        """All texts in one look-up; only where one is of several lines is each taken by itself."""
+        """All texts in one look-up, unless one of them has several lines."""
         stream = self.encode("\n".join(text.removesuffix("\n") for text in texts))
         ends = np.flatnonzero(stream == BOUNDARY)
         if len(ends) + 1 != len(texts):
@@ -85,19 +85,19 @@ class Words(Unit):
         return np.split(stream[stream != BOUNDARY], ends - np.arange(len(ends)))
 
     def cut(self, text: str) -> int:
-        """Before the last newline, which is no boundary if the text should end with it; else behind the last space."""
+        """Before the last newline, which is not a boundary if the text ends with it; else after the last space."""
         newline = text.rfind("\n")
         return newline if newline > 0 else 1 + max(text.rfind(space) for space in SPACE)
 
     def last(self, text: str) -> Ids:
         return self.encode(text.removesuffix("\n"))
 
-    def pieces(self) -> "WordPieces":
-        return WordPieces(self.names, special=1 + len(self.spellings))
+    def stream_decoder(self) -> "WordStreamDecoder":
+        return WordStreamDecoder(self.names, special=1 + len(self.spellings))
 
 
-class WordPieces:
-    """Words with a space between them, and lines. Special tokens, the last of the vocabulary, are no part of a text."""
+class WordStreamDecoder:
+    """Words with spaces between them, and lines. Special tokens, the last of the vocabulary, are not shown."""
 
     def __init__(self, names: Sequence[str], special: int):
         self.names, self.special = names, special
@@ -115,7 +115,7 @@ class WordPieces:
 
 
 def slices(text: bytes) -> Iterator[bytes]:
-    """The text in slices of about LOOK_UP bytes, each behind a newline or space of the one before."""
+    """The text in slices of about LOOK_UP bytes; each but the last ends with a newline or space."""
     start = 0
     while start < len(text):
         found = GAP.search(text, start + LOOK_UP)

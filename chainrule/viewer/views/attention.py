@@ -40,7 +40,7 @@ from chainrule.viewer.view import Options, View
 def words_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[int, str]]:
     """Words in order: how many tokens each has, and what it looks like."""
     words: list[tuple[int, str]] = []
-    pieces, waiting, before = tokenizer.pieces(), 0, ""
+    pieces, waiting, before = tokenizer.stream_decoder(), 0, ""
     for token in tokens:
         text, waiting = pieces.feed(token), waiting + 1
         if token == BOUNDARY or tokenizer.lines:

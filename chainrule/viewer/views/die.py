@@ -94,7 +94,7 @@ def last_pieces(tokenizer: Tokenizer, text: str) -> list[str]:
     """What the last tokens of the text spell."""
     if not tokenizer.lossless:
         return WORD.findall(text)[-PREFIXES:]
-    feed = tokenizer.pieces().feed
+    feed = tokenizer.stream_decoder().feed
     pieces = [piece for token in tokenizer.encode(text)[-PREFIXES:].tolist() if (piece := feed(token))]
     while not text.endswith("".join(pieces)):    # the first began within a character
         del pieces[0]
@@ -149,7 +149,7 @@ def spellings(subject: Subject, before: Sequence[int], text: str, tokens: Sequen
     tokenizer, spelled = subject.run.tokenizer, list[str | None]()
     space = " " if tokenizer.lines and text.endswith((" ", "\t")) else ""    # which the text has already
     for token in tokens:
-        pieces = tokenizer.pieces()
+        pieces = tokenizer.stream_decoder()
         for earlier in before:
             pieces.feed(earlier)
         piece = pieces.feed(token).removeprefix(space)

@@ -178,7 +178,7 @@ def _groups(tap: str, seen: Sequence[tuple[Tensor, Sequence[str]]]) -> Iterator[
 
 def spelled(subject: Subject, reading: Reading) -> list[str]:
     """The text that each token completes; of the boundary, and of the first bytes of a character, none."""
-    pieces = subject.run.tokenizer.pieces()
+    pieces = subject.run.tokenizer.stream_decoder()
     return ["", *(pieces.feed(token) for token in reading.tokens[0, 1:].tolist())]
 
 

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text.tokenizers import ready
+from chainrule.text.tokenizers import pretrained
 from chainrule.text.tokenizers import tokenizer as module
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
@@ -75,12 +75,12 @@ def pair(request, tmp_path):
 
 
 def moved(given):
-    return Tokenizer.from_spec(ready.with_boundary_first(json.loads(given.to_str())))
+    return Tokenizer.from_spec(pretrained.with_boundary_first(json.loads(given.to_str())))
 
 
 def test_only_the_boundary_moves(pair):
     given, ours = pair
-    assert ours.unit == "ready"
+    assert ours.unit == "pretrained"
     text = PROSE + "日"                                   # which some of them do not know
     theirs = [given.id_to_token(id) for id in given.encode(text, add_special_tokens=False).ids]
     saved = HuggingFace.from_str(ours._file)
@@ -92,15 +92,15 @@ def test_the_saved_file_has_the_boundary_at_zero(pair, tmp_path):
     _, ours = pair
     ours.save(tmp_path / "tokenizer.json")
     saved = HuggingFace.from_file(str(tmp_path / "tokenizer.json"))
-    assert saved.id_to_token(0) in ready.ENDS + ready.BEGINNINGS
+    assert saved.id_to_token(0) in pretrained.ENDS + pretrained.BEGINNINGS
     assert sorted(saved.get_vocab().values()) == list(range(len(ours)))
     assert saved.encode(PROSE).ids == ours.encode(PROSE).tolist()
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert again.sha256 == ours.sha256
-    assert again.unit == "ready"
+    assert again.unit == "pretrained"
 
 
-def test_no_text_spells_the_boundary_of_a_ready_tokenizer(pair):
+def test_no_text_spells_the_boundary_of_a_pretrained_tokenizer(pair):
     _, ours = pair
     name = ours.token(0)
     for text in (name, f"a {name} b", name * 3, f"{name}\n{name}"):
@@ -122,11 +122,11 @@ def test_what_is_lossless_is_found_by_trying():
 
 
 @pytest.mark.parametrize("text", [PROSE * 4, "one. Two\n\n  three   four\n five" * 40])
-def test_chunks_change_no_token_of_a_ready_tokenizer(pair, text, monkeypatch):
+def test_chunks_change_no_token_of_a_pretrained_tokenizer(pair, text, monkeypatch):
     _, ours = pair
     whole = HuggingFace.from_str(ours._file).encode(text).ids
     monkeypatch.setattr(module, "CHUNK", 10)
-    monkeypatch.setattr(ready, "SLICE", 20)
+    monkeypatch.setattr(pretrained, "SLICE", 20)
     parts = list(ours.encode_chunks([text[:77], text[77:]]))
     assert np.concatenate(parts).tolist() == whole
     assert len(parts) > 10 or not ours._unit.can_be_cut
@@ -135,7 +135,7 @@ def test_chunks_change_no_token_of_a_ready_tokenizer(pair, text, monkeypatch):
 def test_streaming_and_showing(pair):
     _, ours = pair
     ids = ours.encode("Hello “naïve” there").tolist()
-    pieces = ours.pieces()
+    pieces = ours.stream_decoder()
     streamed = "".join(map(pieces.feed, [0, *ids, 0])) + pieces.finish()
     assert streamed == ours.decode([0, *ids, 0])
     assert all(ours.show(id) for id in range(len(ours)))
@@ -143,15 +143,15 @@ def test_streaming_and_showing(pair):
 
 def test_an_unfinished_character_is_given_at_the_end():
     ours = moved(byte_level([]))
-    pieces = ours.pieces()
+    pieces = ours.stream_decoder()
     assert [pieces.feed(id) for id in ours.encode("日").tolist()[:1]] == [""]
     assert "\ufffd" in pieces.finish()
 
 
-def test_a_ready_tokenizer_is_asked_for_by_its_path(tmp_path):
+def test_a_pretrained_tokenizer_is_asked_for_by_its_path(tmp_path):
     byte_level([]).save(str(tmp_path / "t.json"))
-    assert train_tokenizer(Text(tokenizer=str(tmp_path / "t.json")), []).unit == "ready"
-    with pytest.raises(UserError, match="has its vocabulary"):
+    assert train_tokenizer(Text(tokenizer=str(tmp_path / "t.json")), []).unit == "pretrained"
+    with pytest.raises(UserError, match="has its own vocabulary"):
         train_tokenizer(Text(tokenizer=str(tmp_path / "t.json"), vocab=5), [])
 
 
@@ -159,7 +159,7 @@ def test_gaps_in_a_unigram_vocabulary_are_refused():
     spec = json.loads(unigram().to_str())
     spec["added_tokens"].append({**spec["added_tokens"][0], "id": 999, "content": "far"})
     with pytest.raises(UserError, match="gaps"):
-        ready.with_boundary_first(spec)
+        pretrained.with_boundary_first(spec)
 
 
 @pytest.mark.data
@@ -184,7 +184,7 @@ def test_gpt2_gives_the_published_counts(tmp_path):
 def test_a_boundary_that_was_missing_gets_an_id_of_its_own():
     given = HuggingFace(models.WordLevel({"a": 0, "[UNK]": 1, "b": 2, "c": 3, "e": 6, "d": 7}, "[UNK]"))
     given.pre_tokenizer = pre_tokenizers.Whitespace()
-    made = Tokenizer.from_spec(ready.with_boundary_first(json.loads(given.to_str())))
+    made = Tokenizer.from_spec(pretrained.with_boundary_first(json.loads(given.to_str())))
     ids = [int(made.encode(word)[0]) for word in "abcde"]
     assert 0 not in ids
     assert len(set(ids)) == 5

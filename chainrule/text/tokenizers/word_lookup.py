@@ -1,8 +1,8 @@
-"""Words found by their spelling, all words of a text at once, without making a string of any of them.
+"""Vectorised word look-up: a hash table that finds the ids of all words of a text at once, without Python strings.
 
-A word of up to sixteen bytes is its length, its first eight bytes and its last eight, read as two numbers; these three
-hash to a slot that names one candidate, and comparing the three proves it. Longer words, and those whose slot another
-word holds, are the few that go through a dictionary.
+A word of up to sixteen bytes is given by its length, its first eight and its last eight bytes, read as two integers.
+These three hash to a slot with one candidate, which is then compared. Longer words and hash collisions are few and go
+through a dictionary.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ Ids = NDArray[np.uint32]
 Places = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-LONG = 17                                                        # bytes from which two numbers do not spell a word
+LONG = 17                            # bytes; two integers cannot hold a word of this length
 MASKS = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(LONG + 1)], np.uint64)
 HEAD, TAIL, SIZE = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
 def find_words(text: bytes) -> tuple[Places, Places]:
-    """Where each word begins, and where it ends; between them is ASCII's white space, as bytes.split has it."""
+    """Where each word begins, and where it ends; between them is ASCII's white space, as bytes.split defines it."""
     letters, white = np.frombuffer(text, np.uint8), np.ones(len(text) + 2, bool)
     np.less(letters - 9, 5, out=white[1:-1])                     # tab, newline, \v, \f, return
     white[1:-1] |= letters == 32
@@ -29,8 +29,8 @@ def find_words(text: bytes) -> tuple[Places, Places]:
     return edges[0::2], edges[1::2]
 
 
-class Spellings:
-    """A vocabulary: `find` gives each word's place in it, or -1."""
+class WordLookup:
+    """A vocabulary: `find` returns the index of each word in it, or -1."""
 
     def __init__(self, words: Sequence[bytes]):
         self.places = {word: place for place, word in enumerate(words)}
@@ -73,8 +73,8 @@ def _numbers(text: bytes, begins: Places, ends: Places) -> tuple[Numbers, Number
 
 
 def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
-    """How often each word occurs. Words met before are counted by look-up, and only new ones by hand."""
-    known, counts = Spellings([]), np.zeros(0, np.int64)
+    """How often each word occurs. Words seen before are counted by look-up, only new ones in a dictionary."""
+    known, counts = WordLookup([]), np.zeros(0, np.int64)
     fresh: Counter[bytes] = Counter()
     for text in texts:
         begins, ends = find_words(text)
@@ -84,7 +84,7 @@ def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
         fresh.update(text[begin:end] for begin, end in zip(begins[new].tolist(), ends[new].tolist()))
         if len(fresh) > len(known):
             fresh.update(dict(zip(known.places, counts.tolist())))
-            known, counts = Spellings(list(fresh)), np.fromiter(fresh.values(), np.int64, len(fresh))
+            known, counts = WordLookup(list(fresh)), np.fromiter(fresh.values(), np.int64, len(fresh))
             fresh = Counter()
     fresh.update(dict(zip(known.places, counts.tolist())))
     return fresh

@@ -1,7 +1,8 @@
-"""Any ready tokenizer.json, its vocabulary kept but for one change: the token that ends or begins a text moves to id 0.
+"""Pretrained tokenizers: any tokenizer.json of Hugging Face. The token that ends or begins a text moves to id 0.
 
-The two ids change places in the file itself, so that everyone who reads the saved file agrees. Its post-processor,
-which would add such tokens by itself, is dropped. Whether it is lossless, and may be cut at spaces, is found by trying.
+The two ids are swapped in the file itself, so that every program that reads the saved file gets the same ids. Its
+post-processor, which would add such tokens, is removed. Whether the tokenizer is lossless, and whether texts may be
+cut at spaces, is found by testing it on difficult strings.
 """
 
 import copy
@@ -33,12 +34,12 @@ CUTS = (
 )
 
 
-class Ready(Unit):
-    name = "ready"
+class Pretrained(Unit):
+    name = "pretrained"
 
     def __init__(self, spec: Spec):
         self.tokenizer = HuggingFace.from_str(json.dumps(spec))
-        self.tokenizer.encode_special_tokens = True            # a text that spells a special token is still only text
+        self.tokenizer.encode_special_tokens = True            # a text that spells a special token is ordinary text
         tokens = self.tokenizer.get_vocab(with_added_tokens=True)
         self.boundary: str = self.tokenizer.id_to_token(BOUNDARY) or BOUNDARY_NAME
         self.names = [""] * (1 + max(tokens.values()))
@@ -56,7 +57,7 @@ class Ready(Unit):
         return [self._without_boundary(text) if BOUNDARY in ids else ids for text, ids in pairs]
 
     def _without_boundary(self, text: str) -> Ids:
-        """A text that spells the boundary's name in a vocabulary that would take it for one: cut within the name."""
+        """A text that contains the boundary's name, which would be encoded as id 0: it is cut within the name."""
         parts = text.split(self.boundary)
         middle = len(self.boundary) // 2
         head, tail = self.boundary[:middle], self.boundary[middle:]
@@ -71,15 +72,15 @@ class Ready(Unit):
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
-    def pieces(self) -> "ReadyPieces":
-        return ReadyPieces(self.tokenizer)
+    def stream_decoder(self) -> "PretrainedStreamDecoder":
+        return PretrainedStreamDecoder(self.tokenizer)
 
     def show(self, id: int) -> str:
         return visible(self.decode([id])) or self.names[id]
 
     @classmethod
     def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
-        """Beside the model's vocabulary, not in it: there a text could spell them."""
+        """Adds them outside the model's vocabulary: inside it a text could spell them."""
         known = HuggingFace.from_str(json.dumps(spec))
         missing = [name for name in names if known.token_to_id(name) is None]
         size = 1 + max(known.get_vocab(with_added_tokens=True).values())
@@ -94,11 +95,11 @@ class Ready(Unit):
         return all(np.array_equal(whole, np.concatenate(hugging_face_ids(self.tokenizer, part))) for part in parts)
 
 
-class ReadyPieces:
+class PretrainedStreamDecoder:
     def __init__(self, tokenizer: HuggingFace):
         self.tokenizer = tokenizer
         self.stream = DecodeStream(skip_special_tokens=False)
-        self.held: list[int] = []                               # tokens whose text is not yet whole
+        self.held: list[int] = []                               # tokens whose text is not yet complete
 
     def feed(self, id: int) -> str:
         if id == BOUNDARY:
@@ -118,7 +119,7 @@ def with_boundary_first(given: Spec) -> Spec:
     """The same tokenizer with its boundary at id 0."""
     spec = copy.deepcopy(given)
     spec.update(post_processor=None, truncation=None, padding=None)
-    vocab = Entries(spec["model"])
+    vocab = Vocabulary(spec["model"])
     for token in spec["added_tokens"]:
         vocab.add(token["content"], token["id"])
     name = next((name for name in ENDS + BEGINNINGS if name in vocab.ids), None)
@@ -126,7 +127,7 @@ def with_boundary_first(given: Spec) -> Spec:
         name = BOUNDARY_NAME
         vocab.add(name, 1 + max(vocab.ids.values(), default=-1))
     elif spec == given and any((token["content"], token["id"]) == (name, BOUNDARY) for token in spec["added_tokens"]):
-        return given                                            # it was saved here, maybe with special tokens
+        return given                                            # chainrule saved it, maybe with special tokens
     vocab.swap(name)
     if all(token["content"] != name for token in spec["added_tokens"]):
         spec["added_tokens"].append({"id": BOUNDARY, "content": name, **SPECIAL_FLAGS})
@@ -137,7 +138,7 @@ def with_boundary_first(given: Spec) -> Spec:
     return spec
 
 
-class Entries:
+class Vocabulary:
     """The vocabulary of any model of `tokenizers`: names to ids, or (Unigram) a list of names and scores."""
 
     def __init__(self, model: Spec):

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.text.tokenizers.word_splitting import Spellings, count_words, find_words
+from chainrule.text.tokenizers.word_lookup import WordLookup, count_words, find_words
 
 words = st.text(alphabet="abé\x00~漢", min_size=1, max_size=20).map(str.encode)
 texts = st.lists(words | st.sampled_from([b" ", b"\n", b"\t", b"\r\n", b"\v", b"\f"])).map(b"".join)
@@ -20,7 +20,7 @@ def test_words_lie_where_split_finds_them(text):
 @given(st.lists(words, unique=True), texts, st.booleans())
 @settings(deadline=None)
 def test_a_word_is_found_exactly_when_it_is_in_the_vocabulary(vocabulary, text, crowded):
-    spellings = Spellings(vocabulary)
+    spellings = WordLookup(vocabulary)
     if crowded:                                                  # every word wants the same slot
         spellings._slot = lambda head, tail, size: head.astype("int64") * 0
         spellings.slots[0] = len(vocabulary) - 1
@@ -31,7 +31,7 @@ def test_a_word_is_found_exactly_when_it_is_in_the_vocabulary(vocabulary, text, 
 
 def test_words_that_share_their_first_and_last_eight_bytes_are_told_apart():
     alike = [b"12345678" + middle + b"12345678" for middle in (b"", b"x", b"y", b"xx")]
-    spellings = Spellings(alike[:3])
+    spellings = WordLookup(alike[:3])
     text = b" ".join(alike)
     assert spellings.find(text, *find_words(text)).tolist() == [0, 1, 2, -1]
 
