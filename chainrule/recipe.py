@@ -1,228 +1,200 @@
-"""Every setting that is not a model's own, once, with its meaning. A recipe is what a run was made from."""
+"""The recipe of a run: all its settings. This file declares those of the text and of training.
 
-import math
+A kind declares its `model.*` settings beside its class, and a task its `head.*`; settings.py says how.
+"""
+
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.settings import flatten, make
+from chainrule.settings import BelowOne, Count, Fraction, NonNegative, Positive, Range, Settings, Size, make
 
-MOST_TARGETS = 1 << 14    # in a step of gradient descent, where train.tokens does not say how many
+if TYPE_CHECKING:
+    from chainrule.model import Model
 
-
-@dataclass(frozen=True)
-class Text:
-    tokenizer: str = "bpe"          # bytes, characters, words, bpe, or the path of a ready tokenizer.json
-    vocab: int | None = None        # most tokens in the vocabulary; None: all that the text gives (bpe: by its size)
-    min_count: int = 2              # words seen less often than this become <unk> (words only)
-    errors: Literal["strict", "replace"] = "strict"  # bytes that are not UTF-8: stop and name the place, or read U+FFFD
-    separator: str = "<|endoftext|>"  # a line that holds only this ends one document and begins the next
-    held_out: float = 0.1           # share kept for validation without --valid: whole documents, or a text's end
-
+MOST_TARGETS = 1 << 14    # in one optimizer step, where train.tokens does not say how many
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
+Seed: TypeAlias = Annotated[int, Range(0, (1 << 63) - 1)]      # random generators take 64 bits, one of them a sign
+Minutes: TypeAlias = Annotated[float, Range(above=0, most=10**7)]
 
 
 @dataclass(frozen=True)
-class Counting:
-    """`train.*` for kinds that learn by counting."""
+class Text(Settings, part="text"):
+    """`text.*`: the tokenizer and the split."""
 
-    seed: int = 1                   # everything left to chance begins here
-    steps: int = 1                  # rounds of counting; an n-gram needs one, EM many
-    restarts: int = 1               # random starts, of which the likeliest goes on (EM)
-    tolerance: float = 0.0          # stop when a round gains fewer nats per token than this (EM)
-    length: int | None = None       # longest row, in tokens; the pieces of longer texts begin afresh; None: never cut
-    tokens: int = 1 << 20           # targets read at a time, which bounds memory and changes no result
+    tokenizer: str = "bpe"          # bytes, characters, words, bpe, or the path of a trained tokenizer.json
+    vocab: Annotated[int, Range(1, 1 << 31)] | None = None  # largest vocabulary; none: all tokens (bpe: by text size)
+    min_count: Count = 2            # words that occur less often become <unk> (words only)
+    errors: Literal["strict", "replace"] = "strict"  # for bytes that are not UTF-8: stop with an error, or read U+FFFD
+    separator: str = "<|endoftext|>"  # a line that holds only this separates two documents
+    held_out: BelowOne = 0.1        # fraction held out for validation without --valid: whole documents, or a text's end
 
-    def __post_init__(self) -> None:
-        for name in ("steps", "restarts", "length", "tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"train.{name}={value}: it is 1 or more.")
-        if not self.tolerance >= 0:
-            raise UserError(f"train.tolerance={self.tolerance}: it is 0 or more.")
-        _refuse_seed(self.seed)
+
+@dataclass(frozen=True)
+class Counting(Settings, part="train"):
+    """`train.*` of kinds that learn by counting: in one pass, or by EM."""
+
+    seed: Seed = 1                  # seed of every random number
+    steps: Count = 1                # passes over the text: an n-gram needs one, EM many
+    restarts: Count = 1             # random initialisations, of which the one with the best likelihood is trained (EM)
+    tolerance: NonNegative = 0.0    # stop when a pass improves the loss by fewer nats per token than this (EM)
+    length: Count | None = None     # longest row, in tokens: longer texts are cut into independent pieces; none: no cut
+    tokens: Count = 1 << 20         # targets in one batch, which bounds memory and does not change the result
 
 
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
-"""Ways to say when training by gradient ends. A recipe has one of them, so a given one takes the place of any other."""
+"""Ways to say when gradient training ends. A recipe has one of them, so one that is given replaces any other."""
 
 ENDS, PAIR_ENDS = 10, 5
-"""Epochs, where no budget is given."""
+"""Epochs of gradient training, and of word vectors, where no budget is given."""
 
 
 @dataclass(frozen=True)
-class Gradient:
-    """`train.*` for kinds that learn by gradient."""
+class Gradient(Settings, part="train"):
+    """`train.*` of kinds that learn by gradient descent."""
 
-    seed: int = 1                       # all chance begins here: first weights, order of the data, dropout
-    steps: int | None = None            # the end, in optimizer steps
-    epochs: float | None = None         # the end, in readings of the whole text; no end given: 10
-    total_tokens: int | None = None     # the end, in targets
-    minutes: float | None = None        # the end, by the clock; the schedule follows the clock too
-    tokens: int | None = None           # targets in a step, over all ranks and micro-batches; None: up to 16,384
-    length: int | None = None           # tokens in a row; None: the model's context, or 64 where it has none
-    batching: Literal["windows", "streams"] = "windows"  # shuffled; or in order, the state carried on (truncated BPTT)
-    micro_batch: int | None = None      # rows in one micro-batch, which changes no result; None: what memory holds
-    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: for hidden matrices, and adamw for the rest
-    lr: float = 1e-3                    # highest learning rate; muon's steps are as long as adamw's would be
-    adamw_lr: float | None = None       # that of adamw beside muon; None: lr
-    momentum: float | None = None       # share of the last direction that goes on; None: 0.95 for muon, 0 for sgd
-    betas: tuple[float, ...] = (0.9, 0.95)  # how much adamw remembers of gradients, and of their squares
-    weight_decay: float | None = None   # share of a matrix lost in a step, times lr; None: 0.1, and 0 for sgd
-    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"  # how lr falls; wsd: only at the end
-    warmup: float = 0.02                # share of training in which lr rises
-    decay: float = 0.3                  # share of training in which lr falls (wsd)
-    final_lr: float = 0.1               # lr at the end, as a share of the highest
-    body_lr: float | None = None        # that of the body under a head, as a share of lr; None: lr for both
-    layer_decay: float = 1.0            # that of each layer, as a share of that of the one above it
-    freeze: tuple[str, ...] = ()        # beginnings of names of weights that stay; N: embeddings and N layers; or all
-    lora: int | None = None             # rank of adapters that learn while the body stays as --from brought it
-    lora_alpha: float | None = None     # the adapters count alpha / lora times; None: twice
-    clip: float = 1.0                   # longest gradient, all weights together; longer ones are cut; 0: never
-    evaluate: float | None = None       # steps between looks at the validation text; <1: share of all; None: by epoch
-    patience: int | None = None         # stop after this many looks in a row without a better one; None: never
-    keep_best: bool = True              # the run's model is the best that was looked at; false: the last
-    precision: Precision = "auto"       # of matrix products, or of what blocks pass upward too; auto: bfloat16 if quick
-    compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it repays itself
-    graph: Literal["auto", "true", "false"] = "auto"  # a step as one CUDA graph; auto: on a GPU, where steps are short
-    shard: bool = False                 # under torchrun each rank holds a share of the weights (FSDP), not all (DDP)
-    checkpoint: float = 300.0           # seconds between checkpoints; 0: after each step
-    gradients: bool = False             # record gradient norms by layer, and by tokens back from the last target
-    tensorboard: bool = False           # write for TensorBoard too, where it is installed
+    seed: Seed = 1                      # seed of every random number: initial weights, order of the data, dropout
+    steps: Count | None = None          # budget: optimizer steps
+    epochs: Positive | None = None      # budget: passes over the training text; 10 where no budget is given
+    total_tokens: Count | None = None   # budget: targets
+    minutes: Minutes | None = None      # budget: wall-clock time; the learning-rate schedule follows the clock
+    tokens: Count | None = None         # batch size in targets, over all ranks and micro-batches; none: up to 16,384
+    length: Size | None = None          # sequence length in tokens; none: the model's context, or 64 without one
+    batching: Literal["windows", "streams"] = "windows"  # shuffled windows; or in order, with state (truncated BPTT)
+    micro_batch: Size | None = None     # rows in one micro-batch (gradient accumulation); none: as memory allows
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: Muon for hidden matrices, AdamW for the rest
+    lr: Positive = 1e-3                 # peak learning rate; Muon's updates are scaled to the size of AdamW's
+    adamw_lr: Positive | None = None    # peak learning rate of AdamW's part beside Muon; none: train.lr
+    momentum: BelowOne | None = None    # momentum of Muon or SGD; none: 0.95 for Muon, 0 for SGD
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)  # AdamW's decay rates of the first and second moment
+    weight_decay: NonNegative | None = None  # decoupled weight decay of matrices; none: 0.1, and 0 for SGD
+    schedule: Literal["cosine", "linear", "wsd", "constant"] = "cosine"  # learning-rate decay; wsd: only at the end
+    warmup: Fraction = 0.02             # fraction of training in which the learning rate rises linearly
+    decay: Fraction = 0.3               # fraction of training in which the learning rate falls (wsd)
+    final_lr: Fraction = 0.1            # learning rate at the end, as a fraction of the peak
+    body_lr: Positive | None = None     # learning rate of the body under a new head, times train.lr; none: the same
+    layer_decay: Positive = 1.0         # layer-wise learning-rate decay: each layer's rate over that of the layer above
+    freeze: tuple[str, ...] = ()        # parameters to freeze: prefixes of their names, or a number N: the embeddings
+                                        # and the first N layers, or all
+    lora: Size | None = None            # rank of LoRA adapters, which train while the base of --from is frozen
+    lora_alpha: Positive | None = None  # LoRA's alpha: the update is scaled by alpha / rank; none: twice the rank
+    clip: NonNegative = 1.0             # clip the global gradient norm to this; 0: no clipping
+    evaluate: NonNegative | None = None  # steps between evaluations on the validation split; 0: only at the end;
+                                        # less than 1: as a fraction of all steps; none: once an epoch
+    patience: Count | None = None       # early stopping after so many evaluations without improvement; none: off
+    keep_best: bool = True              # save the weights of the best evaluation; false: those of the last step
+    precision: Precision = "auto"       # of matrix products, or of the residual stream too; auto: bfloat16 where fast
+    compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it saves time overall
+    graph: Literal["auto", "true", "false"] = "auto"  # run a step as one CUDA graph; auto: on a GPU, for short steps
+    shard: bool = False                 # under torchrun: shard the weights over ranks (FSDP) instead of copies (DDP)
+    checkpoint: NonNegative = 300.0     # seconds between checkpoints; 0: after each step
+    gradients: bool = False             # log gradient norms by layer, and by distance in tokens from the last target
+    tensorboard: bool = False           # write TensorBoard files too, where it is installed
 
     @property
     def lora_scale(self) -> float:
-        """What the adapters' product is multiplied by."""
+        """Factor of the adapters' product."""
         return 2.0 if self.lora is None or self.lora_alpha is None else self.lora_alpha / self.lora
 
     @property
     def budget(self) -> tuple[str, float]:
-        """Which of BUDGETS ends it, and at what."""
+        """Which of BUDGETS ends training, and at what number."""
         given = [(name, getattr(self, name)) for name in BUDGETS if getattr(self, name) is not None]
         return given[0] if given else ("epochs", ENDS)
 
     def __post_init__(self) -> None:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) > 1:
-            names = " and ".join(f"train.{name}" for name in given)
-            raise UserError(f"{names}: training has one end; give one of them.")
-        for name in ("steps", "total_tokens", "tokens", "length", "micro_batch", "patience", "lora"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise UserError(f"train.{name}={value}: it is 1 or more.")
-        for name in ("epochs", "minutes", "lr", "adamw_lr", "body_lr", "layer_decay", "lora_alpha"):
-            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise UserError(f"train.{name}={value:g}: it is more than 0, and finite.")
-        _refuse_seed(self.seed)
-        for name in ("weight_decay", "clip", "evaluate", "checkpoint"):
-            if (value := getattr(self, name)) is not None and not value >= 0:
-                raise UserError(f"train.{name}={value:g}: it is 0 or more.")
-        for name in ("warmup", "decay", "final_lr"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"train.{name}={getattr(self, name):g}: it is a share, from 0 to 1.")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            betas = ",".join(f"{beta:g}" for beta in self.betas)
-            raise UserError(f"train.betas={betas}: two numbers from 0 to less than 1.")
-        if self.momentum is not None and not 0 <= self.momentum < 1:
-            raise UserError(f"train.momentum={self.momentum:g}: it is from 0 to less than 1.")
-        self._refuse_what_would_do_nothing()
-
-    def _refuse_what_would_do_nothing(self) -> None:
+        super().__post_init__()
+        _refuse_two_budgets(self)
         if self.momentum is not None and self.optimizer == "adamw":
             raise UserError("train.momentum is for muon and sgd; adamw has train.betas.")
         if self.adamw_lr is not None and self.optimizer != "muon":
             raise UserError(f"train.adamw_lr is for muon; {self.optimizer} has train.lr alone.")
         if self.lora_alpha is not None and self.lora is None:
-            raise UserError("train.lora_alpha is of adapters; train.lora=8 has them put on.")
+            raise UserError("train.lora_alpha is for LoRA adapters; add them with train.lora=8.")
         if self.lora is not None and self.shard:
-            raise UserError("train.lora is for ranks that hold the whole model; train.shard=true goes without.")
+            raise UserError("train.lora needs the whole model on each rank; leave out train.shard=true.")
         if self.shard and self.graph == "true":
-            raise UserError("train.graph=true is for ranks that hold the whole model; train.shard=true goes without.")
+            raise UserError("train.graph=true needs the whole model on each rank; leave out train.shard=true.")
         if self.patience is not None and self.evaluate == 0:
-            raise UserError("train.patience needs looks at the validation text; train.evaluate=0 has none.")
+            raise UserError("train.patience needs evaluations on the validation split; train.evaluate=0 has none.")
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """`train.*` for kinds that learn from pairs of words that stand near each other."""
+class Pairs(Settings, part="train"):
+    """`train.*` of word vectors, which learn from pairs of words that occur near each other."""
 
-    seed: int = 1                   # all chance begins here: first vectors, noise, what is passed over
-    epochs: float | None = None     # the end, in readings of the whole text; no end given: 5
-    minutes: float | None = None    # the end, by the clock; the learning rate follows the clock too
-    tokens: int | None = None       # words in a step, or cells of a table of pairs; fewer at first; None: by the device
-    lr: float = 0.025               # learning rate at first; it falls in a straight line
-    final_lr: float = 0.004         # lr at the end, as a share of the first
+    seed: Seed = 1                  # seed of every random number: initial vectors, negative samples, subsampling
+    epochs: Positive | None = None  # budget: passes over the training text; 5 where no budget is given
+    minutes: Minutes | None = None  # budget: wall-clock time; the learning-rate schedule follows the clock
+    tokens: Count | None = None     # words in a step, or cells of the co-occurrence table; none: by the device
+    lr: Positive = 0.025            # initial learning rate, which falls linearly
+    final_lr: Fraction = 0.004      # learning rate at the end, as a fraction of the initial one
 
     @property
     def budget(self) -> tuple[str, float]:
-        """Whether epochs or minutes end it, and at what."""
+        """Whether epochs or minutes end training, and at what number."""
         return ("minutes", self.minutes) if self.minutes is not None else ("epochs", self.epochs or PAIR_ENDS)
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.minutes is not None:
-            raise UserError("train.epochs and train.minutes: training has one end; give one of them.")
-        for name in ("epochs", "minutes", "lr"):
-            if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise UserError(f"train.{name}={value:g}: it is more than 0, and finite.")
-        if self.tokens is not None and self.tokens < 1:
-            raise UserError(f"train.tokens={self.tokens}: it is 1 or more.")
-        _refuse_seed(self.seed)
-        if not 0 <= self.final_lr <= 1:
-            raise UserError(f"train.final_lr={self.final_lr:g}: it is a share, from 0 to 1.")
+        super().__post_init__()
+        _refuse_two_budgets(self)
+
+
+def _refuse_two_budgets(train: Gradient | Pairs) -> None:
+    given = [f"train.{name}" for name in BUDGETS if getattr(train, name, None) is not None]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)}: training has one budget; give one of them.")
 
 
 RUNNING = ("train.batching", "train.length", "train.tokens")
-"""Where a kind's own defaults are for running text, and no other task wants them."""
+"""A kind's own defaults of these are for running text; other tasks do not use them."""
 
-TRAIN: Mapping[str, type] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}
+TRAIN: Mapping[str, type[Settings]] = {"counting": Counting, "gradient": Gradient, "pairs": Pairs}
 
 
 class TaskSettings:
     """What a task adds to a recipe. These are the values of `lm`; each Task (tasks/task.py) has its own."""
 
     name: ClassVar[str] = "lm"
-    text: ClassVar[type[Text]] = Text               # its `text.*` settings
-    heads: ClassVar[Mapping[str, type]] = {}        # its `head.*` settings, by how a kind learns; none: no head
-    running_text: ClassVar[bool] = True             # whether every token of a running text is a target
+    text: ClassVar[type[Text]] = Text                       # its `text.*` settings
+    heads: ClassVar[Mapping[str, type[Settings]]] = {}      # its `head.*` settings, by how a kind learns; none: no head
+    running_text: ClassVar[bool] = True                     # whether every token of a running text is a target
 
 
 LANGUAGE_MODELLING = TaskSettings()
 
 
-def _refuse_seed(seed: int) -> None:
-    """Generators of chance take 64 bits, of which one is a sign."""
-    if not 0 <= seed < 1 << 63:
-        raise UserError(f"train.seed={seed}: it is 0 or more, and at most {(1 << 63) - 1}.")
-
-
 @dataclass(frozen=True)
 class Base:
-    """The run that a recipe begins from."""
+    """The run whose weights training starts from (--from)."""
 
-    path: str                       # its folder, in full
-    sha256: str                     # of the file that has its weights
+    path: str                       # its absolute path
+    sha256: str                     # of its weights file
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """Everything that determines a run, apart from the text itself."""
+
     kind: str
     task: str
     text: Text
     model: Any                      # an instance of the kind's Settings
     train: Any                      # an instance of TRAIN[learns_by]
     head: Any = None                # an instance of the task's heads[learns_by], where there is one
-    base: Base | None = None        # where its first weights come from; None: chance
+    base: Base | None = None        # the run that the initial weights come from; None: they are random
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def make_recipe(
-    kind: str, model_class: Any, given: Mapping[str, Any], preset: Mapping[str, Any] = {},
+    kind: str, model_class: "type[Model]", given: Mapping[str, Any], preset: Mapping[str, Any] = {},
     task: TaskSettings = LANGUAGE_MODELLING,
 ) -> Recipe:
-    """House defaults, then the kind's, then the preset's, then what the user gave; keys are dotted."""
+    """The defaults, then the kind's, then the preset's, then those given; keys are dotted, and later ones win."""
     head = task.heads.get(model_class.learns_by)
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
     own = {name: value for name, value in model_class.recipe.items() if task.running_text or name not in RUNNING}
@@ -233,7 +205,7 @@ def make_recipe(
             hint = did_you_mean(part, parts) or f" Settings begin with {', '.join(begins[:-1])} or {begins[-1]}"
             raise UserError(f"unknown setting {name}.{hint}")
         parts[part][rest] = value
-    recipe = Recipe(
+    return Recipe(
         kind,
         task.name,
         make(task.text, parts["text"], "text"),
@@ -241,14 +213,10 @@ def make_recipe(
         make(TRAIN[model_class.learns_by], parts["train"], "train"),
         make(head, parts["head"], "head") if head else None,
     )
-    for name, value in flatten(recipe.as_dict()).items():
-        if isinstance(value, float) and not math.isfinite(value):    # which JSON has no word for
-            raise UserError(f"{name}={value:g}: it must be finite. `chainrule settings {kind}` says what it means.")
-    return recipe
 
 
 def over(settings: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` with `others` over them; a budget takes the place of any other."""
+    """`settings`, updated by `others`; a budget among these replaces any other."""
     budgets = {f"train.{name}" for name in BUDGETS}
     replaced = budgets if budgets & others.keys() else set()
     return {name: value for name, value in settings.items() if name not in replaced} | dict(others)
