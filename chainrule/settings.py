@@ -24,12 +24,14 @@ from chainrule.errors import UserError, did_you_mean
 
 S = TypeVar("S")
 
-LIMIT = 10**15    # where a range states no end: products of a few such numbers are still far from overflow
+LIMIT = 10**15     # the end of a range that states none
+SHOWN = 10**6      # a higher end only guards against overflow, so a range is described without it
 
 RENAMED = {
     "model.cap": "model.logit_softcap",
     "model.gains": "model.norm_scale",
     "model.keys": "model.kv_heads",
+    "model.smoothing": "model.label_smoothing",
     "model.wavelength": "model.rope_theta",
     "model.zero": "model.zero_init",
     "train.order": "train.batching",
@@ -54,7 +56,7 @@ class Range:
 
     def __str__(self) -> str:
         """'1 or more', 'more than 0', 'from 0 to 1', 'from 0 to less than 1'."""
-        end = f"less than {self.below}" if self.below is not None else "" if self.most == LIMIT else str(self.most)
+        end = f"less than {self.below}" if self.below is not None else str(self.most) if self.most < SHOWN else ""
         if self.above is not None:
             return f"more than {self.above}" + (f", and {'' if self.below else 'at most '}{end}" if end else "")
         return f"from {self.least} to {end}" if end else f"{self.least} or more"
@@ -64,8 +66,7 @@ class Range:
         if not math.isfinite(value):    # JSON has no word for it
             raise UserError(f"{said}: it must be finite.")
         if value not in self:
-            too_large = value > self.most == LIMIT
-            raise UserError(f"{said}: it must be {f'at most {LIMIT}' if too_large else self}.")
+            raise UserError(f"{said}: it must be {f'at most {self.most}' if value > self.most >= SHOWN else self}.")
 
 
 Count = Annotated[int, Range(1)]

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import fields
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from chainrule.errors import UserError
 from chainrule.models import KINDS, build, kind, model_class
 from chainrule.recipe import TRAIN, Gradient, Text, make_recipe
-from chainrule.settings import meanings
+from chainrule.settings import RENAMED, hints, meanings, range_of
+from chainrule.tasks import TASKS, find_task
 
 
 def recipe(given=None, preset=None, name="uniform"):
@@ -54,8 +56,44 @@ def test_an_unknown_setting_stops_at_once(name: str, line: str) -> None:
     ],
 )
 def test_counting_that_cannot_be_is_refused(name: str, value: str) -> None:
-    with pytest.raises(UserError, match=f"^train.{name}=.* or more"):
+    with pytest.raises(UserError, match=f"^train.{name}={value}: it must be"):
         recipe({f"train.{name}": value})
+
+
+TASK_SETTINGS = {settings for task in map(find_task, TASKS) for settings in (task.text, *task.heads.values())}
+EVERY = TASK_SETTINGS | {*TRAIN.values(), *(model_class(name).Settings for name in KINDS)}
+
+
+@pytest.mark.parametrize("settings", sorted(EVERY, key=lambda cls: cls.__name__))
+def test_every_number_declares_its_range(settings: type) -> None:
+    numbers = [name for name, hint in hints(settings).items() if re.search(r"\b(int|float)\b", str(hint))]
+    assert [name for name in numbers if range_of(hints(settings)[name]) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("gpt", "model.zero", "model.zero_init"), ("gpt", "model.keys", "model.kv_heads"),
+        ("gpt", "model.cap", "model.logit_softcap"), ("gpt", "model.wavelength", "model.rope_theta"),
+        ("gpt", "model.gains", "model.norm_scale"), ("lstm", "train.rest_lr", "train.adamw_lr"),
+        ("lstm", "train.rows", "train.micro_batch"), ("lstm", "train.order", "train.batching"),
+        ("seq2seq", "model.smoothing", "model.label_smoothing"),
+    ],
+)
+def test_an_old_name_is_answered_with_the_new_one(kind: str, old: str, new: str) -> None:
+    with pytest.raises(UserError) as error:
+        recipe({old: "1"}, name=kind)
+    assert str(error.value) == f"unknown setting {old}: it is {new} now."
+
+
+def test_a_new_name_that_a_kind_does_not_have_is_not_advised() -> None:
+    with pytest.raises(UserError, match=r"^unknown setting model\.keys\."):
+        recipe({"model.keys": "1"}, name="lstm")
+
+
+def test_what_is_an_old_name_for_one_kind_may_be_a_name_of_another() -> None:
+    assert "model.cap" in RENAMED
+    assert recipe({"model.cap": "50"}, name="glove").model.cap == 50
 
 
 @pytest.mark.parametrize("settings", [Text, *TRAIN.values()])
@@ -86,17 +124,17 @@ def test_an_unknown_kind_names_the_nearest_or_all() -> None:
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"steps": 5, "minutes": 1.0}, r"train\.steps and train\.minutes: training has one end"),
-        ({"steps": 0}, r"train\.steps=0: it is 1 or more"),
-        ({"epochs": 0.0}, r"train\.epochs=0: it is more than 0"),
+        ({"steps": 5, "minutes": 1.0}, r"train\.steps and train\.minutes: training has one budget"),
+        ({"steps": 0}, r"train\.steps=0: it must be 1 or more"),
+        ({"epochs": 0.0}, r"train\.epochs=0: it must be more than 0"),
         ({"lr": float("inf")}, r"train\.lr=inf"),
-        ({"clip": -1.0}, r"train\.clip=-1: it is 0 or more"),
-        ({"warmup": 1.5}, r"train\.warmup=1.5: it is a share"),
-        ({"betas": (0.9,)}, r"train\.betas=0.9: two numbers"),
-        ({"optimizer": "sgd", "momentum": 1.0}, r"train\.momentum=1: it is from 0"),
+        ({"clip": -1.0}, r"train\.clip=-1: it must be 0 or more"),
+        ({"warmup": 1.5}, r"train\.warmup=1.5: it must be from 0 to 1"),
+        ({"betas": (0.9, 1.0)}, r"train\.betas=1: it must be from 0 to less than 1"),
+        ({"optimizer": "sgd", "momentum": 1.0}, r"train\.momentum=1: it must be from 0"),
         ({"momentum": 0.9}, "adamw has train.betas"),
         ({"adamw_lr": 0.1}, r"train\.adamw_lr is for muon"),
-        ({"patience": 2, "evaluate": 0.0}, r"train\.patience needs looks"),
+        ({"patience": 2, "evaluate": 0.0}, r"train\.patience needs evaluations"),
     ],
 )
 def test_settings_of_descent_that_make_no_sense_are_refused(given, line) -> None:
@@ -107,8 +145,8 @@ def test_settings_of_descent_that_make_no_sense_are_refused(given, line) -> None
 @pytest.mark.parametrize("settings", TRAIN.values())
 def test_a_seed_is_one_that_generators_take(settings: type) -> None:
     assert settings(seed=2**63 - 1).seed == 2**63 - 1
-    for seed in (-1, 2**63, 10**23):
-        with pytest.raises(UserError, match=rf"^train\.seed={seed}: it is 0 or more, and at most {2**63 - 1}\.$"):
+    for seed, says in (-1, "0 or more"), (2**63, f"at most {2**63 - 1}"), (10**23, f"at most {2**63 - 1}"):
+        with pytest.raises(UserError, match=rf"^train\.seed={seed}: it must be {says}\.$"):
             settings(seed=seed)
 
 

@@ -1,12 +1,12 @@
 import math
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.settings import default, flatten, make, meanings, split_words
+from chainrule.settings import LIMIT, Range, Settings, default, flatten, make, meanings, range_of, split_words
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,14 @@ class Some:
     words: tuple[str, ...] = field(
         default_factory=tuple
     )                                         # over several lines
+    pair: tuple[int, int] = (1, 2)            # a comment that goes on
+                                              # in the next line
 
     def order_of(self) -> int:
         return self.order                     # not a field
 
 
-def test_the_comment_behind_a_field_is_its_meaning() -> None:
+def test_the_comment_of_a_field_is_its_help() -> None:
     assert meanings(Some) == {
         "order": "tokens in one gram",
         "rate": "highest learning rate; # warms up",
@@ -40,6 +42,7 @@ def test_the_comment_behind_a_field_is_its_meaning() -> None:
         "cuts": "one for each order",
         "where": "a folder",
         "words": "over several lines",
+        "pair": "a comment that goes on in the next line",
     }
 
 
@@ -49,7 +52,7 @@ class More(Some):
     heads: int = 2                            # side by side
 
 
-def test_meanings_are_inherited_and_may_be_told_anew() -> None:
+def test_help_is_inherited_and_may_be_replaced() -> None:
     assert meanings(More) == {**meanings(Some), "order": "tokens, otherwise", "heads": "side by side"}
 
 
@@ -119,6 +122,8 @@ def test_a_value_is_read_by_the_type_of_its_field(name: str, given: object, valu
         ("cuts", [0, "x"], "model.cuts=x is not a whole number"),
         ("order", math.inf, "model.order=inf is not a whole number"),
         ("order", [3], "model.order=[3] is not a whole number"),
+        ("pair", "1", "model.pair=1: it must be 2 values"),
+        ("pair", [1, 2, 3], "model.pair=1,2,3: it must be 2 values"),
     ],
 )
 def test_a_value_of_another_type_is_one_clear_line(name: str, given: object, line: str) -> None:
@@ -131,7 +136,7 @@ def test_a_value_of_another_type_is_one_clear_line(name: str, given: object, lin
 def test_an_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown setting model.oder. Did you mean model.order\?"):
         make(Some, {"oder": 1}, "model")
-    with pytest.raises(UserError, match=r"It takes model.order, model.rate"):
+    with pytest.raises(UserError, match=r"Known: model.order, model.rate"):
         make(Some, {"zzzzzzzzzzzzz": 1}, "model")
     with pytest.raises(UserError, match="has no model settings"):
         make(dataclass(type("Nothing", (), {})), {"zzzzzzzzzzzzz": 1}, "model")
@@ -150,3 +155,81 @@ def test_nested_tables_become_dotted_settings() -> None:
         "model.order": 5,
         "model.deep.er": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "says", "inside", "outside"),
+    [
+        (Range(1), "1 or more", (1, 7, LIMIT), (0, -1)),
+        (Range(0, 1), "from 0 to 1", (0, 0.5, 1), (-0.1, 1.1)),
+        (Range(0, below=1), "from 0 to less than 1", (0, 0.999), (1, -1)),
+        (Range(above=0), "more than 0", (1e-9, 5), (0, -1)),
+        (Range(above=0, most=3), "more than 0, and at most 3", (3,), (0, 3.1)),
+        (Range(above=0, below=3), "more than 0, and less than 3", (2.9,), (0, 3)),
+    ],
+)
+def test_a_range_names_itself_and_holds_its_numbers(allowed, says, inside, outside) -> None:
+    assert str(allowed) == says
+    for value in inside:
+        allowed.check("train.lr", value)
+    for value in outside:
+        with pytest.raises(UserError, match=rf"^train\.lr={value:g}: it must be {says}\.$"):
+            allowed.check("train.lr", value)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_number_is_finite(value: float) -> None:
+    with pytest.raises(UserError, match=r"^train\.lr=-?(inf|nan): it must be finite\.$"):
+        Range(0).check("train.lr", value)
+
+
+def test_where_a_range_states_no_end_there_is_a_limit() -> None:
+    with pytest.raises(UserError, match=f"^train.steps={LIMIT + 1}: it must be at most {LIMIT}.$"):
+        Range(1).check("train.steps", LIMIT + 1)
+
+
+def test_an_end_that_only_guards_against_overflow_is_named_where_it_is_passed() -> None:
+    assert str(Range(1, 1 << 24)) == "1 or more"
+    with pytest.raises(UserError, match=f"^model.width={1 << 25}: it must be at most {1 << 24}.$"):
+        Range(1, 1 << 24).check("model.width", 1 << 25)
+
+
+@dataclass(frozen=True)
+class Checked(Settings):
+    order: Annotated[int, Range(1, 9)] = 5                 # tokens
+    most: Annotated[int, Range(1)] | None = None           # none: no limit
+    cuts: tuple[Annotated[float, Range(0)], ...] = (0, 1)  # one for each order
+    name: str = ""                                         # no number
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most is not None and self.most % self.order:
+            raise UserError("not a multiple")
+
+
+@dataclass(frozen=True)
+class CheckedElsewhere(Checked, part="train"):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"order": 0, "most": 3}, "order=0: it must be from 1 to 9."),    # before fields are checked together
+        ({"order": 10}, "order=10: it must be from 1 to 9."),
+        ({"most": 0}, "most=0: it must be 1 or more."),
+        ({"cuts": (0, -1)}, "cuts=-1: it must be 0 or more."),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused_however_settings_are_made(given, says) -> None:
+    for cls, part in (Checked, "model"), (CheckedElsewhere, "train"):
+        for make_it in (lambda cls=cls: cls(**given), lambda cls=cls, part=part: make(cls, given, part)):
+            with pytest.raises(UserError) as error:
+                make_it()
+            assert str(error.value) == f"{part}.{says}"
+
+
+def test_a_range_is_found_in_any_type() -> None:
+    assert [str(range_of(hint)) for hint in Checked.__annotations__.values()] == [
+        "from 1 to 9", "1 or more", "0 or more", "None",
+    ]

@@ -1,13 +1,13 @@
-"""`chainrule settings`: every setting, its default and its meaning, as the dataclasses say them."""
+"""`chainrule settings`: the name, default, help and allowed values of every setting, from their dataclasses."""
 
 from argparse import Namespace
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
 from chainrule import models
 from chainrule.compare.budgets import Compare
 from chainrule.recipe import TRAIN, Text
-from chainrule.settings import default, meanings
+from chainrule.settings import default, hints, meanings, range_of
 from chainrule.tasks import TASKS, find_task
 from chainrule.tasks.registry import first_task, recipe_for
 
@@ -33,7 +33,7 @@ def parts_of_kind(kind: str, task_name: str | None = None) -> dict[str, list[Row
 
 
 def parts_of_all() -> dict[str, list[Row]]:
-    """The kinds, the settings of the house, and those of each class of models."""
+    """The kinds, the settings that all kinds share, and those of each class of models."""
     parts = {"kinds": [{"name": name, "default": "", "meaning": kind.idea} for name, kind in models.KINDS.items()]}
     parts["text"] = of_class(Text, "text")
     parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
@@ -50,10 +50,10 @@ def parts_of_all() -> dict[str, list[Row]]:
 
 
 def of_class(cls: type, prefix: str) -> list[Row]:
-    says, hints = meanings(cls), get_type_hints(cls)
-    rows = []
+    rows, types = [], hints(cls)
     for field in fields(cls):
-        meaning = says[field.name] + _options(hints[field.name])
+        allowed = _allowed(types[field.name])
+        meaning = meanings(cls)[field.name] + (f" ({allowed})" if allowed else "")
         rows.append({"name": f"{prefix}.{field.name}", "default": default(field), "meaning": meaning})
     return rows
 
@@ -67,8 +67,12 @@ def show(parts: dict[str, list[Row]]) -> None:
             print(f"  {row['name']:<{name}}  {_plain(row['default']):<{value}}  {row['meaning']}".rstrip())
 
 
-def _options(hint: Any) -> str:
-    return f" ({', '.join(map(str, get_args(hint)))})" if get_origin(hint) is Literal else ""
+def _allowed(hint: Any) -> str:
+    """The options of a Literal, or the range of a number."""
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Literal:
+            return ", ".join(map(str, get_args(part)))
+    return str(range_of(hint) or "")
 
 
 def _plain(value: Any) -> str:

@@ -14,14 +14,15 @@ from torch.nn.functional import dropout, embedding, linear
 from chainrule.errors import UserError
 from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, LanguageModel, State
+from chainrule.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainedVectors:
+class PretrainedVectors(Settings):
     """Settings of kinds that can begin with word vectors made elsewhere; training/finetune.py reads them."""
 
-    vectors: str | None = None      # a file of word vectors, or a run, that the embedding begins with; none: chance
-    vectors_frozen: bool = False    # learning leaves the embedding as it begins
+    vectors: str | None = None      # file of word vectors, or a run, to initialise the embedding from; none: random
+    vectors_frozen: bool = False    # freeze the embedding that model.vectors initialised
 
 
 class TokenEmbedding(nn.Module):

@@ -9,20 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.settings import BelowOne, Settings, Size
 
 
 @dataclass(frozen=True)
-class SourceSettings:
-    source_vocab: int | None = None     # tokens in a vocabulary of the source's own; none: text and source share one
-    source_features: int | None = None  # numbers in each vector of the source, where it is vectors; none: it is tokens
-    label_smoothing: float = 0.0              # share of each target that learning spreads evenly over all words
+class SourceSettings(Settings):
+    source_vocab: Size | None = None    # size of the source's own vocabulary; none: source and target share one
+    source_features: Size | None = None  # dimension of the source's vectors, where it is vectors; none: it is tokens
+    label_smoothing: BelowOne = 0.0     # label smoothing: fraction of each target spread evenly over the vocabulary
 
-    def check_source(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"model.label_smoothing={self.label_smoothing:g}: it is a share, from 0 to less than 1.")
-        for name in ("source_vocab", "source_features"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise UserError(f"model.{name}={size}: it is 1 or more, or none.")
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.source_vocab is not None and self.source_features is not None:
             raise UserError("model.source_vocab is of tokens, model.source_features of vectors; a source is either.")
 

@@ -1,9 +1,10 @@
 """What can be chosen about a Transformer, and one dial, `size`, for its measures."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from chainrule.errors import UserError
+from chainrule.settings import BelowOne, NonNegative, Positive, Range, Settings, Size
 
 SIZES = {    # layers, width, heads, context
     "tiny": (4, 128, 4, 128),
@@ -12,54 +13,44 @@ SIZES = {    # layers, width, heads, context
     "large": (24, 1024, 8, 1024),
     "xl": (24, 2048, 16, 2048),
 }
-WAVELENGTH = 10_000.0
+ROPE_THETA = 10_000.0
 ROUND = 64           # a hidden width that was not asked for is a multiple of this
+SizeOr0 = Annotated[int, Range(0, 1 << 24)]
 
 
 @dataclass(frozen=True)
-class TransformerSettings:
-    size: Literal["tiny", "small", "medium", "large", "xl"] | None = None  # sets what is 0 below; none: small
-    layers: int = 0             # blocks; 0: as the size says
-    width: int = 0              # numbers in the vector of a token; 0: as the size says
-    heads: int = 0              # attention heads; 0: as the size says
-    context: int = 0            # most tokens that are seen at once; 0: as the size says
-    head_size: int = 0          # numbers in a head; 0: width / heads
-    kv_heads: int = 0           # heads of keys and values, each shared by heads / kv_heads heads; 0: one for each
-    window: int | None = None   # a token sees this many, itself included; none: all before it
-    hidden: int = 0             # numbers inside the feed-forward part; 0: four times the width, of swiglu 8/3 times
-    positions: Literal["rotary", "learned", "sinusoidal", "relative", "none"] = "rotary"  # how a place is told
-    rope_theta: float = WAVELENGTH  # of the slowest rotary turn, in tokens and over 2π
-    norm: Literal["rms", "layer"] = "rms"  # by the root of the mean square, or by mean and deviation
-    norm_first: bool = True     # norm what goes into a part; false: norm the sum behind it, as in 2017
-    norm_embedding: bool = True  # norm the vectors of tokens before the first block
-    qk_norm: bool = True        # norm queries and keys before they meet
-    norm_scale: bool = False         # norms have learned gains
-    epsilon: float = 1e-6       # added to the variance, so that a norm of nothing is nothing
-    activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu"] = "relu2"  # inside the feed-forward part
-    biases: bool = False        # linear maps and layer norms add a learned vector
-    dropout: float = 0.0        # share dropped of embeddings, patterns, and what each part adds
-    zero_init: bool = True           # what each part adds is nothing at first
-    init: float = 0.0           # deviation of the first weights; 0: 1/√ of how many a number is summed from
+class TransformerSettings(Settings):
+    size: Literal["tiny", "small", "medium", "large", "xl"] | None = None  # sets those that are 0 below; none: small
+    layers: Annotated[int, Range(0, 10_000)] = 0  # Transformer blocks; 0: by the size
+    width: Annotated[int, Range(0, 1 << 22)] = 0  # dimension of the residual stream; 0: by the size
+    heads: Annotated[int, Range(0, 1 << 22)] = 0  # attention heads; 0: by the size
+    context: SizeOr0 = 0        # longest sequence, in tokens; 0: by the size
+    head_size: SizeOr0 = 0      # dimension of a head; 0: width / heads
+    kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
+    window: Size | None = None  # sliding-window attention: tokens that a token attends to, with itself; none: all
+    hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width for swiglu
+    positions: Literal["rotary", "learned", "sinusoidal", "relative", "none"] = "rotary"  # position encoding
+    rope_theta: Positive = ROPE_THETA  # RoPE base θ
+    norm: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
+    norm_first: bool = True     # pre-norm: norm the input of each sub-layer; false: post-norm, as in 2017
+    norm_embedding: bool = True  # norm the embeddings before the first block
+    qk_norm: bool = True        # norm queries and keys before their dot product
+    norm_scale: bool = False    # norms have a learned scale
+    epsilon: Positive = 1e-6    # added to the variance in a norm, so that it never divides by 0
+    activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu"] = "relu2"  # of the feed-forward layer
+    biases: bool = False        # linear layers and LayerNorms have a learned bias
+    dropout: BelowOne = 0.0     # dropout of embeddings, attention weights and each sub-layer's output
+    zero_init: bool = True      # zero-initialise the output projections
+    init: NonNegative = 0.0     # standard deviation of the initial weights; 0: 1/√(inputs)
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        self._turn_the_dial()
+        super().__post_init__()
+        if self.rope_theta != ROPE_THETA and self.positions != "rotary":
+            raise UserError(f"model.rope_theta={self.rope_theta:g} needs model.positions=rotary, not {self.positions}.")
+        self._fill_sizes()
         self._check_heads()
 
-    def _check_ranges(self) -> None:
-        for name in ("layers", "width", "heads", "context", "head_size", "kv_heads", "hidden", "init"):
-            if getattr(self, name) < 0:
-                raise UserError(f"model.{name}={getattr(self, name)}: it is more than 0, or 0 to have it chosen.")
-        if self.window is not None and self.window < 1:
-            raise UserError(f"model.window={self.window}: a token sees at least itself, which is 1.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"model.dropout={self.dropout:g}: it is a share, from 0 to less than 1.")
-        if self.epsilon <= 0 or self.rope_theta <= 0:
-            raise UserError("model.epsilon and model.rope_theta are more than 0.")
-        if self.rope_theta != WAVELENGTH and self.positions != "rotary":
-            raise UserError(f"model.rope_theta={self.rope_theta:g} is of rotary positions; these are {self.positions}.")
-
-    def _turn_the_dial(self) -> None:
+    def _fill_sizes(self) -> None:
         """What was left open is filled in, so that a recipe says what was built whatever the sizes become."""
         names = ("layers", "width", "heads", "context")
         if self.size is not None and all(getattr(self, name) for name in names):

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, D width, V vocabulary.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,20 +21,19 @@ from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch, Model, State
+from chainrule.settings import Range
 
 
 @dataclass(frozen=True)
 class EncoderSettings(TransformerSettings, PretrainedVectors):
-    tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
-    segments: int = 0           # parts of a text that are told apart by a learned vector, as BERT's pairs; 0: none are
-    transform: bool = False     # one more linear map, activation and norm before the output, as BERT has, and a bias
+    tied: bool | None = None    # weight tying: output matrix = embedding; none: where it saves a fifth of the weights
+    segments: Annotated[int, Range(0, 1000)] = 0  # segment embeddings, as for BERT's pairs of texts; 0: none
+    transform: bool = False     # linear layer, activation and norm before the output, and an output bias (BERT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is not None:
             raise UserError(f"model.window={self.window}: an encoder sees all of its text. Leave it out.")
-        if self.segments < 0:
-            raise UserError(f"model.segments={self.segments}: it is 0 or more.")
         if self.transform and self.activation == "swiglu":
             raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
 

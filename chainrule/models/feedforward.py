@@ -8,14 +8,14 @@ Shapes: B rows, T tokens, N = order - 1, E embedding, H hidden units.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from chainrule.errors import UserError
 from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
 from chainrule.model import BOUNDARY, Tap
+from chainrule.settings import BelowOne, Range, Size
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -27,23 +27,14 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class FeedForwardSettings(PretrainedVectors):
-    order: int = 6                  # tokens in a window and the one foretold: an answer looks order - 1 back
-    layers: int = 1                 # hidden layers
-    hidden: int = 512               # units in each
-    embedding: int = 256            # numbers in a token's vector
-    activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "gelu"  # g; tanh is Bengio's
-    tied: bool = False              # the output matrix is the embedding; where sizes differ, h is projected first
-    direct: bool = False            # the output also reads the window itself, past the hidden layers
-    dropout: float = 0.0            # share of numbers dropped from the window and from each hidden layer
-
-    def __post_init__(self) -> None:
-        if self.order < 2:
-            raise UserError(f"model.order={self.order}: a window holds at least 1 token, so order is 2 or more.")
-        for name in ("layers", "hidden", "embedding"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"model.dropout={self.dropout:g}: a share from 0 to less than 1 is dropped.")
+    order: Annotated[int, Range(2, 1000)] = 6  # tokens in an n-gram: the predicted one and the order - 1 before it
+    layers: Annotated[int, Range(1, 10_000)] = 1  # hidden layers
+    hidden: Size = 512              # hidden units in a layer
+    embedding: Size = 256           # embedding dimension
+    activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "gelu"  # g; Bengio et al. use tanh
+    tied: bool = False              # weight tying: output matrix = embedding (h is projected if sizes differ)
+    direct: bool = False            # direct connections from the embeddings to the output, past the hidden layers
+    dropout: BelowOne = 0.0         # dropout of the window and of each hidden layer
 
 
 class FeedForward(NeuralLanguageModel):

@@ -9,32 +9,24 @@ Shapes: N words of a text, C cells of X that are not 0 and on or above the diago
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from chainrule.errors import UserError
 from chainrule.model import Model
+from chainrule.settings import Positive, Range, Settings, Size
 
 Cells = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class GloVeSettings:
-    embedding: int = 100         # numbers in a word's vector
-    window: int = 10             # furthest neighbour, in words
-    cap: float = 100.0           # pairs met more often than this weigh no more
-    power: float = 0.75          # how weight grows with the count until then
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "window"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
-        for name in ("cap", "power"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"model.{name}={getattr(self, name):g}: it is more than 0.")
+class GloVeSettings(Settings):
+    embedding: Size = 100        # embedding dimension
+    window: Annotated[int, Range(1, 10_000)] = 10  # largest distance to a neighbour, in words
+    cap: Positive = 100.0        # x_max: counts above this weigh no more
+    power: Annotated[float, Range(above=0, most=10)] = 0.75  # α: the weight of a count x below x_max is (x / x_max)^α
 
 
 class GloVe(Model):

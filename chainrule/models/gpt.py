@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from chainrule import kernels
-from chainrule.errors import UserError
 from chainrule.layers import decode, kv_cache
 from chainrule.layers.attention import CrossMemory
 from chainrule.layers.blocks import Embedding, TransformerStack, make_output, reset_output
@@ -25,6 +24,7 @@ from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.kv_cache import Cache, Pair
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
+from chainrule.settings import Positive
 
 # What decoders have in common: words in, a stack that sees only what is behind, words compared with what comes out.
 #
@@ -36,13 +36,8 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 
 @dataclass(frozen=True)
 class DecoderSettings(TransformerSettings, PretrainedVectors):
-    tied: bool | None = None    # the output matrix is that of the embedding; none: where that saves a fifth
-    logit_softcap: float | None = None    # logits are held softly between -cap and cap; none: they are free
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.logit_softcap is not None and self.logit_softcap <= 0:
-            raise UserError(f"model.logit_softcap={self.logit_softcap:g}: it is more than 0, or none for free logits.")
+    tied: bool | None = None    # weight tying: output matrix = embedding; none: where it saves a fifth of the weights
+    logit_softcap: Positive | None = None  # logit soft-capping: cap · tanh(logits / cap); none: off
 
 
 class Decoder(LanguageModel):

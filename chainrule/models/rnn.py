@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, L layers, E embedding, H hidden units, G gates.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import dropout
@@ -19,6 +19,7 @@ from chainrule.layers.cells import Vectors
 from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
 from chainrule.layers.recurrent import Stack
 from chainrule.model import Tap
+from chainrule.settings import BelowOne, Range, Size
 
 # Ways to drop numbers while learning, so that a network cannot lean on any of them. Nothing is dropped in `eval`.
 #
@@ -43,29 +44,24 @@ def make_dropout(p: float, locked: bool) -> nn.Module:
 
 @dataclass(frozen=True)
 class RecurrentSettings(PretrainedVectors):
-    layers: int = 2                          # each reads the hidden vectors of the one below
-    hidden: int = 512                        # units in a layer
-    embedding: int | None = None             # numbers in a token's vector; None: as many as hidden units
-    tied: bool = True                        # the output matrix is the embedding; where sizes differ, h is projected
-    start: Literal["zero", "learned"] = "zero"  # the hidden vectors before anything is read
-    bidirectional: bool = False              # half of the units read backward; only for labels and tags
-    dropout: float = 0.0                     # share of numbers dropped from what is read, between layers, at the output
-    input_dropout: float | None = None       # from what is read; None: as dropout
-    between_dropout: float | None = None     # between layers; None: as dropout
-    output_dropout: float | None = None      # at the output; None: as dropout
-    locked_dropout: bool = False             # those three drop the same numbers at all tokens of a row
-    embedding_dropout: float = 0.0           # share of words that read as 0, wherever they stand
-    weight_dropout: float = 0.0              # share of the weights between one token's hidden units and the next one's
+    layers: Annotated[int, Range(1, 10_000)] = 2  # stacked layers
+    hidden: Size = 512                       # hidden units in a layer
+    embedding: Size | None = None            # embedding dimension; none: as many as hidden units
+    tied: bool = True                        # weight tying: output matrix = embedding (h is projected if sizes differ)
+    start: Literal["zero", "learned"] = "zero"  # initial hidden state
+    bidirectional: bool = False              # half of the units read from right to left; only to classify and to tag
+    dropout: BelowOne = 0.0                  # dropout of the input, between layers, and of the output
+    input_dropout: BelowOne | None = None    # dropout of the input; none: as dropout
+    between_dropout: BelowOne | None = None  # dropout between layers; none: as dropout
+    output_dropout: BelowOne | None = None   # dropout of the output; none: as dropout
+    locked_dropout: bool = False             # these three use one mask for all tokens of a row (variational dropout)
+    embedding_dropout: BelowOne = 0.0        # dropout of whole words: a dropped word is 0 wherever it occurs in a batch
+    weight_dropout: BelowOne = 0.0           # dropout of the hidden-to-hidden weights (DropConnect)
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "embedding"):
-            if (size := getattr(self, name)) is not None and size < 1:
-                raise UserError(f"model.{name}={size}: it is 1 or more.")
+        super().__post_init__()
         if self.bidirectional and self.hidden % 2:
-            raise UserError(f"model.hidden={self.hidden} is odd; with model.bidirectional, half of it reads backward.")
-        for place in ("", "input_", "between_", "output_", "embedding_", "weight_"):
-            if (share := getattr(self, f"{place}dropout")) is not None and not 0 <= share < 1:
-                raise UserError(f"model.{place}dropout={share:g}: a share from 0 to less than 1 is dropped.")
+            raise UserError(f"model.hidden={self.hidden} is odd; model.bidirectional=true needs an even number.")
 
 
 @dataclass(frozen=True)

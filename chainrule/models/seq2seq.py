@@ -25,20 +25,20 @@ from chainrule.layers.recurrent import Stack
 from chainrule.layers.source import FromVectors, SourceSettings, told
 from chainrule.model import State, Tap
 from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_reader
+from chainrule.settings import Count
 
 
 @dataclass(frozen=True)
 class Seq2SeqSettings(RecurrentSettings, SourceSettings):
-    cell: Literal["lstm", "gru", "tanh", "relu", "sigmoid"] = "lstm"  # the last three are Elman's, by their σ
-    bidirectional: bool = True               # half of the encoder's units read backward
-    attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"  # how a source is asked; none: it is C alone
-    asks: int = 1                            # layers of the decoder below the attention; those above read what it found
+    cell: Literal["lstm", "gru", "tanh", "relu", "sigmoid"] = "lstm"  # the last three: Elman's cell with that σ
+    bidirectional: bool = True               # half of the encoder's units read from right to left
+    attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"  # the score function; none: no attention
+    asks: Count = 1                          # decoder layers below the attention; those above read its output
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_source()
-        if not 1 <= self.asks <= self.layers:
-            raise UserError(f"model.asks={self.asks}: 1 to model.layers={self.layers} layers ask.")
+        if self.asks > self.layers:
+            raise UserError(f"model.asks={self.asks}: it must be at most model.layers={self.layers}.")
 
 
 class Seq2Seq(NeuralLanguageModel):

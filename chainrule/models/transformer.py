@@ -25,9 +25,7 @@ from chainrule.models.gpt import Decoder, DecoderSettings
 
 @dataclass(frozen=True)
 class EncoderDecoderSettings(DecoderSettings, SourceSettings):
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_source()
+    pass
 
 
 class EncoderDecoder(Decoder):

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from chainrule.model import Batch, LanguageModel
+from chainrule.settings import Settings
 
 
 @dataclass(frozen=True)
-class UniformSettings:
+class UniformSettings(Settings):
     pass
 
 

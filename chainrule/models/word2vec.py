@@ -10,14 +10,14 @@ Shapes: B blocks, L words of a block, R the window, M = L + 2R words in sight of
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, normalize, pad, softplus
 
-from chainrule.errors import UserError
 from chainrule.model import Model
+from chainrule.settings import NonNegative, Range, Settings, Size
 
 Blocks = dict[str, Tensor]
 
@@ -27,21 +27,13 @@ SAMPLE = 2           # vectors of each block by which it is judged in how many d
 
 
 @dataclass(frozen=True)
-class Word2VecSettings:
-    algorithm: Literal["skip-gram", "cbow"] = "skip-gram"  # a word foretells its neighbours, or they foretell it
-    embedding: int = 100         # numbers in a word's vector
-    window: int = 5              # furthest neighbour, in words; each word draws its own reach up to this
-    negatives: int = 5           # noise words for each pair
-    noise: float = 0.75          # noise is drawn by counts to this power
-    sample: float = 1e-3         # words that are a larger share of the text than this are often passed over; 0: never
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "window", "negatives"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name}={getattr(self, name)}: it is 1 or more.")
-        for name in ("noise", "sample"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"model.{name}={getattr(self, name):g}: it is 0 or more.")
+class Word2VecSettings(Settings):
+    algorithm: Literal["skip-gram", "cbow"] = "skip-gram"  # predict the neighbours from the word, or it from them
+    embedding: Size = 100        # embedding dimension
+    window: Annotated[int, Range(1, 10_000)] = 5  # largest distance to a neighbour; each word draws its own up to this
+    negatives: Annotated[int, Range(1, 10_000)] = 5  # negative samples for each pair
+    noise: Annotated[float, Range(0, 10)] = 0.75  # negative samples are drawn in proportion to count to this power
+    sample: NonNegative = 1e-3   # subsampling of words whose share of the text is larger than this; 0: none
 
 
 class Met(NamedTuple):

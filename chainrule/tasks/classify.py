@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
+from chainrule.settings import BelowOne, Fraction, NonNegative, Settings
 from chainrule.tasks.examples import Labelled
-from chainrule.tasks.task import Task, Truncate, refuse_no_share
+from chainrule.tasks.task import Task, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import TEXT_COLUMNS, Table, read_table, text_in
 
@@ -24,34 +25,25 @@ class ClassifyText(Text):
 
 
 @dataclass(frozen=True)
-class ClassHead:
+class ClassHead(Settings, part="head"):
     """`head.*` of a network that classifies."""
 
     pool: Literal["last", "first", "mean", "max"] | None = None  # which token vector represents a text; None: by kind
-    dropout: float = 0.1                # dropout on that vector during training
-    auxiliary: float = 0.0              # weight of the language-modelling loss added to that of the class (GPT, 2018)
-
-    def __post_init__(self) -> None:
-        refuse_no_share("head.dropout", self.dropout)
-        if self.auxiliary < 0:
-            raise UserError(f"head.auxiliary={self.auxiliary:g}: it is 0 or more.")
+    dropout: BelowOne = 0.1             # dropout on that vector during training
+    auxiliary: NonNegative = 0.0        # weight of the language-modelling loss added to that of the class (GPT, 2018)
 
 
 @dataclass(frozen=True)
-class GenerativeHead:
+class GenerativeHead(Settings, part="head"):
     """`head.*` of a classifier that has a language model for each class."""
 
-    calm: float = 0.5                   # log p is divided by the text's length to this power; 0: Bayes' rule itself
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.calm <= 1:
-            raise UserError(f"head.calm={self.calm:g}: it is from 0 to 1.")
+    calm: Fraction = 0.5                # log p is divided by the text's length to this power; 0: Bayes' rule itself
 
 
 class Classify(Task):
     name, running_text = "classify", False
     text = ClassifyText
-    heads: ClassVar[Mapping[str, type]] = {"gradient": ClassHead, "counting": GenerativeHead}
+    heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ClassHead, "counting": GenerativeHead}
 
 
 LABELS = ("label", "class", "category", "sentiment", "gold_label", "intent", "polarity", "topic", "target", "labels")

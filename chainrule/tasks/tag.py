@@ -11,8 +11,9 @@ from typing import ClassVar, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.recipe import Text
+from chainrule.settings import BelowOne, Settings
 from chainrule.tasks.examples import Tagged
-from chainrule.tasks.task import Task, Truncate, refuse_no_share
+from chainrule.tasks.task import Task, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, numbered_lines
 
@@ -27,20 +28,17 @@ class TagText(Text):
 
 
 @dataclass(frozen=True)
-class TagHead:
+class TagHead(Settings, part="head"):
     """`head.*` of a network that tags."""
 
-    dropout: float = 0.1                # dropout on each word's vector during training
+    dropout: BelowOne = 0.1             # dropout on each word's vector during training
     letters: bool = False               # also read each word's characters, by a convolution: helps with unknown words
-
-    def __post_init__(self) -> None:
-        refuse_no_share("head.dropout", self.dropout)
 
 
 class Tag(Task):
     name, running_text = "tag", False
     text = TagText
-    heads: ClassVar[Mapping[str, type]] = {"gradient": TagHead}
+    heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": TagHead}
 
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

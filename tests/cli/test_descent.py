@@ -23,7 +23,7 @@ def test_minutes_are_a_budget(chainrule, book, complaint):
     assert "hmm counts, which takes the time it takes. Leave it out" in complaint(*words, "--kind", "hmm")
     vectors = ("--kind", "word2vec", "text.tokenizer=words", "text.min_count=1", "--out", "runs/w")
     assert chainrule(*words, *vectors).code == 0
-    assert "training has one end" in complaint(*words, "--kind", "gru", "train.steps=5")
+    assert "training has one budget" in complaint(*words, "--kind", "gru", "train.steps=5")
 
 
 @pytest.mark.parametrize("kind", ["gpt", "gru", "feedforward"])

@@ -125,7 +125,7 @@ def test_words_that_never_meet_have_no_cells():
 
 
 def test_settings_that_cannot_be_are_refused():
-    with pytest.raises(UserError, match=r"^model.window=0: it is 1 or more"):
+    with pytest.raises(UserError, match=r"^model.window=0: it must be from 1 to"):
         GloVeSettings(window=0)
-    with pytest.raises(UserError, match=r"^model.cap=0: it is more than 0"):
+    with pytest.raises(UserError, match=r"^model.cap=0: it must be more than 0"):
         GloVeSettings(cap=0.0)

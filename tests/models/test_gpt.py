@@ -304,8 +304,8 @@ WRONG = {
     "model.layers=-1": {"layers": "-1"},
     "model.window=0": {"window": "0"},
     "model.dropout=1": {"dropout": "1"},
-    "model.epsilon and model.rope_theta are more than 0": {"epsilon": "0"},
-    "model.rope_theta=5 is of rotary positions; these are none": {"rope_theta": "5", "positions": "none"},
+    "it must be more than 0": {"epsilon": "0"},
+    "model.rope_theta=5 needs model.positions=rotary, not none": {"rope_theta": "5", "positions": "none"},
     "model.logit_softcap=-2": {"logit_softcap": "-2"},
     "model.positions=rotari is not one of .* Did you mean rotary": {"positions": "rotari"},
 }

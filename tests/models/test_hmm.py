@@ -574,12 +574,12 @@ def test_reading_nothing_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (HMMSettings(states=0), "model.states=0"),
-        (HMMSettings(states=4, successors=5), "model.successors=5"),
-        (HMMSettings(states=4, successors=0), "model.successors=0"),
-        (HMMSettings(smoothing=-1.0), "model.smoothing=-1.0"),
+        ({"states": 0}, "model.states=0"),
+        ({"states": 4, "successors": 5}, "model.successors=5"),
+        ({"states": 4, "successors": 0}, "model.successors=0"),
+        ({"smoothing": -1.0}, "model.smoothing=-1"),
     ],
 )
-def test_settings_that_make_no_model_are_named(wrong: HMMSettings, named: str) -> None:
+def test_settings_that_make_no_model_are_named(wrong: dict[str, float], named: str) -> None:
     with pytest.raises(UserError, match=named):
-        HMM(wrong, VOCAB)
+        HMMSettings(**wrong)

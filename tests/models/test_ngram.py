@@ -308,8 +308,8 @@ def test_before_counting_all_words_are_alike_and_forgetting_goes_back_there():
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ({"order": 0}, "at least 1"), ({"k": 0.0}, "more than 0"), ({"k": 2.0}, "add-k"),
-    ({"cutoffs": (1, 1)}, "begin with 0"), ({"cutoffs": (0, 2, 1)}, "never fall"), ({"prune": -1.0}, "below 0"),
+    ({"order": 0}, "it must be from 1 to 1000"), ({"k": 0.0}, "more than 0"), ({"k": 2.0}, "add-k"),
+    ({"cutoffs": (1, 1)}, "begin with 0"), ({"cutoffs": (0, 2, 1)}, "never fall"), ({"prune": -1.0}, "0 or more"),
 ])
 def test_settings_that_make_no_sense_are_refused(given, says):
     with pytest.raises(UserError, match=says):

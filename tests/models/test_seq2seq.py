@@ -264,7 +264,7 @@ def test_a_source_that_cannot_be_is_refused():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"asks": "3"}, r"model\.asks=3: 1 to model\.layers=2"),
+        ({"asks": "3"}, r"model\.asks=3: it must be at most model\.layers=2"),
         ({"hidden": "7"}, r"model\.hidden=7 is odd"),
         ({"source_features": "0"}, r"model\.source_features=0"),
         ({"attention": "mult"}, r"model\.attention=mult is not one of none, dot, bilinear, additive"),

@@ -253,7 +253,7 @@ def test_a_source_that_cannot_be_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"source_vocab": 0}, "model.source_vocab=0: it is 1 or more"),
+        ({"source_vocab": 0}, "model.source_vocab=0: it must be 1 or more"),
         ({"source_vocab": 5, "source_features": 5}, "a source is either"),
         ({"logit_softcap": -1.0}, "model.logit_softcap=-1"),
     ],

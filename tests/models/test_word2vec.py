@@ -193,9 +193,9 @@ def test_the_last_words_of_a_text_that_fills_no_block_count_too():
 
 @pytest.mark.parametrize("name", ["embedding", "window", "negatives"])
 def test_settings_that_cannot_be_are_refused(name):
-    with pytest.raises(UserError, match=f"^model.{name}=0: it is 1 or more"):
+    with pytest.raises(UserError, match=f"^model.{name}=0: it must be (1 or more|from 1 to 10000)"):
         Word2VecSettings(**{name: 0})
-    with pytest.raises(UserError, match=r"^model.sample=-1: it is 0 or more"):
+    with pytest.raises(UserError, match=r"^model.sample=-1: it must be 0 or more"):
         Word2VecSettings(sample=-1.0)
 
 

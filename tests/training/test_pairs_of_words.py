@@ -182,11 +182,11 @@ def test_several_ranks_are_refused():
 
 
 @pytest.mark.parametrize(("given", "line"), [
-    ({"epochs": 1, "minutes": 1}, "training has one end"),
-    ({"epochs": 0}, r"train\.epochs=0: it is more than 0"),
-    ({"tokens": 0}, r"train\.tokens=0: it is 1 or more"),
-    ({"seed": -1}, r"train\.seed=-1: it is 0 or more"),
-    ({"final_lr": 2}, r"train\.final_lr=2: it is a share"),
+    ({"epochs": 1, "minutes": 1}, "training has one budget"),
+    ({"epochs": 0}, r"train\.epochs=0: it must be more than 0"),
+    ({"tokens": 0}, r"train\.tokens=0: it must be 1 or more"),
+    ({"seed": -1}, r"train\.seed=-1: it must be 0 or more"),
+    ({"final_lr": 2}, r"train\.final_lr=2: it must be from 0 to 1"),
 ])
 def test_settings_that_cannot_be_are_refused(given, line):
     with pytest.raises(UserError, match=line):

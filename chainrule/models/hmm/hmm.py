@@ -10,7 +10,7 @@ Shapes: B rows, T tokens, S states, V vocabulary.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,13 +19,19 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
 from chainrule.models.hmm import forward_backward, viterbi
 from chainrule.models.hmm.forward_backward import Packed, pack
+from chainrule.settings import Count, NonNegative, Range, Settings
 
 
 @dataclass(frozen=True)
-class HMMSettings:
-    states: int = 64                # hidden states
-    successors: int | None = None   # states that each state may go to, drawn at random; None: all
-    smoothing: float = 1e-6         # added to every count, so that nothing becomes impossible; 0: maximum likelihood
+class HMMSettings(Settings):
+    states: Annotated[int, Range(1, 1 << 20)] = 64  # hidden states
+    successors: Count | None = None  # states that each state can be followed by, drawn at random; none: all
+    smoothing: NonNegative = 1e-6   # added to every expected count, so that no probability is 0; 0: maximum likelihood
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.successors is not None and self.successors > self.states:
+            raise UserError(f"model.successors={self.successors}: it must be at most model.states={self.states}.")
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,6 @@ class HMM(LanguageModel):
 
     def __init__(self, settings: HMMSettings, vocab: int):
         super().__init__()
-        _check(settings)
         self.settings = settings
         states = settings.states
         for name, shape in ("initial", (states,)), ("transition", (states, states)), ("emission", (states, vocab)):
@@ -207,16 +212,6 @@ class HMM(LanguageModel):
             real &= torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         real[:, :1] &= tokens[:, :1] != BOUNDARY
         return real
-
-
-def _check(settings: HMMSettings) -> None:
-    states, successors = settings.states, settings.successors
-    if states < 1:
-        raise UserError(f"model.states={states} leaves an HMM without states; give at least 1.")
-    if successors is not None and not 1 <= successors <= states:
-        raise UserError(f"model.successors={successors} must lie between 1 and model.states={states}; none means all.")
-    if not settings.smoothing >= 0:
-        raise UserError(f"model.smoothing={settings.smoothing} must not be negative; 0 is maximum likelihood.")
 
 
 def _allowed(states: int, successors: int, generator: torch.Generator) -> Tensor:

@@ -12,18 +12,19 @@ Shapes: B rows, T words, F keys of a word (spelling.py), P = B·T places, K tags
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from chainrule.errors import UserError
 from chainrule.model import IGNORE, Batch, Model
 from chainrule.models.hmm import second_order
 from chainrule.models.hmm.forward_backward import Packed, pack
 from chainrule.models.hmm.interpolation import NOTHING, Abstraction, Observations, distinct, mixed, observe
 from chainrule.models.hmm.second_order import Potentials
 from chainrule.models.hmm.word_features import KEYS, spelled
+from chainrule.settings import Range, Settings
 
 STEP = 1 << 20          # numbers of one time step of a block of texts: 4 MB of float32, so that they stay in the cache
 LEAST = 1e-15           # beside the likeliest; so that a move and an emission never vanish together in float32
@@ -31,13 +32,9 @@ WORDS = 1 << 15         # words that `predict` reads at a time, padding included
 
 
 @dataclass(frozen=True)
-class TaggerSettings:
-    order: int = 2          # tags before it that a tag depends on: 1 or 2
+class TaggerSettings(Settings):
+    order: Annotated[int, Range(1, 2)] = 2  # tags before it that a tag depends on
     lexical: bool = True    # a tag depends on the word before it too, and a word on the tag before it; false: TnT's HMM
-
-    def __post_init__(self) -> None:
-        if self.order not in (1, 2):
-            raise UserError(f"model.order={self.order}: a tag depends on 1 or 2 tags before it; 2 is usual.")
 
 
 @dataclass(frozen=True)

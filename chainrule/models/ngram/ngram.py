@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -23,31 +23,29 @@ from chainrule.models.ngram.counts import Grams, count_grams, merge
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.pruning import kept_by_count, prune_by_entropy, take
 from chainrule.models.ngram.smoothing import Table, discounts, estimate
+from chainrule.settings import NonNegative, Positive, Range, Settings
 
 Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, rising, and the grams that end there
 
 
 @dataclass(frozen=True)
-class NGramSettings:
-    order: int = 5                  # tokens in a gram: the one foretold and the order - 1 before it
+class NGramSettings(Settings):
+    order: Annotated[int, Range(1, 1000)] = 5  # tokens in an n-gram: the predicted one and the order - 1 before it
     estimator: Literal["kneser-ney", "add-k", "mle"] = "kneser-ney"  # how counts become probabilities
-    k: float = 1.0                  # what add-k adds to every count
-    cutoffs: tuple[int, ...] = ()   # grams of order 1, 2, … seen so often or less are left out; the last holds on
-    prune: float = 0.0              # grams that raise the perplexity by less than this share are left out (Stolcke)
-    memory: int = 256               # MB of counts held in memory; beyond it they wait on disk, sorted, to be merged
+    k: Positive = 1.0               # added to every count (add-k)
+    cutoffs: tuple[Annotated[int, Range(0)], ...] = ()  # n-grams of order 1, 2, … with at most this count are left out;
+                                    # the last number is for all higher orders
+    prune: NonNegative = 0.0        # entropy pruning: leave out n-grams that raise the perplexity by a
+                                    # smaller fraction than this (Stolcke 1998)
+    memory: Annotated[int, Range(1, 10**9)] = 256  # MB of counts in memory; more are sorted on disk, then merged
 
     def __post_init__(self) -> None:
-        if self.order < 1:
-            raise UserError(f"model.order={self.order}: an n-gram has an order of at least 1; 5 is usual for words.")
-        if self.k <= 0:
-            raise UserError(f"model.k={self.k:g}: add-k adds more than 0; for plain counting use model.estimator=mle.")
+        super().__post_init__()
         if self.k != 1 and self.estimator != "add-k":
             raise UserError(f"model.k={self.k:g} belongs to model.estimator=add-k, and this is {self.estimator}.")
         if self.cutoffs and (self.cutoffs[0] != 0 or list(self.cutoffs) != sorted(self.cutoffs)):
             given = ",".join(map(str, self.cutoffs))
             raise UserError(f"model.cutoffs={given}: they begin with 0 (words stay) and never fall, as in 0,0,1.")
-        if self.prune < 0:
-            raise UserError(f"model.prune={self.prune:g} is below 0; try 1e-8, or 0 to keep every gram.")
 
 
 class NGram(LanguageModel):
