@@ -43,7 +43,7 @@ FILES = {
     "IMDB": ("imdb/train.jsonl.xz", "imdb/test.jsonl.xz"),
 }
 ROW = (
-    "{text:<8}order {order}{accuracy:>10.2%}{nats:>10.3f}{nats_calm:>10.3f}"
+    "{text:<8}order {order}{accuracy:>10.2%}{nats:>10.3f}{nats_normalised:>10.3f}"
     "{learned_per_second:>14,.0f}{per_second:>14,.0f}"
 )
 T = TypeVar("T")
@@ -137,17 +137,18 @@ def measure_classes(name: str, order: int, train: list[Labelled], held_out: list
 
     _, learning = timed(learn)
     (answers, targets), seconds = timed(answer)
-    model.calm = 0.5
-    calm, _ = answer()
+    model.length_normalisation = 0.5
+    normalised, _ = answer()
     return {"text": name, "order": order, "accuracy": float((answers.argmax(1) == targets).float().mean()),
-            "nats": float(cross_entropy(answers, targets)), "nats_calm": float(cross_entropy(calm, targets)),
+            "nats": float(cross_entropy(answers, targets)),
+            "nats_normalised": float(cross_entropy(normalised, targets)),
             "learned_per_second": encoded[0].sizes[0].sum() / learning,
             "per_second": encoded[1].sizes[0].sum() / seconds}
 
 
 def classes(arguments: argparse.Namespace) -> None:
     if not arguments.json:
-        print(f"{'':<15}{'accuracy':>10}{'nats':>10}{'calm ½':>10}{'learned/s':>14}{'answered/s':>14}   (tokens)")
+        print(f"{'':<15}{'accuracy':>10}{'nats':>10}{'length ½':>10}{'learned/s':>14}{'answered/s':>14}   (tokens)")
     for name, paths in FILES.items():
         settings = ClassifyText(column="text" if name == "IMDB" else "sentence", label="label")
         train, held_out = ([example if arguments.raw or name == "SST-2" else apart(example)

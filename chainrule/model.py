@@ -82,6 +82,8 @@ class Model(nn.Module):
     tasks: ClassVar[tuple[str, ...]] = ("lm",)       # what it can be trained for; first what it is made for
     needs_source: ClassVar[bool] = False             # whether `start` needs a source: a text to translate, an image
     bidirectional: bool = False                      # whether it reads the tokens after the one that it describes
+    embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding",)    # prefixes of the names below all layers
+    stacked_on: ClassVar[Mapping[str, str]] = {}     # a stack of layers -> the one below it, where layers are in two
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 
@@ -183,13 +185,14 @@ class Statistics(Protocol):
     def tensors(self) -> Iterable[Tensor]:
         """All of it, to be sent to another rank: integers or floats of at most four dimensions."""
 
-    @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Self:
-        """Statistics from the tensors that `tensors` returned."""
+    def of(self, tensors: Sequence[Tensor]) -> Self:
+        """Statistics of the same kind, from the tensors that `tensors` returned; usually a class method."""
 
 
 class CountingModel(Protocol):
     """A model that learns by counting: an n-gram in one round, EM in many."""
+
+    Statistics: ClassVar[type]           # the class of what `collect` returns
 
     def forget(self, generator: torch.Generator) -> None:
         """Resets the parameters; random ones are drawn from `generator`."""

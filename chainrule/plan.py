@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.layers.cross_entropy import LOGITS
-from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.embedding import TokenEmbedding
+from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models import build
 from chainrule.models.published import PUBLISHED
@@ -53,7 +54,7 @@ USUAL_VOCAB = 50257     # where nothing says how large
 USUAL_LENGTH = 256      # tokens in a row, of a model without a context
 GATHERED = 2            # layers that FSDP holds whole beside what is in no layer: the one it is at and the next
 FURTHEST = 1 << 20      # GPUs; nobody has more
-ENDS = re.compile(r"words\.(embedding|output|bias)")    # names of what has a row for each word
+ENDS = re.compile(r"embedding\.(weight|output|bias)")    # names of what has a row for each word
 
 
 @dataclass(frozen=True)
@@ -234,9 +235,10 @@ def _tokens(train: Gradient, batch: int, speed: float) -> float | None:
 
 
 def _multiplied(model: Any) -> int:
-    """Weights that multiply, and so not what is looked up, unless it is also the output matrix."""
-    used: list[Tensor] = [weight for name, weight in model.named_parameters() if "embedding" not in name]
-    used += [] if sort_parameters(model)[1] else [model.embeddings]
+    """Weights that are multiplied by: all but embeddings, which are looked up, unless one is also the output matrix."""
+    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
+    used: list[Tensor] = [weight for weight in model.parameters() if id(weight) not in looked_up]
+    used += [] if group_parameters(model)[1] else [model.embeddings]
     return sum(weight.numel() for weight in used)
 
 

@@ -119,12 +119,12 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
 
 def _merge(model: Any, file: Path, recipe: Recipe) -> None:
     """The weights of the base, and what the adapter adds to them: those that were used while it learned."""
-    from chainrule.layers.lora import merge, take
+    from chainrule.layers.lora import load_body, merge_lora
 
     assert recipe.base is not None, "adapters were learned upon a run"
     base = load(find_base(recipe.base, file.parent))
-    take(model, base.model, len(base.tokenizer))
-    merge(model, load_file(file), recipe.train.lora_scale)
+    load_body(model, base.model, len(base.tokenizer))
+    merge_lora(model, load_file(file), recipe.train.lora_scale)
 
 
 def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:

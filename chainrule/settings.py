@@ -28,6 +28,9 @@ LIMIT = 10**15     # the end of a range that states none
 SHOWN = 10**6      # a higher end only guards against overflow, so a range is described without it
 
 RENAMED = {
+    "head.calm": "head.length_normalisation",
+    "head.letters": "head.char_cnn",
+    "model.asks": "model.query_layers",
     "model.cap": "model.logit_softcap",
     "model.gains": "model.norm_scale",
     "model.keys": "model.kv_heads",

@@ -1,18 +1,17 @@
-"""Low-rank adapters (Hu et al. 2022), put on a network from outside: a matrix stays as it is, and what is added learns.
+"""LoRA: low-rank adapters (Hu et al. 2022), and fine-tuning a body from the weights of another run.
 
-    W' = W + (alpha / r) · B A        B: nothing at first;  A: by chance
+    W' = W + (alpha / r) · B A        W is frozen; B starts at zero, A is random
 
-The sum is written out, number by number, since every device rounds a product and a sum of two numbers alike, while a
-matrix product adds up in an order of its own. So `merge` gives, wherever it is done, the weights that were used, to the
-last bit. To the compiler the sum is one operation.
+The product B A is added one rank at a time, elementwise, because all devices round a product and a sum of two numbers
+alike, while a matrix product sums in an order of its own. So `merge_lora` gives, on every device, exactly the weights
+that were used in training, to the last bit. The compiler sees the sum as one operator.
 
-Shapes: O rows and I columns of a matrix, r rank, V tokens, N new ones, D width.
+Shapes: O rows and I columns of a matrix, r rank, V tokens before, N new tokens, D width.
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,54 +19,54 @@ from torch.nn.utils import parametrize
 
 from chainrule.errors import UserError
 from chainrule.kernels.ops import operator, register_backward
+from chainrule.layers.parameters import unparametrized
+from chainrule.model import Model
 
-# What one network has learned, into another of the same body: weights by name and shape.
-#
-# A body is a network without its head (heads.py). Where its vocabulary has grown, what has a row for each token has new
-# rows: the mean of the others and a little noise, so that no two new tokens are alike (Hewitt 2021).
-#
-# Shapes: V tokens before, N new tokens.
-
-NOISE = 0.1    # deviation of a new row, as a share of that of the others
+NOISE = 0.1    # standard deviation of the row of a new token, relative to that of the other rows
 
 
-def body_of(model: Any) -> Any:
-    """The network under a head; a model without one is its own body."""
-    return getattr(model, "body", model)
+def body_of(model: nn.Module) -> Model:
+    """The network under a head (models/heads.py); a model without a head is its own body."""
+    return cast(Model, getattr(model, "body", model))
 
+
+def head_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are not in the body."""
+    body = {id(parameter) for parameter in body_of(model).parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in body}
+
+
+# Weights of another run
 
 @torch.no_grad()
-def take(model: Any, base: Any, before: int) -> list[str]:
-    """Gives the body of `model` the weights of that of `base`, which knew `before` tokens; the names of those that
-    have new rows."""
+def load_body(model: nn.Module, base: nn.Module, before: int) -> list[str]:
+    """Copies the weights of the body of `base`, whose vocabulary had `before` tokens, into the body of `model`.
+
+    Returns the names of the parameters that have rows for new tokens: the mean of the other rows plus a little noise,
+    so that no two new tokens are equal (Hewitt 2021).
+    """
     there, here = (dict(body_of(one).named_parameters()) for one in (base, model))
     if differing := sorted(there.keys() ^ here.keys()):
-        side = "has none" if differing[0] in here else "alone has one"
-        raise UserError(f"the weights are those of another body: of {differing[0]} the run to begin from {side}.")
+        side = "lacks" if differing[0] in here else "alone has"
+        raise UserError(f"the weights are those of another body: the run to start from {side} {differing[0]}.")
     grown = []
     for name, weight in here.items():
         old = there[name]
         if old.shape == weight.shape:
             weight.copy_(old)
         elif len(old) == before < len(weight) and old.shape[1:] == weight.shape[1:]:
-            weight.copy_(torch.cat([old, new_rows(old, len(weight) - before)]))
+            weight.copy_(torch.cat([old, new_token_rows(old, len(weight) - before)]))
             grown.append(name)
         else:
-            came, wanted = (" x ".join(map(str, part.shape)) for part in (old, weight))
-            raise UserError(f"the weights are those of another body: {name} is {came} there, and {wanted} here.")
+            got, expected = (" x ".join(map(str, part.shape)) for part in (old, weight))
+            raise UserError(f"the weights are those of another body: {name} is {got} there, and {expected} here.")
     return grown
 
 
-def head_of(model: Any) -> dict[str, nn.Parameter]:
-    """What a model has beside its body."""
-    body = {id(parameter) for parameter in body_of(model).parameters()}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in body}
-
-
 @torch.no_grad()
-def take_head(model: Any, base: Any) -> bool:
-    """Gives the head of `model` the weights of that of `base`, where these are of the same shapes; whether so."""
-    there, here = head_of(base), head_of(model)
+def load_head(model: nn.Module, base: nn.Module) -> bool:
+    """Copies the weights of the head of `base` into that of `model`, if their shapes agree; whether they did."""
+    there, here = head_parameters(base), head_parameters(model)
     if {name: weight.shape for name, weight in there.items()} != {name: weight.shape for name, weight in here.items()}:
         return False
     for name, weight in here.items():
@@ -75,40 +74,41 @@ def take_head(model: Any, base: Any) -> bool:
     return bool(here)
 
 
-def new_rows(old: Tensor, more: int) -> Tensor:
+def new_token_rows(old: Tensor, more: int) -> Tensor:
     """(V, …) -> (N, …)"""
     noise = torch.randn(more, *old.shape[1:]).to(old)
     return old.mean(0) + NOISE * old.std(0, correction=0) * noise
 
 
-PUT_ON = re.compile(r"(^|.*\.)parametrizations\.(\w+)\.(?:0\.)?(\w+)")    # where, of which weight, what
+# Adapters
 
-
-def _low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
+def _add_low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
     merged = weight.clone(memory_format=torch.contiguous_format)
     for column, row in zip((scale * up).unbind(1), down.unbind(0)):
         merged += column[:, None] * row
     return merged
 
 
-def _setup(ctx: Any, inputs: Any, output: Tensor) -> None:
+def _setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
     _, up, down, ctx.scale = inputs
     ctx.save_for_backward(up, down)
 
 
-def _backward(ctx: Any, gradient: Tensor) -> Any:
+def _backward(ctx: Any, grad_out: Tensor) -> Any:
     up, down = ctx.saved_tensors
-    return None, ctx.scale * (gradient @ down.T), ctx.scale * (up.T @ gradient), None
+    return None, ctx.scale * (grad_out @ down.T), ctx.scale * (up.T @ grad_out), None
 
 
-low_rank: Callable[..., Tensor] = operator(                # (O, I), B (O, r), A (r, I) -> (O, I)
-    "low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor",
-    _low_rank, lambda weight, *_: torch.empty_like(weight),
+add_low_rank: Callable[..., Tensor] = operator(                # (O, I), B (O, r), A (r, I) -> (O, I)
+    "add_low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor",
+    _add_low_rank, lambda weight, *_: torch.empty_like(weight),
 )
-register_backward("low_rank", _backward, _setup)
+register_backward("add_low_rank", _backward, _setup_context)
 
 
-class LowRank(nn.Module):
+class LoRA(nn.Module):
+    """A parametrization: the weight plus scale · B A."""
+
     def __init__(self, weight: Tensor, rank: int, scale: float):
         super().__init__()
         rows, columns = weight.shape
@@ -117,11 +117,11 @@ class LowRank(nn.Module):
         self.down = nn.Parameter((torch.randn(rank, columns) / math.sqrt(columns)).to(weight.device))          # A
 
     def forward(self, weight: Tensor) -> Tensor:
-        return low_rank(weight, self.up, self.down, self.scale)
+        return add_low_rank(weight, self.up, self.down, self.scale)
 
 
-class NewRows(nn.Module):
-    """The rows of new tokens learn where those of the others stay."""
+class NewTokenRows(nn.Module):
+    """A parametrization: the rows of new tokens are trained while the others stay frozen."""
 
     def __init__(self, weight: Tensor, before: int):
         super().__init__()
@@ -131,49 +131,43 @@ class NewRows(nn.Module):
         return torch.cat([weight[: self.before], self.rows])
 
 
-def put_on(model: nn.Module, name: str, what: nn.Module) -> None:
-    """From now on the weight of that name stays, and `what` says what it is used as."""
+def add_parametrization(model: nn.Module, name: str, parametrization: nn.Module) -> None:
+    """Freezes the parameter of that name; from now on the model uses `parametrization` of it."""
     module, _, attribute = name.rpartition(".")
     model.get_parameter(name).requires_grad_(False)
-    parametrize.register_parametrization(model.get_submodule(module), attribute, what)
+    parametrize.register_parametrization(model.get_submodule(module), attribute, parametrization)
 
 
-def plain_name(name: str) -> str:
-    """Of a weight as it would be, had nothing been put on it; behind a slash, which part of that it is."""
-    return PUT_ON.sub(r"\1\2/\3", name)
-
-
-def plain_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What `state_dict` would be, had nothing been put on and were the weights those that are used."""
-    names = {name: plain_name(name).partition("/")[0] for name in model.state_dict()}
-    return {plain: tensor if name == plain else _used(model, plain)
+def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:
+    """The `state_dict` that a model without parametrizations would have, with the weights that are in use."""
+    names = {name: unparametrized(name).partition("/")[0] for name in model.state_dict()}
+    return {plain: tensor if name == plain else _weight_in_use(model, plain)
             for (name, plain), tensor in zip(names.items(), model.state_dict().values())}
 
 
-def _used(model: nn.Module, name: str) -> Tensor:
+def _weight_in_use(model: nn.Module, name: str) -> Tensor:
     module, _, attribute = name.rpartition(".")
     tensor: Tensor = getattr(model.get_submodule(module), attribute)
     return tensor.detach()
 
 
-def learned(model: nn.Module) -> dict[str, Tensor]:
-    """All that is not as it was: adapters, new rows, the head."""
-    every = ((plain_name(name), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
-    return {name: parameter.detach() for name, parameter in every}
+def trainable_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All that training changes: adapters, rows of new tokens, the head."""
+    every = ((unparametrized(name), parameter) for name, parameter in model.named_parameters())
+    return {name: parameter.detach() for name, parameter in every if parameter.requires_grad}
 
 
 @torch.no_grad()
-def merge(model: nn.Module, adapter: Mapping[str, Tensor], scale: float) -> None:
-    """What `learned` gave, into a model that has the weights it was learned upon."""
+def merge_lora(model: nn.Module, adapter: Mapping[str, Tensor], scale: float) -> None:
+    """Adds what `trainable_tensors` returned to a model with the weights from which it was trained."""
     weights = dict(model.named_parameters())
-    body = {id(weight) for weight in body_of(model).parameters()}
-    if missing := [name for name, weight in weights.items() if id(weight) not in body and name not in adapter]:
+    if missing := [name for name in head_parameters(model) if name not in adapter]:
         raise KeyError(missing[0])
     for name, value in adapter.items():
         name, _, part = name.partition("/")
         weight = weights[name]
         if part == "up":
-            weight.copy_(low_rank(weight, value, adapter[f"{name}/down"], scale))
+            weight.copy_(add_low_rank(weight, value, adapter[f"{name}/down"], scale))
         elif part == "rows":
             weight[len(weight) - len(value) :] = value
         elif part != "down":

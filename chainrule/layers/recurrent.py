@@ -1,11 +1,11 @@
-"""Stacks of recurrent layers, in one direction or both: each layer reads the hidden vectors of the one below.
+"""Stacked recurrent layers, unidirectional or bidirectional: each layer reads the hidden states of the one below.
 
-They run in fused kernels. `written_out` computes the same with the cells of cells.py and gives every hidden vector and
-gate besides; a seed drops the same numbers either way. State: vectors by name, (B, L, K·H).
+`forward` runs the fused kernels of cudnn.py. `unrolled` computes the same with the cells of cells.py, one time step
+after another, and also returns every hidden state and gate; with the same seed both apply the same dropout masks.
 
-With `lengths`, each 1 or more, padding on the right is never read: a row ends, and its way back begins, before it.
+With `lengths`, each at least 1, padding on the right is never read: both directions run over the real tokens only.
 
-Shapes: B rows, T tokens, D inputs, L layers, H hidden units, K directions, G gates.
+Shapes: B rows, T tokens, D inputs, L layers, H hidden units, K directions, G gates. State: by name, (B, L, K·H).
 """
 
 import torch
@@ -14,12 +14,11 @@ from torch.nn.functional import dropout, linear
 
 from chainrule.layers import cudnn
 from chainrule.layers.cells import CELLS, Vectors, Weights
-from chainrule.layers.cudnn import run_fused
 from chainrule.model import Tap
 
 
-class Stack(nn.Module):
-    first: Tensor    # (carried, L, K·H) the state before anything is read
+class RecurrentStack(nn.Module):
+    initial: Tensor    # (vectors of the state, L, K·H): the state before the first token
 
     def __init__(
         self,
@@ -29,60 +28,60 @@ class Stack(nn.Module):
         layers: int,
         *,
         directions: int = 1,                # 2: each layer reads both directions of the one below
-        between: nn.Module | None = None,   # what happens between layers, such as dropout
-        weight_dropout: float = 0.0,        # share of W dropped while learning, once a batch (Merity et al. 2018)
-        learned_start: bool = False,        # the first state is learned, else it is zero
+        between: nn.Module | None = None,   # applied between layers, such as dropout
+        weight_dropout: float = 0.0,        # dropout of W, one mask for each batch (Merity et al. 2018)
+        learned_start: bool = False,        # the initial state is a parameter; otherwise it is zero
     ):
         super().__init__()
-        self.carried, self.seen, self.width = CELLS[cell].carried, CELLS[cell].seen, directions * hidden
-        self.gates = CELLS[cell].gates      # names of those that can be seen
+        self.state_names, self.activations, self.width = CELLS[cell].state, CELLS[cell].activations, directions * hidden
+        self.gates = CELLS[cell].gates
         sizes = [inputs, *[self.width] * (layers - 1)]
-        self.layers = nn.ModuleList(Layer(cell, size, hidden, directions, weight_dropout) for size in sizes)
+        self.layers = nn.ModuleList(RecurrentLayer(cell, size, hidden, directions, weight_dropout) for size in sizes)
         self.between = between or nn.Identity()
-        zeros = torch.zeros(len(self.carried), layers, self.width)
+        zeros = torch.zeros(len(self.state_names), layers, self.width)
         if learned_start:
-            self.first = nn.Parameter(zeros)
+            self.initial = nn.Parameter(zeros)
         else:
-            self.register_buffer("first", zeros, persistent=False)
+            self.register_buffer("initial", zeros, persistent=False)
 
     def start(self, rows: int) -> Vectors:
-        return {name: first.expand(rows, -1, -1) for name, first in zip(self.carried, self.first)}
+        return {name: initial.expand(rows, -1, -1) for name, initial in zip(self.state_names, self.initial)}
 
     def forward(self, x: Tensor, state: Vectors, lengths: Tensor | None = None) -> tuple[Tensor, Vectors]:
-        """(B, T, D) -> (B, T, K·H) of the last layer, zero where there is padding; and the state at each row's end."""
+        """(B, T, D) -> (B, T, K·H) of the last layer, zero at padding; and the state at the end of each row."""
         states = []
-        lengths = None if lengths is None else lengths.cpu()    # where they are needed, and once for all layers
+        lengths = None if lengths is None else lengths.cpu()    # packing needs them there; once for all layers
         for number, layer in enumerate(self.layers):
             x, after = layer(self.between(x) if number else x, _of_layer(state, number), lengths)
             states.append(after)
         return x, _stack(states, 1)
 
-    def written_out(
+    def unrolled(
         self, x: Tensor, state: Vectors, lengths: Tensor | None = None
     ) -> tuple[Tensor, Vectors, Vectors]:
-        """As forward, and all that can be seen: (B, T, L, K·H) hidden and cell, (B, T, L, G, K·H) gates."""
-        states, seen = [], []
+        """As forward, and all activations: (B, T, L, K·H) hidden and cell, (B, T, L, G, K·H) gates."""
+        states, activations = [], []
         for number, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
-            x, after, moments = layer.written_out(self.between(x) if number else x, _of_layer(state, number), lengths)
+            assert isinstance(layer, RecurrentLayer)
+            x, after, inside = layer.unrolled(self.between(x) if number else x, _of_layer(state, number), lengths)
             states.append(after)
-            seen.append(moments)
-        return x, _stack(states, 1), _stack(seen, 2)
+            activations.append(inside)
+        return x, _stack(states, 1), _stack(activations, 2)
 
 
-class Layer(nn.Module):
-    """One layer of a stack. A module of torch holds the weights, for it knows how cuDNN wants them to lie."""
+class RecurrentLayer(nn.Module):
+    """One layer of a stack. A module of torch holds the weights, because it knows the memory layout of cuDNN."""
 
     def __init__(self, cell: str, inputs: int, hidden: int, directions: int, weight_dropout: float):
         super().__init__()
         self.cell, self.hidden, self.directions, self.weight_dropout = cell, hidden, directions, weight_dropout
-        self.carried, self.seen, self.step = CELLS[cell].carried, CELLS[cell].seen, CELLS[cell].step
-        self.held = CELLS[cell].module(inputs, hidden, bidirectional=directions == 2)
-        self.moment = Tap()                       # (B, 1, H): h of one token, where it goes on to the next and upward
+        self.state_names, self.activations, self.step = CELLS[cell].state, CELLS[cell].activations, CELLS[cell].step
+        self.rnn = CELLS[cell].module(inputs, hidden, bidirectional=directions == 2)
+        self.moment = Tap()                       # (B, 1, H): h of one time step, where it goes to the next and upward
 
     def weights(self) -> list[Weights]:
-        """Those of each direction, with some of W dropped while learning."""
-        every = [Weights(*weights) for weights in self.held.all_weights]
+        """Those of each direction; during training with dropout of W."""
+        every = [Weights(*weights) for weights in self.rnn.all_weights]
         if not self.training or self.weight_dropout == 0:
             return every
         return [weights._replace(W=dropout(weights.W, self.weight_dropout)) for weights in every]
@@ -90,56 +89,47 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, state: Vectors, lengths: Tensor | None) -> tuple[Tensor, Vectors]:
         """(B, T, D), (B, K·H) -> (B, T, K·H), (B, K·H)"""
         weights = self.weights()
-        precision = weights[0].W.dtype       # that of the state, even where a kernel works in a lower one
-        first = [self._by_direction(state[name].to(precision)) for name in self.carried]
-        if cudnn.is_worth_it(x, self.hidden):
-            outputs, last = self._run_wide(x, first, weights, lengths)
-        else:
-            outputs, last = run_fused(self.cell, x, first, weights, lengths)
-        after = {name: part.transpose(0, 1).flatten(1).to(precision) for name, part in zip(self.carried, last)}
-        return outputs.contiguous(), after    # a mask is drawn in the order of memory: here, too, rows come first
-
-    def _run_wide(
-        self, x: Tensor, first: list[Tensor], weights: list[Weights], lengths: Tensor | None
-    ) -> tuple[Tensor, list[Tensor]]:
-        weights, first = [cudnn.widen_weights(one) for one in weights], [cudnn.widen(part) for part in first]
-        outputs, last = run_fused(self.cell, cudnn.widen(x), first, weights, lengths)
-        return cudnn.narrow(outputs, self.hidden, self.directions), [cudnn.narrow(part, self.hidden) for part in last]
+        precision = weights[0].W.dtype       # that of the state, even where a kernel computes in a lower one
+        initial = [self._by_direction(state[name].to(precision)) for name in self.state_names]
+        run = cudnn.run_padded if cudnn.should_pad(x, self.hidden) else cudnn.run_fused
+        outputs, last = run(self.cell, x, initial, weights, lengths)
+        after = {name: part.transpose(0, 1).flatten(1).to(precision) for name, part in zip(self.state_names, last)}
+        return outputs.contiguous(), after    # a dropout mask is drawn in memory order: keep rows first
 
     def _by_direction(self, part: Tensor) -> Tensor:
         """(B, K·H) -> (K, B, H)"""
         return part.view(len(part), self.directions, self.hidden).transpose(0, 1).contiguous()
 
-    def written_out(self, x: Tensor, state: Vectors, lengths: Tensor | None) -> tuple[Tensor, Vectors, Vectors]:
+    def unrolled(self, x: Tensor, state: Vectors, lengths: Tensor | None) -> tuple[Tensor, Vectors, Vectors]:
         runs = []
         for direction, weights in enumerate(self.weights()):
             start = {name: part.chunk(self.directions, -1)[direction] for name, part in state.items()}
-            runs.append(self._run(x, start, weights, lengths, backward=direction == 1))
-        after = {name: torch.cat([last[name] for last, _ in runs], -1).to(state[name]) for name in self.carried}
-        seen = {name: torch.cat([moments[name] for _, moments in runs], -1) for name in self.seen}
-        return seen["hidden"], after, seen
+            runs.append(self._unroll(x, start, weights, lengths, backward=direction == 1))
+        after = {name: torch.cat([last[name] for last, _ in runs], -1).to(state[name]) for name in self.state_names}
+        activations = {name: torch.cat([inside[name] for _, inside in runs], -1) for name in self.activations}
+        return activations["hidden"], after, activations
 
-    def _run(
-        self, x: Tensor, now: Vectors, weights: Weights, lengths: Tensor | None, backward: bool
+    def _unroll(
+        self, x: Tensor, state: Vectors, weights: Weights, lengths: Tensor | None, backward: bool
     ) -> tuple[Vectors, Vectors]:
-        """One direction over all tokens: what is carried at the end, and (B, T, …) what was seen at every token."""
+        """One direction over all time steps: the state after the last, and (B, T, …) the activations of each."""
         Ux = linear(x, weights.U, weights.b_U)
-        moments: list[Vectors] = []
+        steps: list[Vectors] = []
         for t in reversed(range(x.shape[1])) if backward else range(x.shape[1]):
-            moment = self.step(Ux[:, t], now, weights)
-            moment["hidden"] = self.moment(moment["hidden"][:, None])[:, 0]
+            now = self.step(Ux[:, t], state, weights)
+            now["hidden"] = self.moment(now["hidden"][:, None])[:, 0]
             if lengths is not None:
-                moment, now = _hidden_from_padding(moment, now, t < lengths)
+                now, state = _skip_padding(now, state, t < lengths)
             else:
-                now = {name: moment[name] for name in self.carried}
-            moments.append(moment)
-        return now, _stack(moments[::-1] if backward else moments, 1)
+                state = {name: now[name] for name in self.state_names}
+            steps.append(now)
+        return state, _stack(steps[::-1] if backward else steps, 1)
 
 
-def _hidden_from_padding(moment: Vectors, before: Vectors, real: Tensor) -> tuple[Vectors, Vectors]:
-    """Where a row has padding nothing is seen, and what it carries stays as it was."""
-    seen = {name: part.where(real.view(-1, *[1] * (part.dim() - 1)), 0) for name, part in moment.items()}
-    return seen, {name: moment[name].where(real[:, None], part) for name, part in before.items()}
+def _skip_padding(now: Vectors, before: Vectors, real: Tensor) -> tuple[Vectors, Vectors]:
+    """At padding the activations are zero, and the state stays as it was."""
+    activations = {name: part.where(real.view(-1, *[1] * (part.dim() - 1)), 0) for name, part in now.items()}
+    return activations, {name: now[name].where(real[:, None], part) for name, part in before.items()}
 
 
 def _of_layer(state: Vectors, number: int) -> Vectors:

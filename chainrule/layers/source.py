@@ -1,6 +1,6 @@
-"""What a text is about: tokens of the same vocabulary, of one of their own, or vectors (frames, features of images).
+"""The source that a text is generated from: tokens to translate, or feature vectors (image patches, audio frames).
 
-Shapes: B rows, S source tokens or vectors, F numbers in a vector.
+Shapes: B rows, S source tokens or vectors, F features of a vector.
 """
 
 from dataclasses import dataclass
@@ -24,24 +24,26 @@ class SourceSettings(Settings):
             raise UserError("model.source_vocab is of tokens, model.source_features of vectors; a source is either.")
 
 
-class FromVectors(nn.Linear):
-    """(…, F) -> (…, D) in the precision of the model, whichever the vectors come in."""
+class FeatureProjection(nn.Linear):
+    """(…, F) -> (…, D) in the precision of the model, whatever the precision of the features."""
 
     def forward(self, vectors: Tensor) -> Tensor:
         return super().forward(vectors.to(self.weight.dtype))
 
 
-def told(settings: SourceSettings, rows: int, source: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The source and its lengths (B,), if it is such as the settings say; without lengths all of it is real."""
+def checked_source(
+    settings: SourceSettings, rows: int, source: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The source and its lengths (B,), if their shapes agree with the settings; no lengths: no padding."""
     features = settings.source_features
     if source is None:
-        raise UserError("this model writes about a source, and it was given none: start(rows, source, lengths).")
+        raise UserError("this model needs a source, and it was given none: start(rows, source, lengths).")
     shape = " x ".join(map(str, source.shape))
     if source.dim() != (2 if features is None else 3) or (features is not None and source.shape[2] != features):
-        wanted = "tokens, rows x tokens" if features is None else f"vectors, rows x vectors x {features}"
-        raise UserError(f"the source is {shape}, and this model reads {wanted}. See model.source_features.")
+        expected = "tokens, rows x tokens" if features is None else f"vectors, rows x vectors x {features}"
+        raise UserError(f"the source is {shape}, and this model reads {expected}. See model.source_features.")
     if len(source) != rows or source.shape[1] == 0:
-        raise UserError(f"the source is {shape} for {rows} texts: each text has a source, and none is empty.")
+        raise UserError(f"the source is {shape} for {rows} texts: each text needs one source, and none may be empty.")
     if lengths is None:
         lengths = torch.full((rows,), source.shape[1], device=source.device)
     return source, lengths

@@ -41,6 +41,7 @@ class EncoderSettings(TransformerSettings, PretrainedVectors):
 class TransformerEncoder(Model):
     tasks = ("mask", "classify", "tag")
     bidirectional = True
+    embedding_parameters = ("embedding", "segments", "stack.bias")
     Settings = EncoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     backward = 0

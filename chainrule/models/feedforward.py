@@ -1,6 +1,8 @@
-"""Feed-forward language model (Bengio et al. 2003): the vectors of a window of words. State: the last n - 1 tokens.
+"""Feed-forward neural language model (Bengio et al. 2003): a network over a window of embedded tokens.
 
     x = [E[w_1], …, E[w_{n-1}]];   h = g(Wx + b);   logits = U h + c, or U [h, x] + c with direct connections
+
+State: the last n - 1 tokens.
 
 Shapes: B rows, T tokens, N = order - 1, E embedding, H hidden units.
 """
@@ -52,16 +54,16 @@ class FeedForward(NeuralLanguageModel):
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.direct = settings.direct
         self.dropout = nn.Dropout(settings.dropout)
-        answer = settings.hidden + window * settings.direct
-        self.words = TokenEmbedding(vocab, settings.embedding, answer, tied=settings.tied)
+        output = settings.hidden + window * settings.direct
+        self.embedding = TokenEmbedding(vocab, settings.embedding, output, tied=settings.tied)
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        return torch.full((rows, self.receptive_field or 0), BOUNDARY, device=self.words.embedding.device)
+        return torch.full((rows, self.receptive_field or 0), BOUNDARY, device=self.embedding.weight.device)
 
-    def read(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def hidden_states(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)                          # (B, N + T)
-        windows = self.words(history).unfold(1, state.shape[1], 1)       # (B, T + 1, E, N)
+        windows = self.embedding(history).unfold(1, state.shape[1], 1)       # (B, T + 1, E, N)
         window = self.dropout(windows[:, 1:].transpose(2, 3).flatten(2))    # (B, T, N·E): the context after each token
         h = window
         for layer in self.layers:

@@ -1,9 +1,9 @@
-"""GloVe (Pennington et al. 2014): vectors whose products are the logarithms of how often words stand near each other.
+"""GloVe (Pennington et al. 2014): word vectors whose dot products fit the logarithms of co-occurrence counts.
 
     J = Σ over pairs of f(X_ij) (w_i · c_j + b_i + d_j - log X_ij)²,   f(x) = min(1, x / cap)^power
 
-X_ij adds up 1/distance over all places where i and j are within the window, on either side; it is counted once, kept
-sparse, and gone down by AdaGrad. The vectors are w + c.
+X_ij sums 1/distance over all co-occurrences of i and j in a symmetric window. It is counted once and stored sparse; J
+is minimised by AdaGrad. The vectors are w + c.
 
 Shapes: N words of a text, C cells of X that are not 0 and on or above the diagonal, E embedding.
 """
@@ -31,7 +31,7 @@ class GloVeSettings(Settings):
 
 class GloVe(Model):
     learns_by = "pairs"
-    whole = True         # pairs of the whole text are added up before any is learned from
+    counts_first = True      # counts the pairs of the whole text before it trains on them
     block = 1
     Settings = GloVeSettings
     recipe: ClassVar[dict[str, Any]] = {
@@ -53,33 +53,33 @@ class GloVe(Model):
 
     @property
     def embeddings(self) -> Tensor:
-        """(V, E); a word that was never met has a vector of zeros."""
+        """(V, E); a word that never occurred has a vector of zeros."""
         return (self.words + self.contexts)[:, :-1]
 
-    def begin(self, counts: Tensor, generator: torch.Generator) -> None:
-        """First vectors, for words that occur so often, (V,)."""
+    def initialise(self, counts: Tensor, generator: torch.Generator) -> None:
+        """Random vectors for words that occur so often, (V,)."""
         for table in (self.words, self.contexts):
             first = torch.rand(table.shape, generator=generator, device=counts.device, dtype=table.dtype)
             table.copy_((first - 0.5) / self.settings.embedding * (counts > 0)[:, None])
         for squares in (self.word_squares, self.context_squares):
             squares.fill_(1)
 
-    def meet(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Cells:
-        """(N,) words and the texts they stand in, as cells. A pair and its distance are one number, to be sorted."""
+    def collect_pairs(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Cells:
+        """(N,) words and the numbers of their texts -> co-occurrence counts. A key is a pair and its distance."""
         window, keys = self.settings.window, []
         for distance in range(1, min(window, len(tokens) - 1) + 1):
             left, right = tokens[:-distance], tokens[distance:]
             pair = torch.minimum(left, right) * len(self.words) + torch.maximum(left, right)
             keys.append((pair * window + distance - 1)[texts[:-distance] == texts[distance:]])
         found = torch.cat([tokens.new_empty(0), *keys]).sort().values
-        return _added(found // window, 1 / (found % window + 1))
+        return _sum_by_key(found // window, 1 / (found % window + 1))
 
     def add(self, one: Cells, other: Cells) -> Cells:
         keys, order = torch.cat([one["pairs"], other["pairs"]]).sort()
-        return _added(keys, torch.cat([one["counts"], other["counts"]])[order])
+        return _sum_by_key(keys, torch.cat([one["counts"], other["counts"]])[order])
 
-    def examples(self, cells: Cells, generator: torch.Generator) -> Cells:
-        """Cells in an order left to chance. One on the diagonal has been met from both sides."""
+    def shuffled(self, cells: Cells, generator: torch.Generator) -> Cells:
+        """The cells in random order, as training examples. One on the diagonal was counted from one side only."""
         order = torch.randperm(len(cells["pairs"]), generator=generator, device=generator.device)
         pairs, counts = cells["pairs"][order], cells["counts"][order]
         rows, columns = pairs // len(self.words), pairs % len(self.words)
@@ -87,23 +87,23 @@ class GloVe(Model):
 
     @torch.no_grad()
     def pair_loss(self, cells: Cells) -> tuple[Tensor, Tensor]:
-        """The sum J over both triangles of X, and how many cells it is over."""
-        words, contexts, logs, weights = self._both_ways(cells)
+        """J, summed over both triangles of X, and the number of its cells."""
+        words, contexts, logs, weights = self._symmetric(cells)
         errors = _errors(embedding(words, self.words), embedding(contexts, self.contexts), logs)
         return (weights * errors.square()).sum(), (weights > 0).sum()
 
     @torch.no_grad()
-    def learn(self, cells: Cells, lr: float) -> None:
-        """One step of AdaGrad. A row met often adds up all its squares before it moves, so it does not move too far."""
-        words, contexts, logs, weights = self._both_ways(cells)
+    def train_step(self, cells: Cells, lr: float) -> None:
+        """One step of AdaGrad. All squared gradients of a row are summed before it moves, so it does not overshoot."""
+        words, contexts, logs, weights = self._symmetric(cells)
         w, c = embedding(words, self.words), embedding(contexts, self.contexts)
-        pushes = (weights * _errors(w, c, logs))[:, None]
-        w[:, -1] = c[:, -1] = 1                                           # a bias is multiplied by nothing
-        _descend(self.words, self.word_squares, words, pushes * c, lr)
-        _descend(self.contexts, self.context_squares, contexts, pushes * w, lr)
+        errors = (weights * _errors(w, c, logs))[:, None]
+        w[:, -1] = c[:, -1] = 1                                           # the factor of a bias
+        _adagrad(self.words, self.word_squares, words, errors * c, lr)
+        _adagrad(self.contexts, self.context_squares, contexts, errors * w, lr)
 
-    def _both_ways(self, cells: Cells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Words, contexts, log X and f(X) of (2C,) cells: those given and their mirror images, if not the same."""
+    def _symmetric(self, cells: Cells) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Words, contexts, log X and f(X) of (2C,) cells: those given, and their transposes unless on the diagonal."""
         rows, columns, counts = cells["rows"], cells["columns"], cells["counts"]
         weights = (counts / self.settings.cap).clamp(max=1) ** self.settings.power
         weights = torch.cat([weights, weights * (rows != columns)])
@@ -114,12 +114,12 @@ def _errors(w: Tensor, c: Tensor, logs: Tensor) -> Tensor:
     return (w[:, :-1] * c[:, :-1]).sum(1) + w[:, -1] + c[:, -1] - logs
 
 
-def _added(keys: Tensor, counts: Tensor) -> Cells:
+def _sum_by_key(keys: Tensor, counts: Tensor) -> Cells:
     """Sorted keys, each once, and the sum of its counts."""
     pairs, place = torch.unique_consecutive(keys, return_inverse=True)
     return {"pairs": pairs, "counts": counts.new_zeros(len(pairs)).index_add_(0, place, counts)}
 
 
-def _descend(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
+def _adagrad(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
     squares.index_add_(0, rows, gradient.square())
     table.index_add_(0, rows, gradient.div_(embedding(rows, squares).sqrt_()), alpha=-lr)

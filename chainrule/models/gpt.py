@@ -41,7 +41,7 @@ class DecoderSettings(TransformerSettings, PretrainedVectors):
 
 
 class Decoder(LanguageModel):
-    learns_by = "gradient"
+    embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding", "stack.bias")
     context: int
 
     def __init__(self, settings: DecoderSettings, vocab: int, *, cross: bool = False):

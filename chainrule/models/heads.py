@@ -1,11 +1,11 @@
-"""Heads: a class for a text, or a label for each of its tokens, from the vectors that a body makes of it.
+"""Classification heads: a class for a text (pooling), or a label for each token, from the vectors of a body.
 
-    y = A h + b,  h: the vector of the last token, of the first or of a marked one, or the mean or maximum of all
+    y = A h + b,  h: the vector of the last token, of the first or of a marked one, or mean or max pool_vectors
 
-A body is a network with `encode`: a recurrent net of one direction or two, an encoder, a GPT. Gradients go through the
-whole net. GPT (Radford et al. 2018) learned the text itself besides: `auxiliary`.
+A body is a network with `encode`: a recurrent network, an encoder, a GPT. Gradients flow through all of it. GPT
+(Radford et al. 2018) kept the language-model loss as an auxiliary objective: `auxiliary`.
 
-Shapes: B rows, T tokens, D width of the body, E width of its words, F letters in a word, C labels.
+Shapes: B rows, T tokens, D width of the body, E its embedding size, F characters of a word, C labels.
 """
 
 import math
@@ -27,40 +27,40 @@ class Classifier(Model):
         self,
         body: Encoder,
         labels: int,
-        pool: Pool = "last",            # which vector stands for a text
-        dropout: float = 0.0,           # share of its numbers dropped while learning
+        pool: Pool = "last",            # how the vectors of a text become one
+        dropout: float = 0.0,           # of the pooled vector
         *,
-        mark: int | None = None,        # the token that is marked; where it stands more than once, its last place
-        auxiliary: float = 0.0,         # weight of the text's own nats, beside those of its class
+        mark: int | None = None,        # the marked token of pool="marked"; its last occurrence is used
+        auxiliary: float = 0.0,         # weight of the auxiliary language-model loss
     ):
         super().__init__()
         _check(pool, mark, auxiliary, body)
         self.body, self.pool, self.mark, self.auxiliary = body, pool, mark, auxiliary
         self.context: int | None = getattr(body, "context", None)
-        self.output = make_output(body, labels)
+        self.output = linear_head(body, labels)
         self.dropout = nn.Dropout(dropout)
-        self.vector = Tap()                                    # (B, D): what stands for a text
+        self.vector = Tap()                                    # (B, D): the pooled vector
 
     def forward(self, batch: Batch) -> Tensor:
         return self._logits(self.body.encode(batch.tokens, batch.lengths), batch)
 
     def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        """While learning with `auxiliary`, a row adds its weight times the *mean* nats of the row's own tokens.
+        """In training, the auxiliary loss of a row is the *mean* nats of its own tokens, times the weight.
 
-        So the sum is still one over rows, and the count is still theirs, however rows are put together.
+        So the loss is still a sum over rows, and does not depend on how rows are batched.
         """
         vectors = self.body.encode(batch.tokens, batch.lengths)
         nats, count = cross_entropy(self._logits(vectors, batch), batch)
         if self.auxiliary and self.training:
-            nats = nats + self.auxiliary * self._nats_of_text(vectors, batch)
+            nats = nats + self.auxiliary * self._language_model_loss(vectors, batch)
         return nats, count, None
 
     def _logits(self, vectors: Tensor, batch: Batch) -> Tensor:
-        pooled = self.vector(pooling(vectors, batch, self.pool, self.mark, self.body.backward))
+        pooled = self.vector(pool_vectors(vectors, batch, self.pool, self.mark, self.body.backward))
         logits: Tensor = self.output(self.dropout(pooled))
         return logits
 
-    def _nats_of_text(self, vectors: Tensor, batch: Batch) -> Tensor:
+    def _language_model_loss(self, vectors: Tensor, batch: Batch) -> Tensor:
         lengths = None if batch.lengths is None else batch.lengths - 1
         text = Batch(batch.tokens[:, :-1], batch.tokens[:, 1:], lengths)
         share = batch.loss_mask[:, None] / text.loss_mask.sum(1, keepdim=True).clamp(min=1)
@@ -69,26 +69,26 @@ class Classifier(Model):
         return nats
 
 
-class Tagger(Model):
-    """With `letters`, words are also read letter by letter: their letters are the batch's source (letters.py)."""
+class TokenClassifier(Model):
+    """A label for each token. With `char_cnn`, the characters of the words are the batch's source (char_cnn.py)."""
 
     tasks = ("tag",)
 
-    def __init__(self, body: Encoder, labels: int, dropout: float = 0.0, *, letters: nn.Module | None = None):
+    def __init__(self, body: Encoder, labels: int, dropout: float = 0.0, *, char_cnn: nn.Module | None = None):
         super().__init__()
-        self.body, self.letters = body, letters
+        self.body, self.char_cnn = body, char_cnn
         self.context: int | None = getattr(body, "context", None)
-        self.output = make_output(body, labels)
+        self.output = linear_head(body, labels)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Batch) -> Tensor:
-        more = None if self.letters is None else self.letters(batch.source)
+        more = None if self.char_cnn is None else self.char_cnn(batch.source)
         logits: Tensor = self.output(self.dropout(self.body.encode(batch.tokens, batch.lengths, more)))
         return logits
 
 
-def pooling(vectors: Tensor, batch: Batch, pool: Pool, mark: int | None = None, backward: int = 0) -> Tensor:
-    """(B, T, D) -> (B, D). Numbers that were read backward are at their last at the first token."""
+def pool_vectors(vectors: Tensor, batch: Batch, pool: Pool, mark: int | None = None, backward: int = 0) -> Tensor:
+    """(B, T, D) -> (B, D). The last `backward` units were read right to left, so they end at the first token."""
     real = _real(batch)[..., None]                                                         # (B, T, 1)
     if pool == "mean":
         return vectors.where(real, 0).sum(1) / real.sum(1)
@@ -104,8 +104,8 @@ def pooling(vectors: Tensor, batch: Batch, pool: Pool, mark: int | None = None, 
     return torch.cat([there[:, :-backward], vectors[:, 0, -backward:]], -1)
 
 
-def make_output(body: Encoder, labels: int) -> nn.Linear:
-    """A and b, as GPT's began."""
+def linear_head(body: Encoder, labels: int) -> nn.Linear:
+    """A and b, initialised as GPT's."""
     output = nn.Linear(body.width, labels)
     nn.init.normal_(output.weight, std=0.02)
     nn.init.zeros_(output.bias)
@@ -113,7 +113,7 @@ def make_output(body: Encoder, labels: int) -> nn.Linear:
 
 
 def _real(batch: Batch) -> Tensor:
-    """(B, T): True where a token is no padding."""
+    """(B, T): the padding mask, True at real tokens."""
     if batch.lengths is None:
         return torch.ones_like(batch.tokens, dtype=torch.bool)
     return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) < batch.lengths[:, None]
@@ -127,4 +127,4 @@ def _check(pool: str, mark: int | None, auxiliary: float, body: Encoder) -> None
     if auxiliary < 0:
         raise UserError(f"auxiliary={auxiliary:g}: it is 0 or more.")
     if auxiliary and (not hasattr(body, "loss_from") or body.backward):
-        raise UserError(f"auxiliary={auxiliary:g} needs a body that foretells its text, and this one sees all of it.")
+        raise UserError(f"auxiliary={auxiliary:g} needs a body that predicts its text, and this one reads all of it.")

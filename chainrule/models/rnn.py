@@ -1,9 +1,9 @@
-"""Recurrent language models: Elman, GRU, LSTM. Each layer's hidden vector sums up all that was read: the state.
+"""Recurrent language models: Elman RNN, GRU and LSTM, trained by truncated backpropagation through time (BPTT).
 
     h_t = cell(h_{t-1}, E[w_t]);   logits_t = V h_t + b_y
 
-The cells are in cells.py, the layers in recurrent.py. Dropout is as in Zaremba et al. 2014, or with `locked_dropout`,
-`embedding_dropout` and `weight_dropout` as in AWD-LSTM (Merity et al. 2018).
+The cells are in layers/cells.py, the layers in layers/recurrent.py. State: the hidden vector of each layer. Dropout is
+that of Zaremba et al. 2014, or that of AWD-LSTM (Merity et al. 2018): variational, of embeddings and of weights.
 
 Shapes: B rows, T tokens, L layers, E embedding, H hidden units, G gates.
 """
@@ -17,16 +17,13 @@ from torch.nn.functional import dropout
 from chainrule.errors import UserError
 from chainrule.layers.cells import Vectors
 from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
-from chainrule.layers.recurrent import Stack
+from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import Tap
 from chainrule.settings import BelowOne, Range, Size
 
-# Ways to drop numbers while learning, so that a network cannot lean on any of them. Nothing is dropped in `eval`.
-#
-# Shapes: B rows, T tokens, D width.
 
-class LockedDropout(nn.Module):
-    """One mask for all the tokens of a row, drawn anew for every batch (Gal & Ghahramani 2016)."""
+class VariationalDropout(nn.Module):
+    """One dropout mask for all tokens of a row, drawn anew for every batch (Gal & Ghahramani 2016)."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -36,10 +33,6 @@ class LockedDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         return x * dropout(x.new_ones(len(x), 1, x.shape[-1]), self.p)
-
-
-def make_dropout(p: float, locked: bool) -> nn.Module:
-    return LockedDropout(p) if locked else nn.Dropout(p)
 
 
 @dataclass(frozen=True)
@@ -66,97 +59,100 @@ class RecurrentSettings(PretrainedVectors):
 
 @dataclass(frozen=True)
 class ElmanSettings(RecurrentSettings):
-    nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # σ in h' = σ(Wh + Ux + b)
+    nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # activation function σ in h' = σ(Wh + Ux + b)
 
 
-IN_ORDER = {"train.batching": "streams", "train.length": 128, "train.tokens": 4096}
+TRUNCATED_BPTT = {"train.batching": "streams", "train.length": 128, "train.tokens": 4096}
 AWD = {"model.dropout": 0.4, "model.locked_dropout": True, "model.weight_dropout": 0.4, "train.lr": 3e-3}
 
 
-class Recurrent(NeuralLanguageModel):
-    """What the three have in common: all but the cell."""
+class RecurrentModel(NeuralLanguageModel):
+    """All that the three kinds share; they differ in the cell."""
 
     tasks = ("lm", "classify", "tag")
-    compiles = False    # its loop over tokens is a fused kernel as it is
+    compiles = False    # the loop over tokens is a fused kernel already
 
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
         self.inputs, self.width = settings.embedding or settings.hidden, settings.hidden
         self.bidirectional = settings.bidirectional
-        self.backward = settings.hidden // 2 if settings.bidirectional else 0    # numbers in a vector that read so
+        self.backward = settings.hidden // 2 if settings.bidirectional else 0
         self.drop_input, between, self.drop_output = make_dropouts(settings)
-        answers = None if settings.bidirectional else settings.hidden
-        self.words = TokenEmbedding(vocab, self.inputs, answers, tied=settings.tied, dropout=settings.embedding_dropout)
-        self.stack = make_reader(settings, cell, self.inputs, between)
-        self.watched = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.seen}
-        for name, tap in self.watched.items():
+        output = None if settings.bidirectional else settings.hidden
+        self.embedding = TokenEmbedding(
+            vocab, self.inputs, output, tied=settings.tied, dropout=settings.embedding_dropout
+        )
+        self.stack = make_stack(settings, cell, self.inputs, between)
+        self.activations = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.activations}
+        for name, tap in self.activations.items():
             self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Vectors:
-        if self.backward:
-            raise UserError("model.bidirectional=true has read what comes next, so it is for labels and tags alone.")
+        if self.bidirectional:
+            raise UserError("model.bidirectional=true reads the next token, so it cannot predict it; it can only "
+                            "classify and tag.")
         return self.stack.start(rows)
 
-    def read(self, tokens: Tensor, state: Vectors) -> tuple[Tensor, Vectors]:
-        return self._run(self.words(tokens), state)
+    def hidden_states(self, tokens: Tensor, state: Vectors) -> tuple[Tensor, Vectors]:
+        return self._run(self.embedding(tokens), state)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
-        """A body for heads (heads.py): (B, T) -> (B, T, H); `more` (B, T, E) is added to the vectors of the words."""
-        x = self.words(tokens) if more is None else self.words(tokens) + more
-        lengths = lengths if self.backward else None    # forward, padding comes last and does no harm
+        """The body of a head (heads.py): (B, T) -> (B, T, H); `more` (B, T, E) is added to the embeddings."""
+        x = self.embedding(tokens) if more is None else self.embedding(tokens) + more
+        lengths = lengths if self.bidirectional else None    # left to right, padding is read last and does no harm
         return self._run(x, self.stack.start(len(tokens)), lengths)[0]
 
     def _run(self, x: Tensor, state: Vectors, lengths: Tensor | None = None) -> tuple[Tensor, Vectors]:
         x = self.drop_input(x)
-        if any(tap.watched for tap in self.watched.values()):
-            hidden, state, seen = self.stack.written_out(x, state, lengths)
-            for name, tap in self.watched.items():
-                tap(seen[name])
+        if any(tap.watched for tap in self.activations.values()):
+            hidden, state, activations = self.stack.unrolled(x, state, lengths)
+            for name, tap in self.activations.items():
+                tap(activations[name])
         else:
             hidden, state = self.stack(x, state, lengths)
         return self.drop_output(hidden), state
 
 
 def make_dropouts(settings: RecurrentSettings) -> tuple[nn.Module, nn.Module, nn.Module]:
-    """Of what is read, between layers, at the output."""
-    shares = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
-    first, between, last = (settings.dropout if share is None else share for share in shares)
-    locked = settings.locked_dropout
-    return make_dropout(first, locked), make_dropout(between, locked), make_dropout(last, locked)
+    """Of the input, between layers, of the output."""
+    given = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
+    kind = VariationalDropout if settings.locked_dropout else nn.Dropout
+    first, between, last = (kind(settings.dropout if p is None else p) for p in given)
+    return first, between, last
 
 
-def make_reader(settings: RecurrentSettings, cell: str, inputs: int, between: nn.Module) -> Stack:
-    """All the layers that the settings ask for, from the beginning of a text."""
+def make_stack(settings: RecurrentSettings, cell: str, inputs: int, between: nn.Module) -> RecurrentStack:
+    """All layers of the settings, with the initial state of the start of a text."""
     directions = 2 if settings.bidirectional else 1
-    return Stack(
+    return RecurrentStack(
         cell, inputs, settings.hidden // directions, settings.layers, directions=directions,
         between=between, weight_dropout=settings.weight_dropout, learned_start=settings.start == "learned",
     )
 
 
-class Elman(Recurrent):
+class Elman(RecurrentModel):
     Settings = ElmanSettings
-    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, "model.layers": 1, "model.dropout": 0.5, "train.lr": 1e-3}
+    recipe: ClassVar[dict[str, Any]] = {**TRUNCATED_BPTT, "model.layers": 1, "model.dropout": 0.5, "train.lr": 1e-3}
 
     def __init__(self, settings: ElmanSettings, vocab: int):
         super().__init__(settings, vocab, settings.nonlinearity)
 
 
-class GRU(Recurrent):
+class GRU(RecurrentModel):
     """Gates: reset, update."""
 
     Settings = RecurrentSettings
-    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, **AWD}
+    recipe: ClassVar[dict[str, Any]] = {**TRUNCATED_BPTT, **AWD}
 
     def __init__(self, settings: RecurrentSettings, vocab: int):
         super().__init__(settings, vocab, "gru")
 
 
-class LSTM(Recurrent):
+class LSTM(RecurrentModel):
     """Gates: input, forget, cell candidate, output."""
 
     Settings = RecurrentSettings
-    recipe: ClassVar[dict[str, Any]] = {**IN_ORDER, **AWD}
+    recipe: ClassVar[dict[str, Any]] = {**TRUNCATED_BPTT, **AWD}
 
     def __init__(self, settings: RecurrentSettings, vocab: int):
         super().__init__(settings, vocab, "lstm")

@@ -1,11 +1,12 @@
-"""Sequence to sequence: a recurrent encoder reads the source, a recurrent decoder goes on from where it ended.
+"""Sequence to sequence: a recurrent encoder reads the source, a recurrent decoder writes the target, with attention.
 
-    no attention   all that passes is C, the encoder's last state: the bottleneck (Sutskever et al. 2014)
+    no attention   the decoder starts from the encoder's last state, the bottleneck (Sutskever et al. 2014)
     attention      e_ti = score(s_t, h_i);   α = softmax(e);   c_t = Σ_i α_ti h_i;   o_t = tanh(W [s_t, c_t] + b)
     score          dot s·h,  bilinear s·Wh (Luong et al. 2015),  additive v·tanh(Ws + Uh + b) (Bahdanau et al. 2015)
 
-Attention asks with the decoder's first layers, and those above read what it found, so all tokens of a text are learned
-at once by fused kernels. State: the encoder's vectors and what is compared with them, the decoder's vectors.
+The queries are the hidden states of the decoder's first layers, and the layers above read the context vectors, so that
+teacher forcing runs all tokens of a text at once, in fused kernels. State: the encoder's vectors and their keys, and
+the decoder's hidden states.
 
 Shapes: B rows, T tokens, S source tokens or vectors, L layers, H hidden units, E embedding.
 """
@@ -21,10 +22,10 @@ from chainrule.errors import UserError
 from chainrule.layers.attention import padding_mask
 from chainrule.layers.cells import Vectors
 from chainrule.layers.embedding import NeuralLanguageModel, TokenEmbedding
-from chainrule.layers.recurrent import Stack
-from chainrule.layers.source import FromVectors, SourceSettings, told
+from chainrule.layers.recurrent import RecurrentStack
+from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
 from chainrule.model import State, Tap
-from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_reader
+from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_stack
 from chainrule.settings import Count
 
 
@@ -33,74 +34,77 @@ class Seq2SeqSettings(RecurrentSettings, SourceSettings):
     cell: Literal["lstm", "gru", "tanh", "relu", "sigmoid"] = "lstm"  # the last three: Elman's cell with that σ
     bidirectional: bool = True               # half of the encoder's units read from right to left
     attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"  # the score function; none: no attention
-    asks: Count = 1                          # decoder layers below the attention; those above read its output
+    query_layers: Count = 1                  # decoder layers below the attention; those above read its output
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.asks > self.layers:
-            raise UserError(f"model.asks={self.asks}: it must be at most model.layers={self.layers}.")
+        if self.query_layers > self.layers:
+            raise UserError(f"model.query_layers={self.query_layers}: it must be at most model.layers={self.layers}.")
 
 
 class Seq2Seq(NeuralLanguageModel):
     tasks = ("translate", "caption")
     needs_source = True
+    embedding_parameters = ("embedding.weight", "source_embedding")
+    stacked_on: ClassVar[dict[str, str]] = {"above": "below"}
     Settings = Seq2SeqSettings
     recipe: ClassVar[dict[str, Any]] = {"model.dropout": 0.3, "train.lr": 2e-3}
 
     def __init__(self, settings: Seq2SeqSettings, vocab: int):
         super().__init__()
         self.settings, size, hidden = settings, settings.embedding or settings.hidden, settings.hidden
-        below = settings.layers if settings.attention == "none" else settings.asks
+        below = settings.layers if settings.attention == "none" else settings.query_layers
         above = settings.layers - below
         self.drop_input, self.between, self.drop_output = make_dropouts(settings)
-        self.words = TokenEmbedding(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
-        self.words.label_smoothing = settings.label_smoothing
-        self.source_words = self._source_words(size)
-        self.encoder = make_reader(settings, settings.cell, size, self.between)
-        self.below = self._stack(size, below)
-        self.above = self._stack(2 * hidden, above) if above else None
-        self.attention = None if settings.attention == "none" else Attention(settings.attention, hidden)
+        self.embedding = TokenEmbedding(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
+        self.embedding.label_smoothing = settings.label_smoothing
+        self.source_embedding = self._source_embedding(size)
+        self.encoder = make_stack(settings, settings.cell, size, self.between)
+        self.below = self._decoder_layers(size, below)
+        self.above = self._decoder_layers(2 * hidden, above) if above else None
+        self.attention = None if settings.attention == "none" else GlobalAttention(settings.attention, hidden)
         self.combine = nn.Linear(2 * hidden, hidden) if self.attention else None
-        self.hidden = Tap()                                    # (B, T, H): from which words are foretold
+        self.hidden = Tap()                                    # (B, T, H): the vectors that predict the next tokens
 
-    def _stack(self, inputs: int, layers: int) -> Stack:
-        """Layers of the decoder, which begin where the encoder ended."""
+    def _decoder_layers(self, inputs: int, layers: int) -> RecurrentStack:
+        """Their initial state is the encoder's last."""
         settings = self.settings
-        return Stack(
+        return RecurrentStack(
             settings.cell, inputs, settings.hidden, layers, between=self.between, weight_dropout=settings.weight_dropout
         )
 
-    def _source_words(self, size: int) -> nn.Module | None:
-        """What reads the source; None: the words of the text do."""
+    def _source_embedding(self, size: int) -> nn.Module | None:
+        """None: source and target share one embedding."""
         settings = self.settings
         if settings.source_features is not None:
-            return FromVectors(settings.source_features, size)
+            return FeatureProjection(settings.source_features, size)
         if settings.source_vocab is not None:
             return TokenEmbedding(settings.source_vocab, size, None, dropout=settings.embedding_dropout)
         return None
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
-        source, real_lengths = told(self.settings, rows, source, lengths)
-        x = self.drop_input((self.source_words or self.words)(source))
+        """Runs the encoder."""
+        source, real_lengths = checked_source(self.settings, rows, source, lengths)
+        x = self.drop_input((self.source_embedding or self.embedding)(source))
         vectors, end = self.encoder(x, self.encoder.start(rows), lengths)                  # (B, S, H), (B, L, H)
         below, above = _cut(end, len(self.below.layers))
         if self.attention is None:
             return {"below": below}
-        return {"below": below, "above": above, "source": self.attention.remember(vectors, real_lengths)}
+        return {"below": below, "above": above, "source": self.attention.keys_and_values(vectors, real_lengths)}
 
-    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        hidden, below = self.below(self.drop_input(self.words(tokens)), state["below"])
+    def hidden_states(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden, below = self.below(self.drop_input(self.embedding(tokens)), state["below"])
         if self.attention is None or self.combine is None:
             return self.drop_output(self.hidden(hidden)), {"below": below}
-        found, above = self.attention(hidden, state["source"]), state["above"]
+        context, above = self.attention(hidden, state["source"]), state["above"]
         if self.above is not None:
-            hidden, above = self.above(self.between(torch.cat([hidden, found], -1)), above)
-        hidden = torch.tanh(self.combine(torch.cat([hidden, found], -1)))
+            hidden, above = self.above(self.between(torch.cat([hidden, context], -1)), above)
+        hidden = torch.tanh(self.combine(torch.cat([hidden, context], -1)))
         return self.drop_output(self.hidden(hidden)), {**state, "below": below, "above": above}
 
 
-class Attention(nn.Module):
-    """How much each token of a text takes of each vector of its source, and what that makes together."""
+class GlobalAttention(nn.Module):
+    """Attention of every target token to all vectors of its source (Luong et al. 2015, Bahdanau et al. 2015)."""
 
     def __init__(self, score: str, hidden: int):
         super().__init__()
@@ -110,18 +114,18 @@ class Attention(nn.Module):
         self.sum = nn.Linear(hidden, 1, bias=False) if self.additive else None
         self.alignment = Tap()                                 # (B, T, S): α
 
-    def remember(self, vectors: Tensor, lengths: Tensor) -> Vectors:
-        """(B, S, H), (B,): what must be known of a source. A dot product compares the vectors themselves."""
+    def keys_and_values(self, vectors: Tensor, lengths: Tensor) -> Vectors:
+        """(B, S, H), (B,): computed once for a source. With the dot score the vectors are their own keys."""
         keys = {} if self.keys is None else {"keys": self.keys(vectors)}
         return {"values": vectors, "length": lengths} | keys
 
     def forward(self, hidden: Tensor, source: Vectors) -> Tensor:
-        """(B, T, H) -> (B, T, H)"""
+        """(B, T, H) -> (B, T, H): the context vectors."""
         scores = self.scores(hidden, source.get("keys", source["values"])).float()
-        seen = padding_mask(source["length"], scores.shape[-1])[:, 0]                      # (B, 1, S)
-        pattern = self.alignment(scores.masked_fill(~seen, -math.inf).softmax(-1))
-        found: Tensor = pattern.to(source["values"].dtype) @ source["values"]
-        return found
+        mask = padding_mask(source["length"], scores.shape[-1])[:, 0]                              # (B, 1, S)
+        weights = self.alignment(scores.masked_fill(~mask, -math.inf).softmax(-1))
+        context: Tensor = weights.to(source["values"].dtype) @ source["values"]
+        return context
 
     def scores(self, hidden: Tensor, keys: Tensor) -> Tensor:
         """(B, T, H), (B, S, H) -> (B, T, S)"""

@@ -18,7 +18,7 @@ from chainrule.errors import UserError
 from chainrule.layers.attention import CrossMemory, Mask, padding_mask
 from chainrule.layers.blocks import Embedding, TransformerStack
 from chainrule.layers.kv_cache import Cache
-from chainrule.layers.source import FromVectors, SourceSettings, told
+from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
 from chainrule.model import Batch
 from chainrule.models.gpt import Decoder, DecoderSettings
 
@@ -31,6 +31,7 @@ class EncoderDecoderSettings(DecoderSettings, SourceSettings):
 class EncoderDecoder(Decoder):
     tasks = ("translate", "caption", "span")
     needs_source = True
+    embedding_parameters = ("embedding", "source_embedding", "stack.bias", "encoder.bias")
     Settings = EncoderDecoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     settings: EncoderDecoderSettings
@@ -43,14 +44,14 @@ class EncoderDecoder(Decoder):
 
     def _source_words(self) -> nn.Embedding | nn.Linear:
         if self.settings.source_features is not None:
-            return FromVectors(self.settings.source_features, self.settings.width)
+            return FeatureProjection(self.settings.source_features, self.settings.width)
         if self.settings.source_vocab is not None:
             return nn.Embedding(self.settings.source_vocab, self.settings.width)
         return self.embedding.words
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         """The source's keys and values are (B, L, G, S, d)."""
-        source, lengths = told(self.settings, rows, source, lengths)
+        source, lengths = checked_source(self.settings, rows, source, lengths)
         memory = self.remember(source, lengths)
         keys, values = (torch.stack(part, 1) for part in zip(*self.stack.remember(memory), strict=True))
         return super().start(rows) | {"source_keys": keys, "source_values": values, "source_length": lengths}

@@ -1,6 +1,6 @@
-"""Every token is as likely as any other: log p = -log V. The bottom of the ladder, and the protocol at its smallest.
+"""Uniform model: every token is equally likely, log p = -log V. The baseline, and the smallest model of the protocol.
 
-State: nothing, as an empty tensor with one row a text. Shapes: B rows, T tokens, V vocabulary.
+State: an empty tensor with one row for each text. Shapes: B rows, T tokens, V vocabulary.
 """
 
 import math
@@ -21,17 +21,19 @@ class UniformSettings(Settings):
 
 
 @dataclass
-class Nothing:
+class UniformStatistics:
+    """No counts: the loss alone."""
+
     nats: float
 
-    def __add__(self, other: "Nothing") -> "Nothing":
-        return Nothing(self.nats + other.nats)
+    def __add__(self, other: "UniformStatistics") -> "UniformStatistics":
+        return UniformStatistics(self.nats + other.nats)
 
     def tensors(self) -> list[Tensor]:
         return [torch.tensor(self.nats, dtype=torch.float64)]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> "Nothing":
+    def of(cls, tensors: Sequence[Tensor]) -> "UniformStatistics":
         return cls(float(tensors[0]))
 
 
@@ -39,6 +41,7 @@ class Uniform(LanguageModel):
     learns_by = "counting"
     resets_at_boundary = True
     Settings = UniformSettings
+    Statistics = UniformStatistics
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words"}
     log_prob: Tensor
 
@@ -55,8 +58,8 @@ class Uniform(LanguageModel):
     def forget(self, generator: torch.Generator) -> None:
         pass
 
-    def collect(self, batch: Batch) -> Nothing:
-        return Nothing(-float(self.log_prob[0]) * int(batch.loss_mask.sum()))
+    def collect(self, batch: Batch) -> UniformStatistics:
+        return UniformStatistics(-float(self.log_prob[0]) * int(batch.loss_mask.sum()))
 
-    def update(self, statistics: Nothing) -> None:
+    def update(self, statistics: UniformStatistics) -> None:
         pass

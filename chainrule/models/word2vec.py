@@ -1,12 +1,12 @@
-"""word2vec (Mikolov et al. 2013): a vector for each word, such that it foretells the words that stand near.
+"""word2vec (Mikolov et al. 2013): word vectors by skip-gram or CBOW with negative sampling.
 
-    skip-gram   Σ over near pairs of log σ(u_near · v_word) + k · E[log σ(-u_noise · v_word)],   noise ~ count^0.75
-    CBOW        the same of one pair a word: v is the mean of those near it, u its own
+    skip-gram   Σ over pairs of log σ(u_context · v_word) + k · E[log σ(-u_negative · v_word)],   negatives ~ count^0.75
+    CBOW        the same with one pair for each word: v is the mean of the context's vectors, u the word's own
 
-Words come in blocks, and a block shares its noise, so all is products of small matrices. Many words move a vector at
-once, so it moves as far as it would have one by one; see `move`.
+Words are trained in blocks that share their negative samples, so that all computation is products of small matrices.
+Many updates of one vector happen at once; `damped_update` makes their sum what sequential updates would come to.
 
-Shapes: B blocks, L words of a block, R the window, M = L + 2R words in sight of them, K noise words, E embedding.
+Shapes: B blocks, L words of a block, R the window, M = L + 2R words of a block and around it, K negatives, E embedding.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from chainrule.settings import NonNegative, Range, Settings, Size
 
 Blocks = dict[str, Tensor]
 
-SHARED = 32          # noise words drawn for a block; each weighs as many as it stands for
-NOWHERE = -1         # the text of what fills up a block
-SAMPLE = 2           # vectors of each block by which it is judged in how many directions they lie
+SHARED = 32          # negative samples of a block, each weighted by the number that it stands for
+NOWHERE = -1         # the text number of the padding of a block
+SAMPLE = 2           # vectors of each block from which the covariance is estimated
 
 
 @dataclass(frozen=True)
@@ -36,143 +36,145 @@ class Word2VecSettings(Settings):
     sample: NonNegative = 1e-3   # subsampling of words whose share of the text is larger than this; 0: none
 
 
-class Met(NamedTuple):
-    """What a batch of blocks comes to: which vectors meet, and how they should have answered."""
+class Forward(NamedTuple):
+    """The forward pass over a batch of blocks: pairs of vectors, their logits and labels."""
 
-    pairs: Tensor        # (B, L, M) which words are near which, as 0 and 1
+    pairs: Tensor        # (B, L, M) 1 where two words are in each other's context, else 0
     inputs: Tensor       # (B, L, E) v
-    answers: Tensor      # (B, M + K) ids of u: the words in sight, then the noise
+    candidates: Tensor   # (B, M + K) ids of u: the words of the block and around it, then the negatives
     outputs: Tensor      # (B, M + K, E) u
     logits: Tensor       # (B, L, M + K)
     labels: Tensor       # (B, L, M + K) 1: a true pair
-    weights: Tensor      # (B, L, M + K) how often a pair counts
+    weights: Tensor      # (B, L, M + K) of each pair in the loss
 
 
 class Word2Vec(Model):
     learns_by = "pairs"
-    whole = False        # pairs are learned from as the text passes
-    block = 32           # L
+    counts_first = False     # trains on pairs while reading the text
+    block = 32               # L
     Settings = Word2VecSettings
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "text.min_count": 5}
     vectors: Tensor
     outputs: Tensor
     kept: Tensor
-    drawn: Tensor
+    negative_cdf: Tensor
 
     def __init__(self, settings: Word2VecSettings, vocab: int):
         super().__init__()
         self.settings = settings
         self.register_buffer("vectors", torch.zeros(vocab, settings.embedding))     # v
         self.register_buffer("outputs", torch.zeros(vocab, settings.embedding))     # u
-        self.register_buffer("kept", torch.ones(vocab), persistent=False)           # chance not to be passed over
-        self.register_buffer("drawn", torch.zeros(vocab, dtype=torch.double), persistent=False)  # chance of noise up to
+        self.register_buffer("kept", torch.ones(vocab), persistent=False)           # probability of keeping a word
+        self.register_buffer("negative_cdf", torch.zeros(vocab, dtype=torch.double), persistent=False)
         distance = torch.arange(self.block + 2 * settings.window) - torch.arange(self.block)[:, None] - settings.window
         self.register_buffer("distance", distance.abs(), persistent=False)          # (L, M)
         self.distance: Tensor
 
     @property
     def embeddings(self) -> Tensor:
-        """(V, E); a word that was never met has a vector of zeros."""
+        """(V, E); a word that never occurred has a vector of zeros."""
         return self.vectors
 
-    def begin(self, counts: Tensor, generator: torch.Generator) -> None:
-        """First vectors, for words that occur so often, (V,)."""
+    def initialise(self, counts: Tensor, generator: torch.Generator) -> None:
+        """Random vectors, and the sampling distributions of words that occur so often, (V,)."""
         first = torch.rand(self.vectors.shape, generator=generator, device=counts.device, dtype=self.vectors.dtype)
         self.vectors.copy_((2 * first - 1) / self.settings.embedding * (counts > 0)[:, None])
         self.outputs.zero_()
-        chances = counts.double() ** self.settings.noise * (counts > 0)
-        self.drawn.copy_((chances / chances.sum()).cumsum(0))
+        powers = counts.double() ** self.settings.noise * (counts > 0)
+        self.negative_cdf.copy_((powers / powers.sum()).cumsum(0))
         if self.settings.sample:
             surplus = counts / (self.settings.sample * counts.sum())
             self.kept.copy_(((surplus.sqrt() + 1) / surplus.clamp(min=1e-9)).clamp(max=1))
 
-    def meet(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Blocks:
-        """(N,) words and the texts they stand in, as blocks; all that is left to chance is drawn here."""
+    def collect_pairs(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Blocks:
+        """(N,) words and the numbers of their texts, as blocks; subsampling, windows and negatives are drawn here."""
         window, device = self.settings.window, tokens.device
         here = torch.rand(len(tokens), generator=generator, device=device) < self.kept[tokens]
         rows = self._blocks(tokens[here], 0)
         small = torch.uint8 if window < 256 else torch.int32
-        reach = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=small)
-        chance = torch.rand((len(rows), SHARED), generator=generator, device=device, dtype=torch.double)
-        noise = torch.searchsorted(self.drawn, chance, right=True).clamp(max=len(self.drawn) - 1)
-        return {"tokens": rows, "texts": self._blocks(texts[here], NOWHERE), "reach": reach, "noise": noise}
+        windows = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=small)
+        uniforms = torch.rand((len(rows), SHARED), generator=generator, device=device, dtype=torch.double)
+        negatives = torch.searchsorted(self.negative_cdf, uniforms, right=True).clamp(max=len(self.negative_cdf) - 1)
+        return {"tokens": rows, "texts": self._blocks(texts[here], NOWHERE), "windows": windows,
+                "negatives": negatives}
 
     def _blocks(self, stream: Tensor, fill: int) -> Tensor:
-        """(N,) -> (B, M): each block has in sight what is before and behind it."""
+        """(N,) -> (B, M): each block, with a window of words before and after it."""
         window, short = self.settings.window, -len(stream) % self.block if len(stream) else self.block
         return pad(stream, (window, window + short), value=fill).unfold(0, self.block + 2 * window, self.block)
 
     @torch.no_grad()
     def pair_loss(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
-        """A sum in nats, and how many pairs it is over."""
-        met = self._met(blocks)
-        return (met.weights * softplus(met.logits) - met.labels * met.logits).sum(), met.labels.sum()
+        """The summed loss in nats, and the number of pairs."""
+        pairs = self._forward(blocks)
+        return (pairs.weights * softplus(pairs.logits) - pairs.labels * pairs.logits).sum(), pairs.labels.sum()
 
     @torch.no_grad()
-    def learn(self, blocks: Blocks, lr: float) -> None:
-        """One step up the gradient."""
-        met, window = self._met(blocks), self.settings.window
-        likely = met.logits.sigmoid()
-        expected = likely * met.weights
-        errors, steep = met.labels - expected, _steepness(met, likely)
-        up, up_common = _curvature(met.inputs)
-        down, down_common = _curvature(met.outputs)
-        pushes, slopes, read = errors @ met.outputs, steep @ down, blocks["tokens"][:, window:-window]
-        if self.settings.algorithm == "cbow":        # as in word2vec.c, every word of a window takes the whole push
-            pushes, slopes, read = met.pairs.mT @ pushes, met.pairs.mT @ slopes, blocks["tokens"]
-        move(self.outputs, met.answers, errors.mT @ met.inputs, steep.mT @ up, up_common, lr)
-        move(self.vectors, read, pushes, slopes, down_common, lr)
+    def train_step(self, blocks: Blocks, lr: float) -> None:
+        """One step of gradient descent."""
+        pairs, window = self._forward(blocks), self.settings.window
+        p = pairs.logits.sigmoid()
+        errors, curvatures = pairs.labels - p * pairs.weights, _logit_curvature(pairs, p)
+        of_inputs, input_mean = _squared_lengths(pairs.inputs)
+        of_outputs, output_mean = _squared_lengths(pairs.outputs)
+        gradient, curvature = errors @ pairs.outputs, curvatures @ of_outputs
+        words = blocks["tokens"][:, window:-window]
+        if self.settings.algorithm == "cbow":        # as in word2vec.c, every word of a window gets the whole gradient
+            gradient, curvature, words = pairs.pairs.mT @ gradient, pairs.pairs.mT @ curvature, blocks["tokens"]
+        output_gradient, output_curvature = errors.mT @ pairs.inputs, curvatures.mT @ of_inputs
+        damped_update(self.outputs, pairs.candidates, output_gradient, output_curvature, input_mean, lr)
+        damped_update(self.vectors, words, gradient, curvature, output_mean, lr)
 
-    def _met(self, blocks: Blocks) -> Met:
+    def _forward(self, blocks: Blocks) -> Forward:
         tokens, texts, window = blocks["tokens"], blocks["texts"], self.settings.window
         inside = texts[:, window:-window, None]                                     # (B, L, 1)
         together = (inside == texts[:, None]) & (inside != NOWHERE)
-        around, dtype = self.settings.algorithm == "skip-gram", self.vectors.dtype
-        reach = blocks["reach"][:, None] if around else blocks["reach"][:, window:-window, None]    # of who is foretold
-        pairs = (together & (self.distance > 0) & (self.distance <= reach)).to(dtype)
-        if around:
+        skip_gram, dtype = self.settings.algorithm == "skip-gram", self.vectors.dtype
+        widths = blocks["windows"][:, None] if skip_gram else blocks["windows"][:, window:-window, None]
+        pairs = (together & (self.distance > 0) & (self.distance <= widths)).to(dtype)
+        if skip_gram:
             inputs, labels = embedding(tokens[:, window:-window], self.vectors), pairs
         else:
-            near = pairs.sum(2, keepdim=True)
-            inputs = (pairs / near.clamp(min=1)) @ embedding(tokens, self.vectors)
-            labels = ((self.distance == 0) & (near > 0)).to(dtype)
-        answers = torch.cat([tokens, blocks["noise"]], 1)
-        outputs, shared = embedding(answers, self.outputs), blocks["noise"].shape[1]
-        often = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)    # each noise word, for each word
-        weights = torch.cat([labels, often.expand(-1, -1, shared)], 2)
-        return Met(pairs, inputs, answers, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
+            size = pairs.sum(2, keepdim=True)
+            inputs = (pairs / size.clamp(min=1)) @ embedding(tokens, self.vectors)
+            labels = ((self.distance == 0) & (size > 0)).to(dtype)
+        candidates = torch.cat([tokens, blocks["negatives"]], 1)
+        outputs, shared = embedding(candidates, self.outputs), blocks["negatives"].shape[1]
+        each = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)     # weight of a shared negative
+        weights = torch.cat([labels, each.expand(-1, -1, shared)], 2)
+        return Forward(pairs, inputs, candidates, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
 
 
-def _steepness(met: Met, likely: Tensor) -> Tensor:
-    """(B, L, M + K): the curvature of each pair's loss along its logit, or its mean on the way back to where the pair
-    is no longer taken for its opposite; twice that, for both ends of a pair move."""
-    wrong = (met.logits > 0) != (met.labels > 0)
-    back = ((likely - 0.5) / met.logits).nan_to_num_(0.25)
-    return 2 * met.weights * torch.where(wrong, back, likely * (1 - likely))
+def _logit_curvature(pairs: Forward, p: Tensor) -> Tensor:
+    """(B, L, M + K): the second derivative of each pair's loss by its logit. Where the sign of the logit is wrong, its
+    mean on the way to 0 instead. Twice that, because both vectors of a pair move."""
+    wrong = (pairs.logits > 0) != (pairs.labels > 0)
+    mean = ((p - 0.5) / pairs.logits).nan_to_num_(0.25)
+    return 2 * pairs.weights * torch.where(wrong, mean, p * (1 - p))
 
 
-def _curvature(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N, 2): squared length along the direction that all share, and at most along any other; and the first, (E,).
+def _squared_lengths(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N, 2): squared length along the direction of the mean, and at most along any other; and that direction, (E,).
 
-    Of what lies across, |C| / trace(C) of its covariance C is the most that can lie along one direction.
+    Of the part orthogonal to the mean, |C| / trace(C) of its covariance C bounds the share along one direction.
     """
-    common = normalize(vectors.mean((0, 1)), dim=0)
-    along = (vectors @ common).square()
+    mean = normalize(vectors.mean((0, 1)), dim=0)
+    along = (vectors @ mean).square()
     some = vectors[:, :SAMPLE].flatten(0, 1)
-    some = some.addr(some @ common, common, alpha=-1)
+    some = some.addr(some @ mean, mean, alpha=-1)
     most = (some.mT @ some).norm() / some.square().sum().clamp(min=1e-30)
-    return torch.stack([along, most * (vectors.square().sum(2) - along)], 2), common
+    return torch.stack([along, most * (vectors.square().sum(2) - along)], 2), mean
 
 
-def move(table: Tensor, rows: Tensor, pushes: Tensor, slopes: Tensor, common: Tensor, lr: float) -> None:
-    """Adds lr · pushes to rows of the table, each shortened, in place, to what many small steps would have come to.
+def damped_update(table: Tensor, rows: Tensor, gradient: Tensor, curvature: Tensor, mean: Tensor, lr: float) -> None:
+    """Adds lr · gradient to rows of the table in place, each scaled down to the sum of many small steps.
 
-    Where n pushes g act on one row at once, each against curvature h, they would one by one have come to a sum of
-    lr · g · (1 - lr · h)^i, about g/h · (1 - exp(-lr · n · h)); added up they overshoot. About half of all curvature
-    lies along one direction, that of the mean, and is damped there; across it steps can stay long.
+    n gradients g for one row, each against curvature h, would one after the other sum to Σ lr · g · (1 - lr·h)^i, about
+    g/h · (1 - exp(-lr·n·h)); added at once they overshoot. About half of all curvature is along the direction of
+    the mean and is damped there; orthogonal to it steps can stay long.
     """
-    rows, pushes = rows.flatten(), pushes.flatten(0, 1)
-    against = table.new_zeros(len(table), 2).index_add_(0, rows, slopes.flatten(0, 1), alpha=lr)
-    short = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]
-    along = (pushes @ common) * (short[:, 0] - short[:, 1])
-    table.index_add_(0, rows, pushes.mul_(short[:, 1:]).addr_(along, common), alpha=lr)
+    rows, gradient = rows.flatten(), gradient.flatten(0, 1)
+    against = table.new_zeros(len(table), 2).index_add_(0, rows, curvature.flatten(0, 1), alpha=lr)
+    scale = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]
+    along = (gradient @ mean) * (scale[:, 0] - scale[:, 1])
+    table.index_add_(0, rows, gradient.mul_(scale[:, 1:]).addr_(along, mean), alpha=lr)

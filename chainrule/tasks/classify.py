@@ -37,7 +37,7 @@ class ClassHead(Settings, part="head"):
 class GenerativeHead(Settings, part="head"):
     """`head.*` of a classifier that has a language model for each class."""
 
-    calm: Fraction = 0.5                # log p is divided by the text's length to this power; 0: Bayes' rule itself
+    length_normalisation: Fraction = 0.5  # divide log p by the text's length to this power; 0: Bayes' rule
 
 
 class Classify(Task):

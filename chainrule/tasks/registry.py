@@ -87,7 +87,7 @@ def encoding(recipe: Recipe, tokenizer: Tokenizer, labels: Names) -> Encode:
     """How the examples of a recipe become what its model reads."""
     if recipe.task == "tag" and recipe.kind == "hmm":
         return lambda examples: SpelledTags(cast(Sequence[Tagged], examples), labels)
-    limit, letters = getattr(recipe.model, "context", None), getattr(recipe.head, "letters", False)
+    limit, letters = getattr(recipe.model, "context", None), getattr(recipe.head, "char_cnn", False)
     truncate, in_one_row = getattr(recipe.text, "truncate", "false"), recipe.kind not in WITH_SOURCE
     return Encoding(recipe.task, tokenizer, labels, limit, truncate, letters, in_one_row)
 
@@ -122,16 +122,17 @@ def build_for(recipe: Recipe, vocab: int, labels: Names = ()) -> Any:
     if recipe.task == "classify" and recipe.kind in COUNTED:
         from chainrule.models.generative import GenerativeClassifier
 
-        return GenerativeClassifier([build(recipe.kind, recipe.model, vocab) for _ in labels], recipe.head.calm)
+        each = [build(recipe.kind, recipe.model, vocab) for _ in labels]
+        return GenerativeClassifier(each, recipe.head.length_normalisation)
     body = build(recipe.kind, recipe.model, vocab)
     if recipe.task == "classify":
         return _classifier(recipe, body, labels)
     if recipe.task == "tag":
-        from chainrule.layers.char_cnn import Letters
-        from chainrule.models.heads import Tagger
+        from chainrule.layers.char_cnn import CharCNN
+        from chainrule.models.heads import TokenClassifier
 
-        letters = Letters(body.inputs) if recipe.head.letters else None
-        return Tagger(body, len(labels), recipe.head.dropout, letters=letters)
+        char_cnn = CharCNN(body.inputs) if recipe.head.char_cnn else None
+        return TokenClassifier(body, len(labels), recipe.head.dropout, char_cnn=char_cnn)
     return body
 
 

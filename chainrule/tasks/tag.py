@@ -32,7 +32,7 @@ class TagHead(Settings, part="head"):
     """`head.*` of a network that tags."""
 
     dropout: BelowOne = 0.1             # dropout on each word's vector during training
-    letters: bool = False               # also read each word's characters, by a convolution: helps with unknown words
+    char_cnn: bool = False              # also read each word's characters, by a convolution: helps with unknown words
 
 
 class Tag(Task):

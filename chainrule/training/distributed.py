@@ -243,5 +243,5 @@ def add_statistics(ranks: Ranks, mine: Any) -> Any:
         return None
     for rank in range(1, ranks.size):
         if tensors := list(ranks.receive(rank)):
-            mine = mine + type(mine).of(tensors)
+            mine = mine + mine.of(tensors)
     return mine

@@ -16,8 +16,16 @@ from chainrule import models, run
 from chainrule.errors import UserError
 from chainrule.formats.vector_files import read_vectors
 from chainrule.inference.vectors import Vectors, vectors_of
-from chainrule.layers.lora import LowRank, NewRows, body_of, head_of, put_on, take, take_head
-from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.lora import (
+    LoRA,
+    NewTokenRows,
+    add_parametrization,
+    body_of,
+    head_parameters,
+    load_body,
+    load_head,
+)
+from chainrule.layers.parameters import group_parameters
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
@@ -145,9 +153,9 @@ def begin_with(
     if recipe.base is not None:
         base = run.load(run.find_base(recipe.base, out))
         before = len(base.tokenizer)
-        grown = take(model, base.model, before)
+        grown = load_body(model, base.model, before)
         same = bool(labels) and base.recipe.task == recipe.task and base.labels == tuple(labels)
-        head = same and take_head(model, base.model)
+        head = same and load_head(model, base.model)
         _tell_taken(model, base.path, grown, vocab - before, head, log)
     freeze(body, settings.freeze)
     matrices = 0 if settings.lora is None else _adapt(body, settings)
@@ -156,23 +164,23 @@ def begin_with(
             if settings.shard:
                 raise UserError(f"train.shard=true shares {name} out whole, so its {vocab - before} new rows cannot "
                                 "learn while the others stay. Leave it out of train.freeze.")
-            put_on(body, name, NewRows(weight, before))
+            add_parametrization(body, name, NewTokenRows(weight, before))
     _tell_learning(model, settings, matrices, log)
 
 
 def _adapt(body: Any, settings: Gradient) -> int:
     """Adapters on all hidden matrices that are not frozen; how many those are. All else of the body stays."""
-    hidden = [name for name, _ in sort_parameters(body)[0]]
+    hidden = [name for name, _ in group_parameters(body)[0]]
     if not hidden or settings.lora is None:
         raise UserError("train.lora has no matrix left to adapt: train.freeze keeps them all.")
     body.requires_grad_(False)
     for name in hidden:
-        put_on(body, name, LowRank(body.get_parameter(name), settings.lora, settings.lora_scale))
+        add_parametrization(body, name, LoRA(body.get_parameter(name), settings.lora, settings.lora_scale))
     return len(hidden)
 
 
 def _tell_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
-    taken, new = list((model if head else body_of(model)).parameters()), [] if head else list(head_of(model))
+    taken, new = list((model if head else body_of(model)).parameters()), [] if head else list(head_parameters(model))
     facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in taken))} numbers"]
     facts += [f"{rows} new rows in {' and '.join(grown)}"] if grown else []
     facts += ["the head comes along, for its answers are the same"] if head else []

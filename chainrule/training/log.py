@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.parameters import group_parameters
 from chainrule.progress import say
 from chainrule.run import BOARD
 from chainrule.tasks.corpus_of_examples import ExampleCorpus
@@ -131,7 +131,7 @@ def _note(nats: float, target: str, bits: float, used: float) -> str:
 
 def operations(model: Any) -> float:
     """Additions and multiplications for a target, forward and backward: 6 for each weight that it is multiplied by."""
-    hidden, output, _ = sort_parameters(model)
+    hidden, output, _ = group_parameters(model)
     used: list[Tensor] = [weight for _, weight in hidden + output] + ([] if output else [model.embeddings])
     return 6.0 * sum(weight.numel() for weight in used)
 

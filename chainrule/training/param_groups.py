@@ -1,13 +1,13 @@
 """Which rule changes which weights: one for all, or Muon for the matrices of hidden layers and AdamW for the rest."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.layers.lora import body_of, plain_name
-from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.lora import body_of
+from chainrule.layers.parameters import group_parameters, layer_count, parameter_depths
+from chainrule.model import Model
 from chainrule.recipe import Gradient
 from chainrule.training.optim import SGD, AdamW, Muon, Rule, maps_of
 
@@ -17,52 +17,35 @@ from chainrule.training.optim import SGD, AdamW, Muon, Rule, maps_of
 #
 # Parts that are frozen stay as they are. Where there are several stacks of layers, each is counted from its own bottom.
 
-LAYER = re.compile(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.")
-READ = re.compile(r"(?:source_)?embedding\.|segments\.|words\.embedding\b|source_words\.|(?:stack|encoder)\.bias\.")
-"""Names of weights in a numbered layer, and of those before all layers."""
-
 ALL = "all"
 
 
 def rates(model: nn.Module, settings: Gradient) -> dict[str, float]:
-    """By name, the share of the learning rate that a weight has; nothing, where all have the same."""
+    """By name, the factor of the learning rate of each parameter; empty, where all have the same."""
     if settings.body_lr is None and settings.layer_decay == 1:
         return {}
-    begin, share = "" if body_of(model) is model else "body.", settings.body_lr or 1.0
-    names = [name.removeprefix(begin) for name, _ in model.named_parameters() if name.startswith(begin)]
-    top = 1 + layers_of(names)
-    return {f"{begin}{name}": share * settings.layer_decay ** (top - height)
-            for name, height in _heights(names, top).items()}
+    body = body_of(model)
+    prefix, share, top = "" if body is model else "body.", settings.body_lr or 1.0, 1 + layer_count(body)
+    return {f"{prefix}{name}": share * settings.layer_decay ** (top - depth)
+            for name, depth in parameter_depths(body).items()}
 
 
-def layers_of(names: Sequence[str]) -> int:
-    return max(_heights(names, 0).values(), default=0)
-
-
-def _heights(names: Sequence[str], top: int) -> dict[str, int]:
-    """0 for embeddings, then the number of the layer from 1, then the top. `above` stands upon `below` (seq2seq)."""
-    numbers = {name: int(found[1]) + 1 for name in names if (found := LAYER.search(name))}
-    under = max((number for name, number in numbers.items() if name.startswith("below.")), default=0)
-    heights = {name: 0 if READ.match(plain_name(name)) else top for name in names}
-    return heights | {name: number + under * name.startswith("above.") for name, number in numbers.items()}
-
-
-def freeze(body: nn.Module, wanted: Sequence[str]) -> None:
-    """What `train.freeze` names learns no more."""
-    names = [name for name, _ in body.named_parameters()]
+def freeze(body: Model, wanted: Sequence[str]) -> None:
+    """Parameters that `train.freeze` names are not trained."""
     for word in wanted:
-        for name in _named(word, names):
+        for name in _named(word, body):
             body.get_parameter(name).requires_grad_(False)
 
 
-def _named(word: str, names: Sequence[str]) -> list[str]:
+def _named(word: str, body: Model) -> list[str]:
+    names = [name for name, _ in body.named_parameters()]
     if word == ALL:
-        return list(names)
+        return names
     if word.isdecimal():
-        layers = layers_of(names)
+        layers = layer_count(body)
         if int(word) > layers:
             raise UserError(f"train.freeze={word}: the body has {layers} layers.")
-        return [name for name, height in _heights(names, layers + 1).items() if height <= int(word)]
+        return [name for name, depth in parameter_depths(body).items() if depth <= int(word)]
     found = [name for name in names if f"{name}.".startswith(f"{word}.")]
     if not found:
         parts = {".".join(name.split(".")[:depth]) for name in names for depth in range(1, name.count(".") + 2)}
@@ -80,7 +63,7 @@ class Optimizers:
 
     def __init__(self, model: nn.Module, settings: Gradient):
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        shares, sorts, maps = rates(model, settings), sort_parameters(model), maps_of(model)
+        shares, sorts, maps = rates(model, settings), group_parameters(model), maps_of(model)
         self.rules: list[Rule] = []
         self.factor = 1.0                                  # of the learning rates, now
         for share in sorted({1.0, *shares.values()}, reverse=True):

@@ -14,7 +14,7 @@ from chainrule import run
 from chainrule.errors import UserError
 from chainrule.files import claim
 from chainrule.inference.predict import measure_labels, seen_words
-from chainrule.layers.lora import body_of, learned, plain_weights
+from chainrule.layers.lora import body_of, merged_state_dict, trainable_tensors
 from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
@@ -152,7 +152,7 @@ def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Don
     if isinstance(checkpoints, ShardCheckpoints):
         weights = whole_weights(model, checkpoints.ranks.first)
     else:
-        weights = learned(model) if adapter else plain_weights(model)
+        weights = trainable_tensors(model) if adapter else merged_state_dict(model)
     if checkpoints.ranks.first:
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
                  labels=getattr(corpus, "labels", ()), adapter=adapter)

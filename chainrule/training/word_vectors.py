@@ -1,7 +1,8 @@
 """Learning from pairs of words that stand near each other: vectors.
 
 A kind meets the pairs of a stretch of text and learns from them at once, anew in every epoch; or it adds them all up
-first (`whole`) and learns from the sums. Between rounds it can stop, and the same command goes on as if it had not.
+first (`counts_first`) and learns from the sums.
+Between rounds it can stop, and the same command goes on as if it had not.
 
 Steps are small at first: vectors grow out of one another, so that many small steps come further than a few large ones.
 """
@@ -77,7 +78,7 @@ class Passing:
     def at(self, number: int) -> tuple[Any, int]:
         """Examples, and how many words they are of."""
         tokens, texts = self.words.at(number % len(self.words))
-        return self.model.meet(tokens, texts, chance_of(self.seed, 1 + number, tokens.device)), len(tokens)
+        return self.model.collect_pairs(tokens, texts, chance_of(self.seed, 1 + number, tokens.device)), len(tokens)
 
 
 class Gathered:
@@ -90,13 +91,13 @@ class Gathered:
         with bar("counting pairs", int(counts.sum()), "words") as advance:
             for place in range(len(words)):
                 tokens, texts = words.at(place)
-                sums.append(model.meet(tokens, texts, chance))
+                sums.append(model.collect_pairs(tokens, texts, chance))
                 while len(sums) > 1 and len(sums[-2]["pairs"]) < 2 * len(sums[-1]["pairs"]):    # like meets like
                     sums.append(model.add(sums.pop(), sums.pop()))
                 advance(len(tokens))
         while len(sums) > 1:
             sums.append(model.add(sums.pop(), sums.pop()))
-        self.examples = model.examples(sums[0], chance)
+        self.examples = model.shuffled(sums[0], chance)
         self.size = len(self.examples["counts"])
 
     def at(self, number: int) -> tuple[Any, int]:
@@ -149,13 +150,13 @@ def pair(
 
 def measure(model: Any, corpus: Any, seed: int = 1) -> dict[str, Any]:
     """Its loss on held-out pairs, where it has one that other text can be measured by."""
-    if model.whole:
+    if model.counts_first:
         return {"why": f"{type(model).__name__} fits the counts of one text; `chainrule eval` measures its vectors"}
     words = Words(corpus.splits["valid"].tokens, corpus.tokenizer, model.embeddings.device)
     total, pairs = 0.0, 0.0
     for place in range(len(words)):
         tokens, texts = words.at(place)
-        examples = model.meet(tokens, texts, chance_of(seed, place, tokens.device))
+        examples = model.collect_pairs(tokens, texts, chance_of(seed, place, tokens.device))
         for at in range(0, len(examples["tokens"]), FIRST):
             loss, count = model.pair_loss(rows_of(examples, at, FIRST))
             total, pairs = total + float(loss), pairs + float(count)
@@ -177,10 +178,10 @@ class Training:
         device, seed = self.model.embeddings.device, self.settings.seed
         words = Words(self.corpus.splits["train"].tokens, self.corpus.tokenizer, device)
         counts = words.counts(len(self.model.embeddings))
-        self.model.begin(counts, chance_of(seed, 0, device))
+        self.model.initialise(counts, chance_of(seed, 0, device))
         checkpoint = self.checkpoints.last() if self.checkpoints else None
         with stop.while_waiting():
-            self.source = (Gathered if self.model.whole else Passing)(self.model, words, counts, seed)
+            self.source = (Gathered if self.model.counts_first else Passing)(self.model, words, counts, seed)
         if stop.asked:
             return False
         if not self.source.size:
@@ -223,7 +224,7 @@ class Training:
             step = min(rows - at, self._step())
             batch = rows_of(examples, at, step)
             self._pulse(batch)
-            self.model.learn(batch, self._lr())
+            self.model.train_step(batch, self._lr())
             at += step
             self.behind = began + size * at / rows
             advance(size * step / rows, self.note)

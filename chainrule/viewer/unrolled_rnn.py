@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from chainrule.layers.cells import Weights
-from chainrule.layers.recurrent import Layer, Stack
+from chainrule.layers.embedding import TokenEmbedding
+from chainrule.layers.recurrent import RecurrentLayer, RecurrentStack
 from chainrule.viewer.network import TIME, Input, Network, raised
 from chainrule.viewer.subject import Subject
 
@@ -19,22 +20,22 @@ SQUASH = {"tanh": "tanh", "relu": "relu", "sigmoid": "σ"}
 
 
 def suits(model: Any) -> bool:
-    return isinstance(getattr(model, "stack", None), Stack) and not getattr(model, "backward", 0)
+    return isinstance(getattr(model, "stack", None), RecurrentStack) and not getattr(model, "backward", 0)
 
 
 def unroll(subject: Subject, tokens: Tensor) -> Network:
     model, network = subject.model, Network(TIME)
-    logits, seen = subject.trace(tokens, *model.watched)
-    embedding = model.words.embedding
+    logits, seen = subject.trace(tokens, *model.activations)
+    embedding = model.embedding.weight
     read = embedding[tokens[0]]
     x = network.add("x", "what is read", "x_t = E[w_t]", "lookup", [], read, matrix=embedding)
     for number, layer in enumerate(model.stack.layers):
-        first = dict(zip(model.stack.carried, model.stack.first[:, number]))
+        first = dict(zip(model.stack.state_names, model.stack.initial[:, number]))
         lived = Lived(network, layer, {name: part[0, :, number] for name, part in seen.items()}, first,
                       read, x, raised(number + 1) if len(model.stack.layers) > 1 else "")
         x = CELLS.get(layer.cell, elman)(lived)
         read = lived.seen["hidden"]
-    _answer(network, model.words, x, read, logits[0])
+    _answer(network, model.embedding, x, read, logits[0])
     return network
 
 
@@ -43,7 +44,7 @@ class Lived:
     """One layer, and what it has gone through."""
 
     network: Network
-    layer: Layer
+    layer: RecurrentLayer
     seen: Mapping[str, Tensor]     # (T, H) hidden and cell, (T, G, H) gates
     first: Mapping[str, Tensor]    # (H,) hidden, and cell, before anything was read
     read: Tensor                   # (T, E) what it reads
@@ -111,14 +112,14 @@ def lstm(lived: Lived) -> str:
 CELLS = {"gru": gru, "lstm": lstm}     # any other is an Elman cell, by the name of its σ
 
 
-def _answer(network: Network, words: Any, h: str, hidden: Tensor, logits: Tensor) -> None:
+def _answer(network: Network, embedding: TokenEmbedding, h: str, hidden: Tensor, logits: Tensor) -> None:
     """From the last hidden vector to the die."""
-    if words.project is not None:
-        matrix = words.project.weight
+    if embedding.project is not None:
+        matrix = embedding.project.weight
         h = network.add("g", "projected", "g_t = P h_t", "linear", [h], hidden @ matrix.T, letters=["P"],
                         matrices=[matrix])
-    symbol, letter = ("g", "E") if words.project is not None else ("h", "V")
-    matrix = words.embedding if words.output is None else words.output.weight
+    symbol, letter = ("g", "E") if embedding.project is not None else ("h", "V")
+    matrix = embedding.output_matrix
     y = network.add("y", "logits", f"y_t = {letter} {symbol}_t + b_y", "linear", [h], logits, letters=[letter],
-                    matrices=[matrix], bias=words.bias, labels="vocab")
+                    matrices=[matrix], bias=embedding.bias, labels="vocab")
     network.add("p", "the die", "p_t = softmax(y_t)", "softmax", [y], logits.softmax(-1), labels="vocab")

@@ -84,7 +84,7 @@ def test_texts_are_classified(chainrule, asked, reviews, kind):
 
 TAGGERS = {
     "hmm": [],
-    "gru": ["model.hidden=16", "model.layers=1", "model.bidirectional=true", "head.letters=true", *SMALL],
+    "gru": ["model.hidden=16", "model.layers=1", "model.bidirectional=true", "head.char_cnn=true", *SMALL],
     "encoder": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", *SMALL],
 }
 
@@ -104,7 +104,7 @@ def test_words_are_tagged(chainrule, asked, tagged, kind):
     ("true", {"a": "DET", "dog": "NOUN", "sees": "VERB"}), ("ends", {"a": "DET", "dog": "NOUN", "cat": "NOUN"}),
 ])
 def test_of_cut_sentences_what_is_left_is_measured_and_told(chainrule, asked, tagged, truncate, left, letters):
-    given = [*TAGGERS["encoder"], "model.context=4", f"text.truncate={truncate}", f"head.letters={letters}"]
+    given = [*TAGGERS["encoder"], "model.context=4", f"text.truncate={truncate}", f"head.char_cnn={letters}"]
     made = chainrule("train", tagged, "--valid", tagged, "--task", "tag", "--kind", "encoder", "--out", "runs/t",
                      *given, "--json").json
     assert made["accuracy"] == 1
@@ -274,7 +274,7 @@ def test_texts_are_restored(chainrule, book, task, kind):
         (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "examples have their own beginnings"),
         (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
         (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it must be from 0 to less"),
-        (["--task", "classify", "--kind", "unigram", "head.calm=-1"], "head.calm=-1: it must be from 0 to 1"),
+        (["--task", "classify", "--kind", "unigram", "head.length_normalisation=-1"], "=-1: it must be from 0 to 1"),
         (["--task", "classify", "--kind", "lstm", "head.auxiliary=-1"], "head.auxiliary=-1: it must be 0 or more"),
         (["--task", "classify", "--kind", "lstm", "head.auxiliary=nan"], "head.auxiliary=nan: it must be finite"),
         (["--kind", "ngram", "head.pool=last"], "unknown setting head.pool"),

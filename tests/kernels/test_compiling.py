@@ -85,7 +85,7 @@ def test_marks_and_operators_do_not_load_the_compiler():
 import sys, torch, chainrule.models.rnn, chainrule.models.gpt
 from chainrule.layers import cross_entropy, lora
 cross_entropy.fused_cross_entropy_and_grad(torch.randn(2, 5), torch.tensor([1, 2]), 5, None, 0.0)
-lora.low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
+lora.add_low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
 print('torch._dynamo' in sys.modules)"""
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told == "False\n"

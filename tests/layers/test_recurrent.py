@@ -9,9 +9,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
 from chainrule.layers.cells import CELLS
-from chainrule.layers.cudnn import in_one_piece
-from chainrule.layers.recurrent import Stack
-from chainrule.models.rnn import LockedDropout
+from chainrule.layers.cudnn import flatten_weights
+from chainrule.layers.recurrent import RecurrentStack
+from chainrule.models.rnn import VariationalDropout
 
 ROWS, LENGTH, INPUTS, HIDDEN, LAYERS = 4, 9, 7, 6, 3
 LENGTHS = torch.tensor([9, 1, 5, 3])
@@ -24,7 +24,7 @@ both_ways = pytest.mark.parametrize("way", WAYS)
 
 def make(cell, directions=1, layers=LAYERS, **given):
     torch.manual_seed(1)
-    stack = Stack(cell, INPUTS, HIDDEN, layers, directions=directions, **given)
+    stack = RecurrentStack(cell, INPUTS, HIDDEN, layers, directions=directions, **given)
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.5)
     return stack
@@ -40,7 +40,7 @@ def some_state(stack, seed=3, rows=ROWS):
 
 
 def run(stack, way, x, state, lengths=None):
-    return stack(x, state, lengths) if way == "fused" else stack.written_out(x, state, lengths)[:2]
+    return stack(x, state, lengths) if way == "fused" else stack.unrolled(x, state, lengths)[:2]
 
 
 def of_torch(stack, cell, directions):
@@ -50,7 +50,7 @@ def of_torch(stack, cell, directions):
     judge = kind(INPUTS, HIDDEN, LAYERS, batch_first=True, bidirectional=directions == 2, **given)
     with torch.no_grad():
         for number, layer in enumerate(stack.layers):
-            for mine, theirs in zip(layer.held.all_weights, judge.all_weights[number * directions :]):
+            for mine, theirs in zip(layer.rnn.all_weights, judge.all_weights[number * directions :]):
                 for one, other in zip(mine, theirs):
                     other.copy_(one)
     return judge
@@ -80,7 +80,7 @@ def test_outputs_state_and_gradients_are_those_of_torch(cell, directions, way):
     for loss in (mine, theirs):
         loss.backward(retain_graph=True)
     assert_close(torch.autograd.grad(mine, x), torch.autograd.grad(theirs, x), atol=1e-4, rtol=1e-4)
-    ours = [part.grad for layer in stack.layers for each in layer.held.all_weights for part in each]
+    ours = [part.grad for layer in stack.layers for each in layer.rnn.all_weights for part in each]
     assert_close(ours, [part.grad for each in judge.all_weights for part in each], atol=1e-4, rtol=1e-4)
 
 
@@ -109,7 +109,7 @@ def sums(matrix, vector, bias):
 
 def by_loops(cell, layer, x):
     """The lecture's formulas for one row of one layer, from a zero state; no tensor in sight."""
-    U, W, b_U, b_W = (part.tolist() for part in layer.held.all_weights[0])
+    U, W, b_U, b_W = (part.tolist() for part in layer.rnn.all_weights[0])
     h, C, outputs = [0.0] * HIDDEN, [0.0] * HIDDEN, []
     for column in x.tolist():
         read, kept = sums(U, column, b_U), sums(W, h, b_W)
@@ -149,15 +149,15 @@ def test_the_summation_network_sums(way):
 def test_the_comparison_network_says_which_input_has_the_greater_sum(way):
     """h' = h + x1 - x2, y = σ(5h). The sum may be negative and relu may not, so the net counts from 10."""
     stack = by_hand("relu", U=[[1.0, -1.0]], W=[[1.0]], b=[0.0], learned_start=True)
-    nn.init.constant_(stack.first, 10.0)
+    nn.init.constant_(stack.initial, 10.0)
     outputs, _ = run(stack, way, torch.tensor([[[2.0, -2.0], [0.0, 3.5], [1.0, 2.2]]]), stack.start(1))
     assert_close(torch.sigmoid(5 * (outputs[0, :, 0] - 10)), torch.tensor([1.0, 0.92, 0.03]), atol=0.005, rtol=0)
 
 
 def by_hand(cell, U, W, b, **given):
-    stack = Stack(cell, len(U[0]), len(W), 1, **given)
+    stack = RecurrentStack(cell, len(U[0]), len(W), 1, **given)
     with torch.no_grad():
-        for part, value in zip(stack.layers[0].held.all_weights[0], (U, W, b, [0.0] * len(b))):
+        for part, value in zip(stack.layers[0].rnn.all_weights[0], (U, W, b, [0.0] * len(b))):
             part.copy_(torch.tensor(value))
     return stack
 
@@ -168,9 +168,9 @@ def by_hand(cell, U, W, b, **given):
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["whole", "padded"])
 @directed
 @cells
-def test_fused_and_written_out_agree_to_the_mask(cell, directions, lengths):
+def test_fused_and_unrolled_agree_to_the_mask(cell, directions, lengths):
     """While learning, too: a seed drops the same numbers and weights in both."""
-    between = nn.Dropout(0.3) if directions == 1 else LockedDropout(0.3)
+    between = nn.Dropout(0.3) if directions == 1 else VariationalDropout(0.3)
     stack, x = make(cell, directions, between=between, weight_dropout=0.4), some_inputs()
     results = []
     for way in WAYS:
@@ -188,8 +188,8 @@ def test_fused_and_written_out_agree_to_the_mask(cell, directions, lengths):
 @cells
 def test_what_is_seen_is_what_happened(cell):
     stack, x = make(cell), some_inputs()
-    outputs, after, seen = stack.written_out(x, stack.start(ROWS))
-    assert seen.keys() == set(CELLS[cell].seen)
+    outputs, after, seen = stack.unrolled(x, stack.start(ROWS))
+    assert seen.keys() == set(CELLS[cell].activations)
     assert seen["hidden"].shape == (ROWS, LENGTH, LAYERS, HIDDEN)
     assert_close(seen["hidden"][:, :, -1], outputs)
     for name, last in after.items():
@@ -251,16 +251,16 @@ def test_a_learned_first_state_learns(cell):
     stack = make(cell, learned_start=True)
     outputs, _ = stack(some_inputs(), stack.start(ROWS))
     outputs.sum().backward()
-    assert (stack.first.grad != 0).all() or cell == "relu"
-    assert stack.first.grad.abs().sum() > 0
-    assert "first" in stack.state_dict()
+    assert (stack.initial.grad != 0).all() or cell == "relu"
+    assert stack.initial.grad.abs().sum() > 0
+    assert "initial" in stack.state_dict()
 
 
 @cells
 def test_a_zero_first_state_is_zero_and_costs_nothing(cell):
-    stack = Stack(cell, INPUTS, HIDDEN, LAYERS)
+    stack = RecurrentStack(cell, INPUTS, HIDDEN, LAYERS)
     assert all(part.eq(0).all() and part.shape == (2, LAYERS, HIDDEN) for part in stack.start(2).values())
-    assert "first" not in stack.state_dict()
+    assert "initial" not in stack.state_dict()
 
 
 # Dropout
@@ -269,7 +269,7 @@ def test_a_zero_first_state_is_zero_and_costs_nothing(cell):
 DROPPING = {
     "weights": {"weight_dropout": 0.5},
     "between": {"between": nn.Dropout(0.5)},
-    "locked": {"between": LockedDropout(0.5)},
+    "locked": {"between": VariationalDropout(0.5)},
 }
 
 
@@ -290,8 +290,8 @@ def test_nothing_is_dropped_in_eval_and_a_seed_repeats_what_is_dropped(how):
 
 def test_weight_dropout_drops_a_share_of_what_acts_on_h_and_of_nothing_else():
     torch.manual_seed(1)
-    layer = Stack("lstm", 40, 50, 1, weight_dropout=0.3).layers[0]
-    (dropped,), (U, W, b_U, b_W) = layer.weights(), layer.held.all_weights[0]
+    layer = RecurrentStack("lstm", 40, 50, 1, weight_dropout=0.3).layers[0]
+    (dropped,), (U, W, b_U, b_W) = layer.weights(), layer.rnn.all_weights[0]
     assert dropped.U is U
     assert dropped.b_U is b_U
     assert dropped.b_W is b_W
@@ -302,7 +302,7 @@ def test_weight_dropout_drops_a_share_of_what_acts_on_h_and_of_nothing_else():
 
 def test_locked_dropout_drops_the_same_numbers_at_every_token():
     torch.manual_seed(1)
-    dropped = LockedDropout(0.4)(torch.ones(5, 30, 50))
+    dropped = VariationalDropout(0.4)(torch.ones(5, 30, 50))
     assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
     assert_close(dropped.unique(), torch.tensor([0, 1 / 0.6]))
     assert not torch.equal(dropped[0], dropped[1])
@@ -311,10 +311,10 @@ def test_locked_dropout_drops_the_same_numbers_at_every_token():
 # Kernels
 
 
-def test_weights_in_one_piece_lie_end_to_end_and_pass_gradients_on():
+def test_flattened_weights_are_one_chunk_and_pass_gradients_on():
     parts = [torch.randn(8, 3), torch.randn(8, 2), torch.randn(8), torch.randn(8)] * 2
     weights = [part.clone().requires_grad_() for part in parts]
-    pieces = in_one_piece(weights)
+    pieces = flatten_weights(weights)
     assert_close(pieces, weights)
     order = [0, 1, 4, 5, 2, 3, 6, 7]
     starts = [pieces[place].storage_offset() for place in order]
@@ -322,7 +322,7 @@ def test_weights_in_one_piece_lie_end_to_end_and_pass_gradients_on():
     assert len({piece.untyped_storage().data_ptr() for piece in pieces}) == 1
     sum((piece * number).sum() for number, piece in enumerate(pieces)).backward()
     assert all(weight.grad.eq(number).all() for number, weight in enumerate(weights))
-    assert in_one_piece(pieces) is pieces
+    assert flatten_weights(pieces) is pieces
 
 
 @both_ways

@@ -38,17 +38,17 @@ def sums(matrix, vector, bias):
 
 def by_loops(model, settings, window):
     """The logits after one window of tokens; no tensor in sight."""
-    table = model.words.embedding.tolist()
+    table = model.embedding.weight.tolist()
     x = [number for token in window for number in table[token]]
     h = x
     for layer in model.layers:
         h = [ACTIVATIONS[settings["activation"]](z) for z in sums(layer.weight.tolist(), h, layer.bias.tolist())]
     answer = h + x if settings.get("direct") else h
-    if model.words.project is not None:
-        matrix = model.words.project.weight.tolist()
+    if model.embedding.project is not None:
+        matrix = model.embedding.project.weight.tolist()
         answer = sums(matrix, answer, [0.0] * len(matrix))
-    matrix = table if settings.get("tied") else model.words.output.weight.tolist()
-    return sums(matrix, answer, model.words.bias.tolist())
+    matrix = table if settings.get("tied") else model.embedding.output.weight.tolist()
+    return sums(matrix, answer, model.embedding.bias.tolist())
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_logits_are_the_sums_of_the_formula(settings):
 
 
 def test_tied_vectors_of_one_size_need_no_projection():
-    assert make(tied=True, hidden=3).words.project is None
-    assert make(tied=True).words.project is not None
-    assert make(tied=True).words.output is None
+    assert make(tied=True, hidden=3).embedding.project is None
+    assert make(tied=True).embedding.project is not None
+    assert make(tied=True).embedding.output is None
 
 
 @pytest.mark.parametrize("given", [{}, {"direct": True}, {"tied": True}], ids=str)
@@ -90,7 +90,7 @@ def test_the_hidden_layer_can_be_watched():
     with watch(model, "hidden") as seen:
         logits = model(Batch(tokens, tokens))
     assert seen["hidden"][0].shape == (2, 8, 6)
-    assert_close(model.words.logits(seen["hidden"][0]), logits)
+    assert_close(model.embedding.logits(seen["hidden"][0]), logits)
 
 
 def test_numbers_are_dropped_while_learning_only():
@@ -105,11 +105,11 @@ def test_numbers_are_dropped_while_learning_only():
 def test_given_word_vectors_are_used_and_stay_as_they_are_if_frozen(frozen):
     model, vectors, tokens = make(), torch.randn(VOCAB, 3), some_tokens()
     model.set_embeddings(vectors, frozen)
-    assert torch.equal(model.words(tokens), vectors[tokens])
+    assert torch.equal(model.embedding(tokens), vectors[tokens])
     model.loss(Batch(tokens[:, :-1], tokens[:, 1:]))[0].backward()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     optimizer.step()
-    assert torch.equal(model.words.embedding, vectors) == frozen
+    assert torch.equal(model.embedding.weight, vectors) == frozen
 
 
 def test_word_vectors_that_do_not_fit_are_refused():
@@ -143,6 +143,6 @@ def test_it_runs_in_bfloat16():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_a_network_must_say_how_it_reads():
+def test_a_network_must_define_its_hidden_states():
     with pytest.raises(NotImplementedError):
-        NeuralLanguageModel().read(some_tokens(), None)
+        NeuralLanguageModel().hidden_states(some_tokens(), None)

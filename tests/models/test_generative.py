@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from chainrule.model import Batch, LanguageModel, cross_entropy
-from chainrule.models.generative import ClassStatistics, GenerativeClassifier
+from chainrule.models.generative import GenerativeClassifier
 from chainrule.models.hmm.hmm import HMM, HMMSettings
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.uniform import Uniform, UniformSettings
@@ -70,7 +70,7 @@ def test_statistics_add_over_batches_and_ranks(number: int) -> None:
     parts = [model.collect(TEXTS.rows(slice(row, row + 1))) for row in range(4)]
     total = parts[0]
     for part in parts[1:]:
-        total += ClassStatistics.of(part.tensors())
+        total += parts[0].of(part.tensors())
     model.update(total)
     assert_close(model(TEXTS), whole(TEXTS))
     assert total.texts.tolist() == [1, 3]
@@ -92,9 +92,9 @@ def test_a_class_without_texts_stays_possible() -> None:
     assert math.exp(model.log_prior[2]) == pytest.approx(0.5 / 5.5)
 
 
-def test_calm_divides_by_the_length_to_a_power() -> None:
-    sure, calm = learned(naive_bayes()), learned(naive_bayes(calm=0.5))
-    assert_close(calm(TEXTS), sure(TEXTS) / (LENGTHS - 1)[:, None] ** 0.5)
+def test_length_normalisation_divides_by_the_length_to_a_power() -> None:
+    plain, normalised = learned(naive_bayes()), learned(naive_bayes(length_normalisation=0.5))
+    assert_close(normalised(TEXTS), plain(TEXTS) / (LENGTHS - 1)[:, None] ** 0.5)
 
 
 def test_answers_are_what_a_loss_takes() -> None:

@@ -46,24 +46,24 @@ def both_triangles(examples):
 
 def test_cells_are_what_a_loop_over_all_places_counts():
     model, text = made(), some_text()
-    cells = model.meet(*text, chance())
-    assert both_triangles(model.examples(cells, chance())) == pytest.approx(dict(table_of(*text)), rel=1e-5)
+    cells = model.collect_pairs(*text, chance())
+    assert both_triangles(model.shuffled(cells, chance())) == pytest.approx(dict(table_of(*text)), rel=1e-5)
     assert len(cells["pairs"].unique()) == len(cells["pairs"])
 
 
 def test_cells_of_two_texts_add_up_to_those_of_both():
     model, (tokens, texts) = made(), some_text()
     here = texts < 4
-    parts = [model.meet(tokens[part], texts[part], chance()) for part in (here, ~here)]
-    added, whole = model.add(*parts), model.meet(tokens, texts, chance())
+    parts = [model.collect_pairs(tokens[part], texts[part], chance()) for part in (here, ~here)]
+    added, whole = model.add(*parts), model.collect_pairs(tokens, texts, chance())
     assert torch.equal(added["pairs"], whole["pairs"])
     torch.testing.assert_close(added["counts"], whole["counts"])
 
 
 def test_examples_come_in_another_order_with_another_seed():
     model = made()
-    cells = model.meet(*some_text(), chance())
-    one, other = (model.examples(cells, chance(seed)) for seed in (1, 2))
+    cells = model.collect_pairs(*some_text(), chance())
+    one, other = (model.shuffled(cells, chance(seed)) for seed in (1, 2))
     assert not torch.equal(one["rows"], other["rows"])
     assert both_triangles(one) == both_triangles(other)
 
@@ -81,7 +81,7 @@ def formula(model, table, words, contexts):
 def test_the_loss_is_the_formula():
     model, text = made(), some_text()
     table = table_of(*text)
-    loss, count = model.pair_loss(model.examples(model.meet(*text, chance()), chance()))
+    loss, count = model.pair_loss(model.shuffled(model.collect_pairs(*text, chance()), chance()))
     assert loss.item() / 2 == pytest.approx(formula(model, table, model.words, model.contexts).item(), rel=1e-5)
     assert count == len(table)
 
@@ -98,7 +98,7 @@ def test_a_step_is_adagrad_on_the_gradient_of_the_formula():
         for place, leaf in enumerate(leaves):
             gradients[place] += leaf.grad
             squares[place] += leaf.grad**2
-    model.learn(model.examples(model.meet(*text, chance()), chance()), lr)
+    model.train_step(model.shuffled(model.collect_pairs(*text, chance()), chance()), lr)
     for place, part in enumerate((model.words, model.contexts)):
         wanted = before[place] - lr * gradients[place] / squares[place].sqrt()
         torch.testing.assert_close(part, wanted, rtol=1e-4, atol=1e-6)
@@ -107,20 +107,20 @@ def test_a_step_is_adagrad_on_the_gradient_of_the_formula():
 def test_learning_lowers_the_loss():
     model = GloVe(GloVeSettings(embedding=8, window=WINDOW), VOCAB)
     tokens, texts = some_text(2000, 20)
-    model.begin(torch.bincount(tokens, minlength=VOCAB), chance())
-    examples = model.examples(model.meet(tokens, texts, chance()), chance())
+    model.initialise(torch.bincount(tokens, minlength=VOCAB), chance())
+    examples = model.shuffled(model.collect_pairs(tokens, texts, chance()), chance())
     losses = []
     for _ in range(50):
         losses.append(float(model.pair_loss(examples)[0]))
-        model.learn(examples, 0.05)
+        model.train_step(examples, 0.05)
     assert losses[-1] < 0.05 * losses[0]
     assert not model.embeddings[:2].any()
 
 
 def test_words_that_never_meet_have_no_cells():
     model = made()
-    lone = model.meet(torch.arange(2, 10), torch.arange(8), chance())
-    nothing = model.meet(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), chance())
+    lone = model.collect_pairs(torch.arange(2, 10), torch.arange(8), chance())
+    nothing = model.collect_pairs(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), chance())
     assert len(lone["pairs"]) == len(nothing["pairs"]) == 0
 
 

@@ -6,11 +6,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.layers.char_cnn import WIDTHS, Letters
+from chainrule.layers.char_cnn import WIDTHS, CharCNN
 from chainrule.model import IGNORE, Batch, cross_entropy, watch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.models.heads import Classifier, Tagger, pooling
+from chainrule.models.heads import Classifier, TokenClassifier, pool_vectors
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
 from chainrule.tasks.corpus_of_examples import spell
 
@@ -27,7 +27,7 @@ BODIES = {
 }
 POOLS = ("last", "first", "marked", "mean", "max")
 FORETELLING = ("gpt", "rnn", "lstm")
-OUTPUT_END = ("words.bias", "words.project")    # of a body that foretells, unused where nothing is foretold
+OUTPUT_END = ("embedding.bias", "embedding.project")    # output projection of a body, unused under a head
 
 every_body = pytest.mark.parametrize("name", BODIES)
 every_pool = pytest.mark.parametrize("pool", POOLS)
@@ -74,18 +74,18 @@ def test_pools_by_hand():
         "mean": [[3, 5], [-4, -2]], "max": [[5, 8], [-4, -2]],
     }  # fmt: skip
     for pool, expected in wanted.items():
-        assert pooling(vectors, batch, pool, MARK).tolist() == expected, pool
-    assert pooling(vectors, batch, "last", backward=1).tolist() == [[5, 8], [-4, -2]]
+        assert pool_vectors(vectors, batch, pool, MARK).tolist() == expected, pool
+    assert pool_vectors(vectors, batch, "last", backward=1).tolist() == [[5, 8], [-4, -2]]
     everything = Batch(batch.tokens, batch.targets)
-    assert pooling(vectors, everything, "last").tolist() == [[9, 9], [9, 9]]
+    assert pool_vectors(vectors, everything, "last").tolist() == [[9, 9], [9, 9]]
 
 
 @pytest.mark.parametrize("cell", ["gru both ways", "lstm both ways"])
 def test_the_last_vector_of_a_net_of_two_directions_is_where_each_has_ended(cell):
     net, batch = body(cell), some_batch()
     vectors = net.encode(batch.tokens, batch.lengths)
-    _, ends = net.stack(net.words(batch.tokens), net.stack.start(4), batch.lengths)
-    assert_close(pooling(vectors, batch, "last", backward=net.backward), ends["hidden"][:, -1])
+    _, ends = net.stack(net.embedding(batch.tokens), net.stack.start(4), batch.lengths)
+    assert_close(pool_vectors(vectors, batch, "last", backward=net.backward), ends["hidden"][:, -1])
 
 
 # Bodies
@@ -113,7 +113,7 @@ def test_padding_changes_nothing_and_rows_never_meet(name, pool):
 
 @every_body
 def test_padding_changes_no_tag_and_rows_never_meet(name):
-    model, batch = Tagger(body(name), LABELS).eval(), some_batch(tags=True)
+    model, batch = TokenClassifier(body(name), LABELS).eval(), some_batch(tags=True)
     logits = model(batch)
     assert logits.shape == (4, 9, LABELS)
     for row in range(4):
@@ -141,7 +141,7 @@ def test_gradients_go_through_the_whole_net(name, pool):
 
 @every_body
 def test_gradients_of_tags_go_through_the_whole_net(name):
-    model, batch = Tagger(body(name), LABELS, letters=Letters(body(name).inputs)), some_batch(tags=True)
+    model, batch = TokenClassifier(body(name), LABELS, char_cnn=CharCNN(body(name).inputs)), some_batch(tags=True)
     words = [["a", "bee", "sees"] * 3] * 4
     model.loss(Batch(batch.tokens, batch.targets, batch.lengths, source=spell(words)))[0].backward()
     for where, parameter in model.named_parameters():
@@ -162,9 +162,9 @@ def test_only_what_reads_forward_can_be_told_what_comes():
 
 @pytest.mark.parametrize("name", ["gru both ways", "lstm both ways"])
 def test_what_has_read_the_end_cannot_foretell_it(name):
-    with pytest.raises(UserError, match=r"model\.bidirectional=true has read what comes next"):
+    with pytest.raises(UserError, match=r"model\.bidirectional=true reads the next token"):
         body(name).start(2)
-    assert body(name).words.bias is None
+    assert body(name).embedding.bias is None
     with pytest.raises(UserError, match=r"model\.hidden=7 is odd"):
         RecurrentSettings(hidden=7, bidirectional=True)
 
@@ -173,7 +173,7 @@ def test_what_has_read_the_end_cannot_foretell_it(name):
 def test_what_is_added_to_words_is_added_to_all_that_reads_them(name):
     net, tokens = body(name), some_batch().tokens
     other = (tokens + 1) % VOCAB
-    vectors = net.words.embedding if hasattr(net, "words") else net.embedding.words.weight
+    vectors = net.embeddings
     assert_close(net.encode(tokens, more=vectors[other] - vectors[tokens]), net.encode(other), atol=1e-4, rtol=1e-4)
 
 
@@ -234,7 +234,7 @@ def test_it_learns_a_class_and_tags_that_need_the_whole_text(name):
     torch.manual_seed(1)
     for model, targets in (
         (Classifier(BODIES[name](), 2, "mean"), same),
-        (Tagger(BODIES[name](), 2), (tokens == tokens[:, -1:]).long()),
+        (TokenClassifier(BODIES[name](), 2), (tokens == tokens[:, -1:]).long()),
     ):
         optimizer = torch.optim.Adam(model.parameters())
         for step in range(250):
@@ -259,8 +259,8 @@ def test_dropout_acts_while_learning_and_never_after():
         ({"pool": "marked"}, "needs the token"),
         ({"pool": "mean", "mark": 3}, "no other does"),
         ({"auxiliary": -1.0}, "auxiliary=-1: it is 0 or more"),
-        ({"auxiliary": 0.5, "name": "encoder"}, "needs a body that foretells its text"),
-        ({"auxiliary": 0.5, "name": "lstm both ways"}, "needs a body that foretells its text"),
+        ({"auxiliary": 0.5, "name": "encoder"}, "needs a body that predicts its text"),
+        ({"auxiliary": 0.5, "name": "lstm both ways"}, "needs a body that predicts its text"),
     ],
 )
 def test_a_head_that_cannot_be_says_what_is_wrong(given, says):
@@ -283,7 +283,7 @@ def test_words_are_spelled_in_bytes():
 
 def test_a_word_is_the_strongest_answer_of_each_filter():
     torch.manual_seed(1)
-    reader = Letters(7, embedding=3, filters=2)
+    reader = CharCNN(7, embedding=3, filters=2)
     word = b"seen"
     found = []
     for filters, width in zip(reader.filters, WIDTHS):
@@ -299,7 +299,7 @@ def test_a_word_is_the_strongest_answer_of_each_filter():
 
 def test_how_long_other_words_are_changes_no_word():
     torch.manual_seed(1)
-    reader = Letters(7)
+    reader = CharCNN(7)
     alone, beside = reader(spell([["a", "be"]])), reader(spell([["a", "be", "considerably"], ["longer", "", "words"]]))
     assert_close(beside[0, :2], alone[0])
     assert beside.isfinite().all()                                # also where there are no letters
@@ -307,9 +307,9 @@ def test_how_long_other_words_are_changes_no_word():
 
 def test_a_tagger_tells_unknown_words_apart_by_their_letters():
     torch.manual_seed(1)
-    model = Tagger(body("lstm both ways"), LABELS, letters=Letters(10)).eval()
+    model = TokenClassifier(body("lstm both ways"), LABELS, char_cnn=CharCNN(10)).eval()
     tokens, targets = torch.ones(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
     one, other = (Batch(tokens, targets, source=spell([[word, "it"]])) for word in ("running", "quickly"))
     assert not torch.isclose(model(one), model(other)).all()
-    with pytest.raises(UserError, match="this tagger reads letters"):
+    with pytest.raises(UserError, match="this tagger reads characters"):
         model(Batch(tokens, targets))

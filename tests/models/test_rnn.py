@@ -44,13 +44,13 @@ def test_a_net_of_three_units_made_by_hand_keeps_a_binary_rhythm():
     """1 0 0 1 0 0 …: a unit each for "1 was read just now", "one ago" and "two ago"; after the last comes a 1."""
     model = Elman(ElmanSettings(layers=1, hidden=3, embedding=1, tied=False, nonlinearity="relu"), vocab=2)
     model.set_embeddings(torch.tensor([[0.0], [1.0]]))
-    U, W, b_U, b_W = model.stack.layers[0].held.all_weights[0]
+    U, W, b_U, b_W = model.stack.layers[0].rnn.all_weights[0]
     with torch.no_grad():
         U.copy_(torch.tensor([[1.0], [0.0], [0.0]]))
         W.copy_(torch.tensor([[0.0, 0, 0], [1, 0, 0], [0, 1, 0]]))
         b_U.zero_(), b_W.zero_()
-        model.words.output.weight.copy_(torch.tensor([[0.0, 0, 0], [0, 0, 10]]))
-        model.words.bias.copy_(torch.tensor([0.0, -5]))
+        model.embedding.output.weight.copy_(torch.tensor([[0.0, 0, 0], [0, 0, 10]]))
+        model.embedding.bias.copy_(torch.tensor([0.0, -5]))
     rhythm = torch.tensor([[1, 0, 0, 1, 0, 0, 1, 0, 0, 1]])
     with watch(model, "hidden") as seen:
         logits = model(Batch(rhythm[:, :-1], rhythm[:, 1:]))
@@ -63,8 +63,8 @@ def test_a_net_of_three_units_made_by_hand_keeps_a_binary_rhythm():
 def test_an_elman_network_that_reads_one_token_is_a_feed_forward_net():
     recurrent = Elman(ElmanSettings(layers=1, hidden=8, embedding=6, tied=False), VOCAB)
     plain = FeedForward(FeedForwardSettings(order=2, hidden=8, embedding=6, activation="tanh"), VOCAB)
-    U, _, b_U, b_W = recurrent.stack.layers[0].held.all_weights[0]
-    plain.words.load_state_dict(recurrent.words.state_dict())
+    U, _, b_U, b_W = recurrent.stack.layers[0].rnn.all_weights[0]
+    plain.embedding.load_state_dict(recurrent.embedding.state_dict())
     plain.layers[0].load_state_dict({"weight": U, "bias": b_U + b_W})
     token = torch.arange(VOCAB)[:, None]
     wanted, _ = plain.step(token, plain.start(VOCAB))
@@ -120,9 +120,9 @@ def test_a_state_carried_on_is_as_if_the_text_had_come_in_one_piece(kind):
 def test_a_learned_start_learns_and_is_where_it_starts(kind):
     model = make(kind, start="learned")
     model.loss(some_batch())[0].backward()
-    assert model.stack.first.grad.abs().min() > 0
+    assert model.stack.initial.grad.abs().min() > 0
     with torch.no_grad():
-        model.stack.first.fill_(0.5)
+        model.stack.initial.fill_(0.5)
     assert all(part.eq(0.5).all() for part in model.start(2).values())
 
 
@@ -142,11 +142,11 @@ def test_dropout_holds_for_the_three_places_that_say_nothing_of_their_own():
 def test_a_dropped_word_is_dropped_wherever_it_stands():
     model = make("lstm", embedding_dropout=0.5)
     tokens = torch.arange(VOCAB).repeat(4, 3)
-    read = model.words(tokens).reshape(12, VOCAB, -1)
+    read = model.embedding(tokens).reshape(12, VOCAB, -1)
     assert torch.equal(read, read[:1].expand_as(read))
     gone = read[0].eq(0).all(1)
     assert 0 < gone.sum() < VOCAB
-    assert_close(read[0][~gone], 2 * model.words.embedding[~gone])
+    assert_close(read[0][~gone], 2 * model.embedding.weight[~gone])
 
 
 def test_the_published_lstm_has_its_size():

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, cross_entropy, join, pick, taps, tensors, watch
-from chainrule.models.seq2seq import Attention, Seq2Seq, Seq2SeqSettings
+from chainrule.models.seq2seq import GlobalAttention, Seq2Seq, Seq2SeqSettings
 from chainrule.settings import make as make_settings
 
 ROOT = Path(__file__).parents[2]
@@ -20,8 +20,8 @@ SCORES = ("dot", "bilinear", "additive")
 CHOICES = [
     {"cell": "lstm", "attention": "bilinear"},
     {"cell": "lstm", "attention": "none", "bidirectional": False},
-    {"cell": "gru", "attention": "additive", "layers": 1, "asks": 1, "source_vocab": 7, "embedding": 6},
-    {"cell": "tanh", "attention": "dot", "asks": 2, "tied": False},
+    {"cell": "gru", "attention": "additive", "layers": 1, "query_layers": 1, "source_vocab": 7, "embedding": 6},
+    {"cell": "tanh", "attention": "dot", "query_layers": 2, "tied": False},
     {"cell": "relu", "attention": "bilinear", "source_features": FEATURES, "layers": 3, "start": "learned"},
     {"cell": "sigmoid", "attention": "none", "bidirectional": True},
 ]
@@ -55,7 +55,7 @@ def by_steps(model, batch):
     return torch.cat(columns, 1)
 
 
-# Attention, by sums written out
+# GlobalAttention, by sums written out
 
 
 def dot(one, other):
@@ -80,10 +80,10 @@ def score_by_hand(attention, s, h):
 @pytest.mark.parametrize("score", SCORES)
 def test_what_is_found_is_a_sum_written_out(score):
     torch.manual_seed(1)
-    attention, lengths = Attention(score, HIDDEN), torch.tensor([4, 2])
+    attention, lengths = GlobalAttention(score, HIDDEN), torch.tensor([4, 2])
     queries, vectors = torch.randn(2, 3, HIDDEN), torch.randn(2, 4, HIDDEN)
     with watch(attention) as seen, torch.no_grad():
-        found = attention(queries, attention.remember(vectors, lengths))
+        found = attention(queries, attention.keys_and_values(vectors, lengths))
     for row, size in enumerate((4, 2)):
         for t in range(3):
             s, memory = queries[row, t].tolist(), vectors[row, :size].tolist()
@@ -102,28 +102,28 @@ def test_the_whole_net_is_its_formulas_token_by_token():
     cells = [nn.LSTMCell(HIDDEN, HIDDEN), nn.LSTMCell(2 * HIDDEN, HIDDEN)]
     with torch.no_grad():
         for number, layer in enumerate(model.encoder.layers):
-            for mine, theirs in zip(layer.held.all_weights, judge.all_weights[2 * number :]):
+            for mine, theirs in zip(layer.rnn.all_weights, judge.all_weights[2 * number :]):
                 [other.copy_(one) for one, other in zip(mine, theirs)]
         for cell, stack in zip(cells, (model.below, model.above)):
-            for one, other in zip(stack.layers[0].held.all_weights[0], cell.parameters()):
+            for one, other in zip(stack.layers[0].rnn.all_weights[0], cell.parameters()):
                 other.copy_(one)
-        h, (ends, memories) = judge(model.words.embedding[batch.source])
+        h, (ends, memories) = judge(model.embedding.weight[batch.source])
         state = [tuple(part[2 * n : 2 * n + 2].transpose(0, 1).flatten(1) for part in (ends, memories)) for n in (0, 1)]
         W, rows = model.attention.keys.weight, []
         for token in batch.tokens[0]:
-            state[0] = cells[0](model.words.embedding[token][None], state[0])
+            state[0] = cells[0](model.embedding.weight[token][None], state[0])
             s = state[0][0][0]
             c = torch.softmax(torch.stack([s @ W @ one for one in h[0]]), 0) @ h[0]
             state[1] = cells[1](torch.cat([s, c])[None], state[1])
             o = torch.tanh(model.combine.weight @ torch.cat([state[1][0][0], c]) + model.combine.bias)
-            rows.append(model.words.embedding @ o + model.words.bias)
+            rows.append(model.embedding.weight @ o + model.embedding.bias)
         assert_close(model(batch)[0], torch.stack(rows), atol=1e-4, rtol=1e-4)
 
 
 def test_without_attention_all_that_passes_is_the_last_state():
     model = made(attention="none", bidirectional=False)
     batch = some_batch(model, rows=1)
-    _, end = model.encoder(model.words(batch.source), model.encoder.start(1))
+    _, end = model.encoder(model.embedding(batch.source), model.encoder.start(1))
     state = model.begin(batch)
     assert_close(state["below"], end)
     assert sum(part.numel() for part in tensors(state)) == 2 * 2 * HIDDEN    # hidden and cell of two layers
@@ -248,14 +248,14 @@ def test_attention_turns_a_text_round_where_the_bottleneck_is_too_narrow():
 
 
 def test_source_and_text_share_their_words_unless_the_source_has_its_own():
-    assert made().source_words is None
-    assert made(source_vocab=7).source_words.embedding.shape == (7, HIDDEN)
-    assert made(source_vocab=7).source_words.bias is None
-    assert made(source_features=5).source_words.weight.shape == (HIDDEN, 5)
+    assert made().source_embedding is None
+    assert made(source_vocab=7).source_embedding.weight.shape == (7, HIDDEN)
+    assert made(source_vocab=7).source_embedding.bias is None
+    assert made(source_features=5).source_embedding.weight.shape == (HIDDEN, 5)
 
 
 def test_a_source_that_cannot_be_is_refused():
-    with pytest.raises(UserError, match="writes about a source, and it was given none"):
+    with pytest.raises(UserError, match="needs a source, and it was given none"):
         made().start(2)
     with pytest.raises(UserError, match="the source is 2 x 0 for 2 texts"):
         made().start(2, torch.ones(2, 0, dtype=torch.long))
@@ -264,7 +264,7 @@ def test_a_source_that_cannot_be_is_refused():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"asks": "3"}, r"model\.asks=3: it must be at most model\.layers=2"),
+        ({"query_layers": "3"}, r"model\.query_layers=3: it must be at most model\.layers=2"),
         ({"hidden": "7"}, r"model\.hidden=7 is odd"),
         ({"source_features": "0"}, r"model\.source_features=0"),
         ({"attention": "mult"}, r"model\.attention=mult is not one of none, dot, bilinear, additive"),

@@ -234,7 +234,7 @@ def test_at_first_nothing_is_added_to_either_stream() -> None:
 def test_a_source_that_cannot_be_is_refused() -> None:
     model, vectors = made(), made(source_features=FEATURES)
     tokens = torch.ones(2, 4, dtype=torch.long)
-    with pytest.raises(UserError, match="writes about a source, and it was given none"):
+    with pytest.raises(UserError, match="needs a source, and it was given none"):
         model.start(2)
     with pytest.raises(UserError, match="the source is 2 x 4 x 5, and this model reads tokens"):
         model.start(2, torch.zeros(2, 4, FEATURES))
@@ -244,7 +244,7 @@ def test_a_source_that_cannot_be_is_refused() -> None:
         vectors.start(2, torch.zeros(2, 4, 3))
     with pytest.raises(UserError, match="the source is 2 x 4 for 3 texts"):
         model.start(3, tokens)
-    with pytest.raises(UserError, match="the source is 2 x 0 for 2 texts: each text has a source, and none is empty"):
+    with pytest.raises(UserError, match="the source is 2 x 0 for 2 texts: each text needs one"):
         model.start(2, tokens[:, :0])
     with pytest.raises(UserError, match=r"a source of 33 tokens is longer than model\.context=32"):
         model.start(1, torch.ones(1, 33, dtype=torch.long))

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from chainrule.errors import UserError
-from chainrule.models.word2vec import SHARED, Word2Vec, Word2VecSettings, move
+from chainrule.models.word2vec import SHARED, Word2Vec, Word2VecSettings, damped_update
 
 VOCAB = 40
 ALGORITHMS = ("skip-gram", "cbow")
@@ -22,7 +22,7 @@ def made(algorithm="skip-gram", **settings):
     """In float64, with vectors as they are in the midst of learning."""
     settings = Word2VecSettings(**{"algorithm": algorithm, "embedding": 6, "window": 3, **settings})
     model = Word2Vec(settings, VOCAB).double()
-    model.begin(counts(), chance())
+    model.initialise(counts(), chance())
     for table in (model.vectors, model.outputs):
         table.copy_(torch.randn(table.shape, generator=chance(2), dtype=torch.double))
     return model
@@ -39,7 +39,7 @@ def some_text(size=100, lines=7):
 
 def pairs_of(blocks, window, algorithm):
     """(block, word, place it reads or foretells): every pair, found one by one."""
-    tokens, texts, reach = (blocks[name].tolist() for name in ("tokens", "texts", "reach"))
+    tokens, texts, reach = (blocks[name].tolist() for name in ("tokens", "texts", "windows"))
     for block in range(len(tokens)):
         for word in range(window, len(tokens[0]) - window):
             for near in range(word - window, word + window + 1):
@@ -51,7 +51,7 @@ def pairs_of(blocks, window, algorithm):
 
 def formula(model, blocks, vectors, outputs):
     """-log likelihood as the papers have it, and the number of pairs; every noise word stands for several."""
-    settings, tokens, noise = model.settings, blocks["tokens"], blocks["noise"]
+    settings, tokens, noise = model.settings, blocks["tokens"], blocks["negatives"]
     share, total, pairs = settings.negatives / noise.shape[1], torch.zeros((), dtype=torch.double), 0
     windows = {}
     for block, word, near in pairs_of(blocks, settings.window, settings.algorithm):
@@ -72,7 +72,7 @@ def formula(model, blocks, vectors, outputs):
 @every_algorithm
 def test_the_loss_is_the_formula(algorithm):
     model = made(algorithm)
-    blocks = model.meet(*some_text(), chance())
+    blocks = model.collect_pairs(*some_text(), chance())
     total, pairs = formula(model, blocks, model.vectors, model.outputs)
     loss, count = model.pair_loss(blocks)
     assert count == pairs > 30
@@ -82,10 +82,10 @@ def test_the_loss_is_the_formula(algorithm):
 @every_algorithm
 def test_a_small_step_is_the_gradient_of_the_formula(algorithm):
     model, lr = made(algorithm), 1e-7
-    blocks = model.meet(*some_text(), chance())
+    blocks = model.collect_pairs(*some_text(), chance())
     before = [table.clone().requires_grad_() for table in (model.vectors, model.outputs)]
     formula(model, blocks, *before)[0].backward()
-    model.learn(blocks, lr)
+    model.train_step(blocks, lr)
     for table, was in zip((model.vectors, model.outputs), before):
         torch.testing.assert_close((table - was.detach()) / lr, -was.grad, rtol=1e-4, atol=1e-5)
 
@@ -98,12 +98,12 @@ def test_many_words_at_once_never_overshoot(algorithm, lr, words, embedding):
     model = made(algorithm, sample=0.0, embedding=embedding)
     tokens = torch.randint(2, 2 + words, (1000,), generator=chance(5))
     tokens[1::2] = (tokens[::2] - 1) % words + 2
-    model.begin(torch.bincount(tokens, minlength=VOCAB), chance())
-    blocks, losses = model.meet(tokens, torch.arange(len(tokens)) // 2, chance()), []
+    model.initialise(torch.bincount(tokens, minlength=VOCAB), chance())
+    blocks, losses = model.collect_pairs(tokens, torch.arange(len(tokens)) // 2, chance()), []
     for _ in range(30):
         total, count = model.pair_loss(blocks)
         losses.append(float(total / count))
-        model.learn(blocks, lr)
+        model.train_step(blocks, lr)
     assert max(losses) <= losses[0] * 1.001
     assert losses[-1] < 0.55 * losses[0]
 
@@ -114,7 +114,7 @@ def test_a_lone_row_moves_as_many_small_steps_would():
     n, g, h, lr = 50, 0.3, 0.8, 0.1
     pushes = torch.tensor([g, 0.0], dtype=torch.double).repeat(1, n, 1)
     slopes = torch.tensor([h, 0.0], dtype=torch.double).repeat(1, n, 1)
-    move(table, torch.ones(1, n, dtype=torch.long), pushes, slopes, common, lr)
+    damped_update(table, torch.ones(1, n, dtype=torch.long), pushes, slopes, common, lr)
     by_one = 0.0
     for _ in range(n):
         by_one += lr * (g - h * by_one)
@@ -125,18 +125,18 @@ def test_a_lone_row_moves_as_many_small_steps_would():
 
 def test_texts_never_meet():
     model = made(sample=0.0, window=3)
-    blocks = model.meet(torch.arange(2, 38), torch.arange(36) // 4, chance())
+    blocks = model.collect_pairs(torch.arange(2, 38), torch.arange(36) // 4, chance())
     met = {(int(blocks["tokens"][block, word]), int(blocks["tokens"][block, near]))
            for block, word, near in pairs_of(blocks, 3, "skip-gram")}
     assert met
     assert all((one - 2) // 4 == (other - 2) // 4 for one, other in met)
-    lone = model.meet(torch.arange(2, 38), torch.arange(36), chance())
+    lone = model.collect_pairs(torch.arange(2, 38), torch.arange(36), chance())
     assert model.pair_loss(lone)[1] == 0
 
 
 def test_every_reach_up_to_the_window_is_drawn_alike():
     model = made(sample=0.0, window=4)
-    reach = model.meet(*some_text(20_000, 1), chance())["reach"].long()
+    reach = model.collect_pairs(*some_text(20_000, 1), chance())["windows"].long()
     assert torch.bincount(reach.flatten()).tolist()[0] == 0
     shares = torch.bincount(reach.flatten(), minlength=5)[1:] / reach.numel()
     torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.02, rtol=0)
@@ -144,7 +144,7 @@ def test_every_reach_up_to_the_window_is_drawn_alike():
 
 def test_noise_is_drawn_by_counts_to_the_power():
     model = made()
-    noise = model.meet(*some_text(100_000), chance())["noise"].flatten()
+    noise = model.collect_pairs(*some_text(100_000), chance())["negatives"].flatten()
     shares = torch.bincount(noise, minlength=VOCAB) / len(noise)
     wanted = counts().double() ** 0.75
     torch.testing.assert_close(shares.double(), wanted / wanted.sum(), atol=0.005, rtol=0)
@@ -154,9 +154,9 @@ def test_noise_is_drawn_by_counts_to_the_power():
 def test_frequent_words_are_passed_over_as_often_as_said():
     model = Word2Vec(Word2VecSettings(sample=0.05), 4)
     often = torch.tensor([0, 0, 900, 100])
-    model.begin(often, chance())
+    model.initialise(often, chance())
     tokens = torch.tensor([2] * 9 + [3]).repeat(2000)
-    blocks = model.meet(tokens, torch.zeros_like(tokens), chance())
+    blocks = model.collect_pairs(tokens, torch.zeros_like(tokens), chance())
     here = (blocks["tokens"] > 0) & (blocks["texts"] >= 0)
     inside = here[:, 5:-5]
     kept = torch.bincount(blocks["tokens"][:, 5:-5][inside], minlength=4)
@@ -167,7 +167,7 @@ def test_frequent_words_are_passed_over_as_often_as_said():
 
 def test_a_word_that_never_occurs_has_no_vector():
     model = Word2Vec(Word2VecSettings(embedding=8), VOCAB)
-    model.begin(counts(), chance())
+    model.initialise(counts(), chance())
     assert not model.embeddings[:2].any()
     assert model.embeddings[2:].any(1).all()
 
@@ -175,19 +175,19 @@ def test_a_word_that_never_occurs_has_no_vector():
 def test_a_text_without_words_gives_no_pairs():
     model = made()
     nothing = torch.empty(0, dtype=torch.long)
-    blocks = model.meet(nothing, nothing, chance())
+    blocks = model.collect_pairs(nothing, nothing, chance())
     assert model.pair_loss(blocks)[1] == 0
     before = model.vectors.clone()
-    model.learn(blocks, 0.1)
+    model.train_step(blocks, 0.1)
     assert torch.equal(model.vectors, before)
 
 
 def test_the_last_words_of_a_text_that_fills_no_block_count_too():
     model = made(sample=0.0, window=1)
     model.kept.fill_(1)
-    blocks = model.meet(*some_text(45, 1), chance())
+    blocks = model.collect_pairs(*some_text(45, 1), chance())
     assert blocks["tokens"].shape == (2, model.block + 2)
-    assert blocks["noise"].shape == (2, SHARED)
+    assert blocks["negatives"].shape == (2, SHARED)
     assert model.pair_loss(blocks)[1] == 2 * 44
 
 
@@ -203,6 +203,6 @@ def test_settings_that_cannot_be_are_refused(name):
 def test_a_wide_window_reaches_as_far(window):
     model = made(window=window)
     tokens, texts = some_text(2000, 1)
-    reach = model.meet(tokens, texts, chance())["reach"]
+    reach = model.collect_pairs(tokens, texts, chance())["windows"]
     assert reach.min() >= 1
     assert window - 20 < reach.max() <= window

@@ -489,8 +489,8 @@ BUGS = [
     Bug(
         "a word that is met often moves too far",
         "chainrule/models/word2vec.py",
-        "short = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]",
-        "short = torch.ones_like(against)[rows]",
+        "scale = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]",
+        "scale = torch.ones_like(against)[rows]",
         ("tests/models/test_word2vec.py::test_many_words_at_once_never_overshoot[5-6-0.5-skip-gram]",),
     ),
     Bug(
@@ -531,15 +531,15 @@ BUGS = [
     Bug(
         "merging forgets how much adapters count",
         "chainrule/layers/lora.py",
-        'weight.copy_(low_rank(weight, value, adapter[f"{name}/down"], scale))',
-        'weight.copy_(low_rank(weight, value, adapter[f"{name}/down"], 1.0))',
+        'weight.copy_(add_low_rank(weight, value, adapter[f"{name}/down"], scale))',
+        'weight.copy_(add_low_rank(weight, value, adapter[f"{name}/down"], 1.0))',
         (f"{ADAPTED}::test_a_loaded_run_has_the_very_weights_that_were_used[gpt-lm-book.txt-None]",),
     ),
     Bug(
         "frozen layers are counted from one",
         "chainrule/training/param_groups.py",
-        "for name, height in _heights(names, layers + 1).items() if height <= int(word)]",
-        "for name, height in _heights(names, layers + 1).items() if height < int(word)]",
+        "for name, depth in parameter_depths(body).items() if depth <= int(word)]",
+        "for name, depth in parameter_depths(body).items() if depth < int(word)]",
         (f"{TUNED}::test_what_is_frozen_does_not_move_and_the_rest_does[gpt-0]",),
     ),
     Bug(
@@ -552,8 +552,8 @@ BUGS = [
     Bug(
         "new tokens come before the others",
         "chainrule/layers/lora.py",
-        "torch.cat([old, new_rows(old, len(weight) - before)])",
-        "torch.cat([new_rows(old, len(weight) - before), old])",
+        "torch.cat([old, new_token_rows(old, len(weight) - before)])",
+        "torch.cat([new_token_rows(old, len(weight) - before), old])",
         (f"{TUNED}::test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike",),
     ),
     Bug(

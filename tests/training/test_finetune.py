@@ -11,7 +11,7 @@ from training.topics import QUICK, SMALL, fine_tune, weights
 
 from chainrule import run
 from chainrule.errors import UserError
-from chainrule.layers.lora import LowRank, NewRows, body_of, put_on, take
+from chainrule.layers.lora import LoRA, NewTokenRows, add_parametrization, body_of, load_body
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
 from chainrule.tasks.registry import build_for
@@ -68,7 +68,7 @@ def test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike(desk, 
     base = run.load(gpt)
     recipe = recipe_on(gpt, task="classify")
     model = build_for(recipe, len(base.tokenizer) + 2, ("sea", "wood"))
-    grown = take(model, base.model, len(base.tokenizer))
+    grown = load_body(model, base.model, len(base.tokenizer))
     assert grown == ["embedding.words.weight", "output.weight"]
     old, new = base.model.embeddings, model.body.embeddings
     assert torch.equal(new[:-2], old)
@@ -169,7 +169,7 @@ def test_the_same_labels_of_another_task_have_a_new_head(desk, gpt):
 
 def test_a_head_of_other_parts_is_new_as_a_whole(desk):
     base = fine_tune(desk, desk / "gru", "base", "tag", 5, "tagged.tsv", None, train_lr=0.01).path
-    letters = fine_tune(desk, base, "letters", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_letters=True).path
+    letters = fine_tune(desk, base, "letters", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_char_cnn=True).path
     assert {"output.weight", "output.bias"} < set(began(letters)["new"])
     assert not torch.equal(weights(base)["output.weight"], weights(letters)["output.weight"])
 
@@ -188,10 +188,10 @@ def test_weights_of_another_body_are_refused(gpt):
     base = run.load(gpt)
     wide = build_for(replace(base.recipe, model=replace(base.recipe.model, hidden=100)), len(base.tokenizer))
     with pytest.raises(UserError, match=r"feed_forward\.up\.weight is 128 x 32 there, and 100 x 32 here"):
-        take(wide, base.model, len(base.tokenizer))
+        load_body(wide, base.model, len(base.tokenizer))
     biased = build_for(replace(base.recipe, model=replace(base.recipe.model, biases=True)), len(base.tokenizer))
-    with pytest.raises(UserError, match="the run to begin from has none"):
-        take(biased, base.model, len(base.tokenizer))
+    with pytest.raises(UserError, match="the run to start from lacks"):
+        load_body(biased, base.model, len(base.tokenizer))
 
 
 def test_an_output_is_not_tied_because_the_vocabulary_grew(desk):
@@ -360,7 +360,7 @@ FROZEN = [
     ("gpt", "0", r"embedding\."),
     ("gpt", "1", r"embedding\.|stack\.blocks\.0\."),
     ("gpt", "stack.blocks.1,output", r"stack\.blocks\.1\.|output\."),
-    ("gru", "1", r"words\.embedding$|stack\.layers\.0\."),
+    ("gru", "1", r"embedding\.weight$|stack\.layers\.0\."),
     ("gru", "stack", r"stack\."),
 ]
 
@@ -440,12 +440,12 @@ def test_each_layer_learns_at_a_share_of_the_one_above(desk, gpt):
 def test_rates_reach_adapters_and_new_rows_by_the_same_heights():
     recipe = recipe_for("gru", {"model.layers": 2, "model.hidden": 8}, "classify")
     model = build_for(recipe, 20, ("a", "b"))
-    put_on(model.body, "words.embedding", NewRows(model.body.words.embedding, 18))
-    held = "stack.layers.1.held.weight_hh_l0"
-    put_on(model.body, held, LowRank(model.body.get_parameter(held), 2, 1.0))
+    add_parametrization(model.body, "embedding.weight", NewTokenRows(model.body.embedding.weight, 18))
+    rnn = "stack.layers.1.rnn.weight_hh_l0"
+    add_parametrization(model.body, rnn, LoRA(model.body.get_parameter(rnn), 2, 1.0))
     shares = rates(model, Gradient(layer_decay=0.5))
-    assert shares["body.words.parametrizations.embedding.0.rows"] == 0.125
-    assert shares["body.stack.layers.1.held.parametrizations.weight_hh_l0.0.up"] == 0.5
+    assert shares["body.embedding.parametrizations.weight.0.rows"] == 0.125
+    assert shares["body.stack.layers.1.rnn.parametrizations.weight_hh_l0.0.up"] == 0.5
     assert "output.weight" not in shares
 
 

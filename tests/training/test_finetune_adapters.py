@@ -11,7 +11,16 @@ from training.topics import QUICK, fine_tune, weights
 
 from chainrule import run
 from chainrule.errors import UserError
-from chainrule.layers.lora import LowRank, NewRows, body_of, learned, low_rank, merge, plain_weights, put_on
+from chainrule.layers.lora import (
+    LoRA,
+    NewTokenRows,
+    add_low_rank,
+    add_parametrization,
+    body_of,
+    merge_lora,
+    merged_state_dict,
+    trainable_tensors,
+)
 from chainrule.model import Batch
 from chainrule.tasks.registry import build_for
 from chainrule.training.finetune import recipe_on
@@ -35,7 +44,7 @@ def used(monkeypatch):
 
     def spy(path, model, *words, **more):
         seen.clear()
-        seen.update(plain_weights(model))
+        seen.update(merged_state_dict(model))
         save(path, model, *words, **more)
 
     monkeypatch.setattr(run, "save", spy)
@@ -48,18 +57,19 @@ def used(monkeypatch):
 def test_the_sum_is_that_of_the_formula_and_so_are_its_gradients():
     torch.manual_seed(1)
     weight, up, down = torch.randn(6, 5), torch.randn(6, 3), torch.randn(3, 5)
-    torch.testing.assert_close(low_rank(weight, up, down, 0.5), weight + 0.5 * up @ down)
+    torch.testing.assert_close(add_low_rank(weight, up, down, 0.5), weight + 0.5 * up @ down)
     wanted = [part.double().requires_grad_() for part in (up, down)]
-    assert torch.autograd.gradcheck(lambda up, down: low_rank(weight.double(), up, down, 0.5), wanted)
+    assert torch.autograd.gradcheck(lambda up, down: add_low_rank(weight.double(), up, down, 0.5), wanted)
 
 
 def test_the_sum_is_the_same_to_the_last_bit_however_it_is_cut():
     """A product of matrices is not, which is why none is used: see the last line."""
     torch.manual_seed(1)
     weight, up, down = torch.randn(64, 96), torch.randn(64, 48), torch.randn(48, 96)
-    whole = low_rank(weight, up, down, 0.3)
-    rows = torch.cat([low_rank(weight[[row]], up[[row]], down, 0.3) for row in range(64)])
-    columns = torch.cat([low_rank(part, up, some, 0.3) for part, some in zip(weight.split(7, 1), down.split(7, 1))], 1)
+    whole = add_low_rank(weight, up, down, 0.3)
+    rows = torch.cat([add_low_rank(weight[[row]], up[[row]], down, 0.3) for row in range(64)])
+    pieces = zip(weight.split(7, 1), down.split(7, 1))
+    columns = torch.cat([add_low_rank(part, up, some, 0.3) for part, some in pieces], 1)
     assert torch.equal(whole, rows)
     assert torch.equal(whole, columns)
     assert not torch.equal(whole, weight + 0.3 * up @ down)
@@ -67,7 +77,7 @@ def test_the_sum_is_the_same_to_the_last_bit_however_it_is_cut():
 
 def test_under_autocast_the_sum_stays_in_full_precision():
     layer = nn.Linear(8, 8)
-    put_on(layer, "weight", LowRank(layer.weight, 2, 1.0))
+    add_parametrization(layer, "weight", LoRA(layer.weight, 2, 1.0))
     nn.init.normal_(layer.parametrizations.weight[0].up)
     outside = layer.weight
     with torch.autocast("cpu", torch.bfloat16):
@@ -79,9 +89,9 @@ def test_under_autocast_the_sum_stays_in_full_precision():
 def test_an_adapter_changes_nothing_at_first():
     layer = nn.Linear(8, 8)
     before = layer.weight.detach().clone()
-    put_on(layer, "weight", LowRank(layer.weight, 2, 1.0))
+    add_parametrization(layer, "weight", LoRA(layer.weight, 2, 1.0))
     assert torch.equal(layer.weight, before)
-    assert sorted(learned(layer)) == ["bias", "weight/down", "weight/up"]
+    assert sorted(trainable_tensors(layer)) == ["bias", "weight/down", "weight/up"]
 
 
 def test_a_compiled_model_is_the_same_with_adapters():
@@ -89,8 +99,8 @@ def test_a_compiled_model_is_the_same_with_adapters():
     model = build_for(recipe_for("gpt", settings, "classify"), 12, ("a", "b")).eval()
     torch.manual_seed(1)
     name = "body.stack.blocks.0.feed_forward.up.weight"
-    put_on(model, name, LowRank(model.get_parameter(name), 2, 1.0))
-    put_on(model, "body.embedding.words.weight", NewRows(model.body.embedding.words.weight, 10))
+    add_parametrization(model, name, LoRA(model.get_parameter(name), 2, 1.0))
+    add_parametrization(model, "body.embedding.words.weight", NewTokenRows(model.body.embedding.words.weight, 10))
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     batch = Batch(torch.arange(12).view(2, 6), torch.tensor([0, 1]))
@@ -221,4 +231,4 @@ def test_a_damaged_adapter_is_told(moved):
 def test_an_adapter_without_its_head_is_refused():
     model = build_for(recipe_for("gru", {"model.hidden": 8, "model.layers": 1}, "classify"), 12, ("a", "b"))
     with pytest.raises(KeyError, match=r"output\.weight"):
-        merge(model, {}, 1.0)
+        merge_lora(model, {}, 1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from training.small import net
 
-from chainrule.layers.parameters import sort_parameters
+from chainrule.layers.parameters import group_parameters
 from chainrule.models import model_class
 from chainrule.recipe import Gradient, make_recipe
 from chainrule.tasks import find_task
@@ -98,7 +98,7 @@ def names(parts):
 
 
 def test_hidden_matrices_are_told_from_the_ends_of_a_network():
-    hidden, output, rest = names(sort_parameters(net()))
+    hidden, output, rest = names(group_parameters(net()))
     assert hidden == ["layer.weight_ih_l0", "layer.weight_hh_l0"]
     assert output == ["output.weight"]
     assert rest == ["embed.weight", "layer.bias_ih_l0", "layer.bias_hh_l0", "norm.weight", "norm.bias", "output.bias"]
@@ -108,11 +108,11 @@ def test_hidden_matrices_are_told_from_the_ends_of_a_network():
     ("task", "kind", "given", "vocab", "wanted"),
     [
         ("lm", "gpt", {"tied": True}, 64, []),                           # hidden layers of 64 x 16
-        ("lm", "lstm", {"tied": False}, 64, ["words.output.weight"]),
-        ("lm", "feedforward", {"hidden": 64}, 64, ["words.output.weight"]),
+        ("lm", "lstm", {"tied": False}, 64, ["embedding.output.weight"]),
+        ("lm", "feedforward", {"hidden": 64}, 64, ["embedding.output.weight"]),
         ("translate", "transformer", {"tied": False}, 64, ["output.weight"]),
         ("translate", "transformer", {"tied": False}, 48, ["output.weight"]),
-        ("translate", "seq2seq", {"tied": False}, 16, ["words.output.weight"]),
+        ("translate", "seq2seq", {"tied": False}, 16, ["embedding.output.weight"]),
         ("classify", "gpt", {"tied": False}, 64, ["body.output.weight", "output.weight"]),
     ],
 )
@@ -121,23 +121,23 @@ def test_the_output_is_known_by_its_name_whatever_else_is_as_large(task, kind, g
     settings = {f"model.{name}": value for name, value in {**sizes, **given}.items()}
     recipe = make_recipe(kind, class_for(kind, task), settings, task=find_task(task))
     model = build_for(recipe, vocab, ("good", "bad") if task == "classify" else ())
-    hidden, output, rest = names(sort_parameters(model))
+    hidden, output, rest = names(group_parameters(model))
     assert output == wanted
     assert not any("embedding" in name or "output" in name for name in hidden)
-    assert all(weight.dim() == 1 or "embedding" in name for name, weight in sort_parameters(model)[2])
+    assert all(weight.dim() == 1 or "embedding" in name for name, weight in group_parameters(model)[2])
     assert len(hidden) + len(output) + len(rest) == len(list(model.parameters()))
 
 
 def test_frozen_weights_are_nobodys():
     model = net()
     model.embed.weight.requires_grad_(False)
-    assert not any("embed" in name for part in names(sort_parameters(model)) for name in part)
+    assert not any("embed" in name for part in names(group_parameters(model)) for name in part)
 
 
 def test_the_matrices_of_a_transformer_go_to_muon_and_its_ends_do_not():
     kind = model_class("gpt")
     model = kind(kind.Settings(), 50)
-    hidden, output, rest = sort_parameters(model)
+    hidden, output, rest = group_parameters(model)
     assert len(hidden) >= 4
     assert all(parameter.dim() == 2 and 50 not in parameter.shape for _, parameter in hidden)
     assert {id(parameter) for parameter in model.parameters()} == {id(one) for _, one in hidden + output + rest}

@@ -213,8 +213,8 @@ def test_as_much_is_learned_as_gensim_learns_from_the_same_text(tmp_path, monkey
     there = gensim.Word2Vec(sentences, alpha=0.05, sg=skip, workers=1, epochs=1)
     theirs = build("word2vec", recipe.model, len(corpus.tokenizer))
     theirs.load_state_dict(model.state_dict())
-    theirs.begin(word_vectors.Words(corpus.splits["train"].tokens, corpus.tokenizer, CPU).counts(len(corpus.tokenizer)),
-                 word_vectors.chance_of(1, 0, CPU))
+    counts = word_vectors.Words(corpus.splits["train"].tokens, corpus.tokenizer, CPU).counts(len(corpus.tokenizer))
+    theirs.initialise(counts, word_vectors.chance_of(1, 0, CPU))
     places = [there.wv.key_to_index[corpus.tokenizer.token(id)] for id in range(2, len(corpus.tokenizer))]
     theirs.vectors[2:] = torch.from_numpy(there.wv.vectors[places])
     theirs.outputs[2:] = torch.from_numpy(there.syn1neg[places])

@@ -26,15 +26,15 @@ def some_batch(one, text=SHORT):
 
 def by_hand(model, batch):
     """|∂L_T/∂h_t| of an Elman network with tanh: Wᵀ diag(1 - h²), again and again, from the last token to the first."""
-    U, W, b_U, b_W = (part.detach().double() for part in model.stack.layers[0].held.all_weights[0])
-    E, hidden = model.words.embedding.detach().double(), [torch.zeros(W.shape[1], dtype=torch.double)]
+    U, W, b_U, b_W = (part.detach().double() for part in model.stack.layers[0].rnn.all_weights[0])
+    E, hidden = model.embedding.weight.detach().double(), [torch.zeros(W.shape[1], dtype=torch.double)]
     for token in batch.tokens[0].tolist():
         hidden.append(torch.tanh(W @ hidden[-1] + U @ E[token] + b_U + b_W))
-    matrix = (E if model.words.output is None else model.words.output.weight.detach().double())
-    project = model.words.project
+    matrix = (E if model.embedding.output is None else model.embedding.output.weight.detach().double())
+    project = model.embedding.project
     if project is not None:
         matrix = matrix @ project.weight.detach().double()
-    logits = matrix @ hidden[-1] + model.words.bias.detach().double()
+    logits = matrix @ hidden[-1] + model.embedding.bias.detach().double()
     lost = logits.softmax(0)
     lost[batch.targets[0, -1]] -= 1
     gradient, lengths = matrix.T @ lost, []
@@ -116,9 +116,9 @@ def test_the_slope_is_that_of_an_exponential():
 def test_of_a_linear_network_the_slope_is_its_largest_stretch():
     """With W = 0.7 I, no input that bends it and σ nearly a straight line, every step back multiplies by 0.7."""
     one = subject("rnn")
-    held = one.model.stack.layers[0].held
+    held = one.model.stack.layers[0].rnn
     with torch.no_grad():
-        one.model.words.embedding.mul_(1e-3)
+        one.model.embedding.weight.mul_(1e-3)
         held.weight_hh_l0.copy_(0.7 * torch.eye(12))
         held.bias_ih_l0.zero_(), held.bias_hh_l0.zero_()
     (model,) = VIEW.make([one], TEXT[:60], {})["models"]
@@ -166,7 +166,7 @@ def test_any_text_is_survived(text):
 
 def test_what_is_not_finite_is_null():
     one = subject("rnn")
-    one.model.words.bias.data[0] = float("inf")
+    one.model.embedding.bias.data[0] = float("inf")
     (model,) = VIEW.make([one], SHORT, {})["models"]
     assert set(model["layers"][1]["after"]["lengths"]) == {None}
     assert model["layers"][1]["after"]["factor"] is None

@@ -120,12 +120,12 @@ def test_the_units_named_for_a_feature_are_those_that_follow_it_best():
 def test_a_unit_planted_to_follow_is_found():
     """Of an Elman net whose unit 5 copies whether a character is upper case."""
     one = subject("rnn", text="abAB" * 9)
-    held = one.model.stack.layers[0].held
+    held = one.model.stack.layers[0].rnn
     with torch.no_grad():
         for letter in "ABab":
             (token,) = one.run.tokenizer.encode(letter).tolist()
-            one.model.words.embedding[token] = 0
-            one.model.words.embedding[token, 0] = 3.0 if letter.isupper() else -3.0
+            one.model.embedding.weight[token] = 0
+            one.model.embedding.weight[token, 0] = 3.0 if letter.isupper() else -3.0
         held.weight_hh_l0[5] = 0
         held.weight_ih_l0[5] = torch.eye(held.weight_ih_l0.shape[1])[0]
     data = VIEW.make([one], "aabABBaAbbaBA", {})

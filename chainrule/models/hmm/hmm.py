@@ -74,6 +74,7 @@ class HMM(LanguageModel):
     learns_by = "counting"
     resets_at_boundary = True
     Settings = HMMSettings
+    Statistics = HMMStatistics
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "characters", "train.steps": 50, "train.length": 512}
     initial: Tensor       # (S,) π
     transition: Tensor    # (S, S) a; what is 0 stays 0

@@ -53,6 +53,7 @@ class NGram(LanguageModel):
     learns_by = "counting"
     resets_at_boundary = True
     Settings = NGramSettings
+    Statistics = Grams
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 21}
 
     answered: Tap
