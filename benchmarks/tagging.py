@@ -25,8 +25,8 @@ from torch.nn.functional import cross_entropy
 
 from chainrule.model import Batch
 from chainrule.models.generative import GenerativeClassifier
-from chainrule.models.hmm.tagger import Tagger, TaggerSettings
-from chainrule.models.hmm.word_features import spelled
+from chainrule.models.hmm.tagger import HMMTagger, HMMTaggerSettings
+from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.recipe import Text
 from chainrule.tasks.classify import ClassifyText, read_labelled
@@ -57,14 +57,14 @@ def timed(action: Callable[[], T]) -> tuple[T, float]:
 # Tags
 
 
-def measure_tagger(settings: TaggerSettings, train: Sequence[Tagged], held_out: Sequence[Tagged]) -> dict[str, Any]:
+def measure_tagger(settings: HMMTaggerSettings, train: Sequence[Tagged], held_out: Sequence[Tagged]) -> dict[str, Any]:
     names = sorted({tag for sentence in train for tag in sentence.tags})
     numbers = {name: number for number, name in enumerate(names)}
-    model = Tagger(settings, len(names))
+    model = HMMTagger(settings, len(names))
 
     def learn() -> None:
         tags = [[numbers[tag] for tag in sentence.tags] for sentence in train]
-        model.update(model.collect(spelled([sentence.words for sentence in train], tags)))
+        model.update(model.collect(tagging_batch([sentence.words for sentence in train], tags)))
 
     _, learning = timed(learn)
     known = {word for sentence in train for word in sentence.words}
@@ -97,7 +97,7 @@ def tags(arguments: argparse.Namespace) -> None:
         print(f"UD English-EWT, {arguments.column}, {held_out}\n{'':<28}{'all':>9}{'known':>9}{'unknown':>9}")
     for order in 1, 2:
         for lexical in False, True:
-            result = measure_tagger(TaggerSettings(order, lexical), train, held)
+            result = measure_tagger(HMMTaggerSettings(order, lexical), train, held)
             print(json.dumps(result) if arguments.json else "\n".join(tagger_lines(result)), flush=True)
     if not arguments.json:
         print(f"learned at {result['learned_per_second']:,.0f} words/s; {result['unknown']:.1%} of words are unknown")

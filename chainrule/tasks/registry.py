@@ -17,7 +17,7 @@ from chainrule import models
 from chainrule.errors import UserError
 from chainrule.model import Batch
 from chainrule.models import build
-from chainrule.models.hmm.word_features import spelled
+from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.tasks import find_task
 from chainrule.tasks.corpus_of_examples import Encode, Encoding
@@ -77,9 +77,9 @@ def refuse_unfit(kind: str, task: str) -> None:
 def class_for(kind: str, task: str) -> Any:
     """The class whose settings are the recipe's `model.*`, and by whose way it learns."""
     if (kind, task) == ("hmm", "tag"):
-        from chainrule.models.hmm.tagger import Tagger
+        from chainrule.models.hmm.tagger import HMMTagger
 
-        return Tagger
+        return HMMTagger
     return models.model_class(kind)
 
 
@@ -112,7 +112,7 @@ class SpelledTags:
 
     def batch(self, rows: Places, widths: Sequence[int]) -> Batch:
         chosen = rows.tolist()
-        return spelled([self.words[row] for row in chosen], [self.targets[row].tolist() for row in chosen])
+        return tagging_batch([self.words[row] for row in chosen], [self.targets[row].tolist() for row in chosen])
 
 
 def build_for(recipe: Recipe, vocab: int, labels: Names = ()) -> Any:

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from chainrule.model import Batch
 from chainrule.models.generative import GenerativeClassifier
-from chainrule.models.hmm.tagger import Tagger, TaggerSettings
-from chainrule.models.hmm.word_features import spelled
+from chainrule.models.hmm.tagger import HMMTagger, HMMTaggerSettings
+from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -17,14 +17,14 @@ TAGS = [[0, 1, 2], [0, 1, 2, 0, 1], [1, 2, 0, 1], [1, 2]]
 STRANGE = [["the", "frog", "saw"], ["Cats", "talked"], ["x9"]]
 
 
-def tagger(device: str) -> Tagger:
-    model = Tagger(TaggerSettings(), 3).to(device)
-    model.update(model.collect(spelled(WORDS, TAGS).to(device)))
+def tagger(device: str) -> HMMTagger:
+    model = HMMTagger(HMMTaggerSettings(), 3).to(device)
+    model.update(model.collect(tagging_batch(WORDS, TAGS).to(device)))
     return model
 
 
 def test_tags_on_a_gpu_are_those_of_the_cpu():
-    here, there, batch = tagger("cpu"), tagger("cuda"), spelled(STRANGE)
+    here, there, batch = tagger("cpu"), tagger("cuda"), tagging_batch(STRANGE)
     found = there(batch.to("cuda"))
     assert found.is_cuda
     assert_close(found.cpu(), here(batch), rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Successive abstraction against its definition, with every observation left out in turn."""
+"""Interpolation (successive abstraction) against its definition, with every observation left out in turn."""
 
 import math
 from collections import Counter
@@ -7,18 +7,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from chainrule.models.hmm.interpolation import NOTHING, WEIGHTS, Abstraction, observe
+from chainrule.models.hmm.interpolation import NO_CONTEXT, WEIGHTS, Interpolation, observe
 
 ANSWERS, LEVELS, KINDS_UP_TO = 3, 4, 2
 
 
 def some(seed: int, number: int = 80) -> list[tuple[tuple[int, ...], int]]:
-    """Observations of nested contexts, frequent ones and rare ones; some have nothing in the third place."""
+    """Observations of nested contexts, frequent ones and rare ones; some have no third context."""
     generator = torch.Generator().manual_seed(seed)
     made = []
-    for chance, answer in zip(torch.rand(number, generator=generator), torch.rand(number, generator=generator)):
-        place = int(40 * chance**3)
-        contexts = (1 + place % 2, 10 + place % 6, NOTHING if place % 5 == 0 else 100 + place % 12, 1000 + place)
+    for uniform, answer in zip(torch.rand(number, generator=generator), torch.rand(number, generator=generator)):
+        place = int(40 * uniform**3)
+        contexts = (1 + place % 2, 10 + place % 6, NO_CONTEXT if place % 5 == 0 else 100 + place % 12, 1000 + place)
         made.append((contexts, int(answer * 1.4 + place % 2)))
     return made
 
@@ -28,7 +28,7 @@ def by_hand(observations: list, contexts: tuple[int, ...], weights: list[float])
     answer = [1 / ANSWERS] * ANSWERS
     for level, weight in enumerate(weights):
         counted = observations if level >= KINDS_UP_TO else sorted(set(observations))
-        here = Counter(y for c, y in counted if c[level] == contexts[level] != NOTHING)
+        here = Counter(y for c, y in counted if c[level] == contexts[level] != NO_CONTEXT)
         if here:
             answer = [(here[y] + weight * answer[y]) / (here.total() + weight) for y in range(ANSWERS)]
     return answer
@@ -40,20 +40,20 @@ def nats_left_out(observations: list, weights: list[float]) -> float:
     every = observations if level >= KINDS_UP_TO else sorted(set(observations))
     total = 0.0
     for place, (contexts, answer) in enumerate(every):
-        if contexts[level] != NOTHING:
+        if contexts[level] != NO_CONTEXT:
             total -= math.log(by_hand(every[:place] + every[place + 1 :], contexts, weights)[answer])
     return total
 
 
-def learned(observations: list) -> Abstraction:
-    model = Abstraction(LEVELS, ANSWERS, tokens_from=KINDS_UP_TO)
+def learned(observations: list) -> Interpolation:
+    model = Interpolation(LEVELS, ANSWERS, tokens_from=KINDS_UP_TO)
     contexts, answers = zip(*observations)
     model.learn(observe(torch.tensor(contexts), torch.tensor(answers)))
     return model
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_weights_are_those_under_which_what_is_left_out_is_likeliest(seed: int) -> None:
+def test_weights_maximise_the_leave_one_out_likelihood(seed: int) -> None:
     observations, weights = some(seed), []
     for _ in range(LEVELS):
         nats = [nats_left_out(observations, [*weights, weight]) for weight in WEIGHTS.tolist()]
@@ -62,7 +62,7 @@ def test_weights_are_those_under_which_what_is_left_out_is_likeliest(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_answers_are_those_of_the_definition(seed: int) -> None:
+def test_probabilities_are_those_of_the_definition(seed: int) -> None:
     observations = some(seed)
     model = learned(observations[:60])
     contexts = [contexts for contexts, _ in observations]
@@ -73,7 +73,7 @@ def test_answers_are_those_of_the_definition(seed: int) -> None:
     assert_close(model.probabilities(torch.tensor(contexts)[:, 2:], below), found)
 
 
-def test_nothing_learned_makes_every_answer_alike() -> None:
+def test_an_untrained_model_is_uniform() -> None:
     asked = torch.tensor([[1, 10, 100, 1000]])
     model = learned(some(1))
     model.forget()

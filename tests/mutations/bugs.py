@@ -135,7 +135,7 @@ BUGS = [
     Bug(
         "a belief is not normalised",
         "chainrule/models/hmm/forward_backward.py",
-        "        message.mul_(_inverse(scale))\n",
+        "        alpha.mul_(_inverse(scale))\n",
         "",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[hmm states=3-(0, 1, 2)]",),
     ),

@@ -1,11 +1,11 @@
-"""Forward, backward and best paths through a trellis of pairs of tags, for tags that depend on the two before them.
+"""Second-order HMM: forward-backward and Viterbi over pairs of tags, where a tag depends on the two before it.
 
-What is multiplied along a path is given as `Potentials`: a move to tag c after tags a and b, which may depend on the
-word that b stands on, and an emission, which may depend on b and c. Texts run side by side (see trellis.py). A message
-is scaled to a maximum of one, so nothing underflows, and probabilities do for logarithms.
+What is multiplied along a path is given as `Potentials`: a transition to tag c after tags a and b, which may depend on
+the word of tag b, and an emission, which may depend on b and c. Texts run side by side (see forward_backward.py). A
+message is scaled to a maximum of one, so that it does not underflow, and no logarithms are needed.
 
-Shapes: N texts, n texts at one time step, M words of all N texts, P places (rows · columns) that words stand at,
-G tags and, last among them, the boundary; messages are (n, G, G): the last tag, then the one before it.
+Shapes: N texts, n texts at one time step, M words of all N texts, P positions of words in the batch (rows · columns),
+G tags, the last of which is the boundary; messages are (n, G, G): the last tag, then the one before it.
 """
 
 from dataclasses import dataclass
@@ -13,71 +13,71 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chainrule.models.hmm.forward_backward import Packed
+from chainrule.models.hmm.forward_backward import PackedTexts
 
 
 @dataclass(frozen=True)
 class Potentials:
-    moves: Tensor      # (blocks, G, G): to c after a, as [a, c], for some b and the word it stands on
-    first: Tensor      # (G,) which block holds for each b at the head of a text
-    leaves: Tensor     # (P, G) which block holds for each b that stands at a place
-    emits: Tensor      # (kinds, G, G): of a kind of word after b by c, as [b, c]; 0 for the boundary, which is no word
-    kinds: Tensor      # (P,) which kind of word stands at a place
+    transitions: Tensor   # (blocks, G, G): to c after a, as [a, c], for one b and its word
+    first: Tensor         # (G,) the block for each b before the first word of a text
+    blocks: Tensor        # (P, G) the block for each tag b of the word at a position
+    emissions: Tensor     # (kinds, G, G): of a kind of word by c after b, as [b, c]; 0 for the boundary
+    kinds: Tensor         # (P,) the kind of word at a position
 
     @property
     def ends(self) -> Tensor:
-        """(blocks, G): to the boundary after a."""
-        return self.moves[:, :, -1]
+        """(blocks, G): transitions to the boundary after a."""
+        return self.transitions[:, :, -1]
 
 
-def forward(packed: Packed, given: Potentials, best: bool = False) -> Tensor:
-    """(M, G, G): all paths to a pair added up, or the best of them."""
-    size = given.moves.shape[-1]
-    message = given.moves.new_zeros(packed.widths[0], size, size)
+def second_order_forward(packed: PackedTexts, given: Potentials, best: bool = False) -> Tensor:
+    """(M, G, G): α, the sum over all paths to a pair of tags; or δ, that of the best path."""
+    size = given.transitions.shape[-1]
+    message = given.transitions.new_zeros(packed.widths[0], size, size)
     message[:, -1, -1] = 1
     blocks = given.first.expand(len(message), -1)
-    messages = message.new_empty(len(packed.places), size, size)
+    messages = message.new_empty(len(packed.positions), size, size)
     for here, width in zip(packed.steps, packed.widths):
-        moves = given.moves[blocks[:width]]                            # (n, G, G, G): b, a, c
+        transitions = given.transitions[blocks[:width]]                # (n, G, G, G): b, a, c
         if best:
-            arrived = moves.mul_(message[:width, :, :, None]).amax(2)
+            arrived = transitions.mul_(message[:width, :, :, None]).amax(2)
         else:
-            arrived = (message[:width, :, None] @ moves)[:, :, 0]      # (n, G, G): b, c
-        places = packed.places[here]
-        message = messages[here] = _scaled(arrived.mul_(given.emits[given.kinds[places]])).mT
-        blocks = given.leaves[places]
+            arrived = (message[:width, :, None] @ transitions)[:, :, 0]   # (n, G, G): b, c
+        positions = packed.positions[here]
+        message = messages[here] = _scaled(arrived.mul_(given.emissions[given.kinds[positions]])).mT
+        blocks = given.blocks[positions]
     return messages
 
 
-def posteriors(packed: Packed, given: Potentials) -> Tensor:
-    """(M, G): p(tag | the whole text)."""
-    messages, after = forward(packed, given), None
-    gamma = messages.new_empty(len(messages), messages.shape[-1])
-    arriving = messages[:0]
+def second_order_posteriors(packed: PackedTexts, given: Potentials) -> Tensor:
+    """γ (M, G): p(tag | the whole text) = α · β, summed over the tag before it."""
+    alphas = second_order_forward(packed, given)
+    gamma = alphas.new_empty(len(alphas), alphas.shape[-1])
+    emitted_beta = alphas[:0]
     for here in reversed(packed.steps):
-        places = packed.places[here]
-        blocks = given.leaves[places]
-        after = given.ends[blocks]                                     # (n, G, G): b, a; of the texts that end here
-        goes_on = len(arriving)
-        after[:goes_on] = (given.moves[blocks[:goes_on]] @ arriving[..., None])[..., 0]
-        gamma[here] = (messages[here] * _scaled(after)).sum(2)
-        arriving = given.emits[given.kinds[places]] * after.mT         # (n, G, G): b, c
+        positions = packed.positions[here]
+        blocks = given.blocks[positions]
+        beta = given.ends[blocks]                                      # (n, G, G): b, a; of the texts that end here
+        goes_on = len(emitted_beta)
+        beta[:goes_on] = (given.transitions[blocks[:goes_on]] @ emitted_beta[..., None])[..., 0]
+        gamma[here] = (alphas[here] * _scaled(beta)).sum(2)
+        emitted_beta = given.emissions[given.kinds[positions]] * beta.mT    # (n, G, G): b, c
     return gamma.div_(gamma.sum(1, keepdim=True))
 
 
-def best_paths(packed: Packed, given: Potentials) -> Tensor:
-    """(M,): the tags of the best path."""
-    messages = forward(packed, given, best=True)
-    chosen = torch.empty_like(packed.places)
+def second_order_viterbi(packed: PackedTexts, given: Potentials) -> Tensor:
+    """(M,): the tags of the best path, found from the last word to the first."""
+    deltas = second_order_forward(packed, given, best=True)
+    chosen = torch.empty_like(packed.positions)
     tags = following = chosen[:0]
     for here in reversed(packed.steps):
-        blocks, message = given.leaves[packed.places[here]], messages[here]
-        ending = slice(len(tags), len(message))
-        lasts = (message[ending] * given.ends[blocks[ending]]).amax(2).argmax(1)
+        blocks, delta = given.blocks[packed.positions[here]], deltas[here]
+        ending = slice(len(tags), len(delta))
+        lasts = (delta[ending] * given.ends[blocks[ending]]).amax(2).argmax(1)
         tags = chosen[here] = torch.cat([tags, lasts])
-        following = torch.cat([following, torch.full_like(lasts, messages.shape[-1] - 1)])
+        following = torch.cat([following, torch.full_like(lasts, deltas.shape[-1] - 1)])
         texts = torch.arange(len(tags), device=tags.device)
-        before = message[texts, tags] * given.moves[blocks[texts, tags], :, following]   # (n, G): a
+        before = delta[texts, tags] * given.transitions[blocks[texts, tags], :, following]   # (n, G): a
         tags, following = before.argmax(1), tags
     return chosen
 

@@ -63,15 +63,15 @@ def _messages(model: Any, text: Tensor) -> Messages:
     trellis = model.trellis(text)
     so_far = trellis.forward.logsumexp(-1)                            # (T,) log p(x_1 … x_t)
     before = torch.cat([so_far.new_zeros(1), so_far[:-1]])
-    height = trellis.best.amax(-1)
-    begins = trellis.path.new_full((1, trellis.best.shape[1]), -1)
+    height = trellis.delta.amax(-1)
+    begins = trellis.path.new_full((1, trellis.delta.shape[1]), -1)
     return Messages(
         alpha=_exp(trellis.forward - so_far[:, None]),
         beta=_exp(trellis.backward - (so_far[-1] - so_far)[:, None]),
         scale=_exp(so_far - before),
-        delta=_exp(trellis.best - height[:, None]),
+        delta=_exp(trellis.delta - height[:, None]),
         height=height,
-        winner=torch.cat([begins, trellis.predecessors]),
+        winner=torch.cat([begins, trellis.backpointers]),
         path=trellis.path,
         log_p=so_far,
     )
