@@ -1,4 +1,4 @@
-"""The command line: words to verbs. Nothing heavy is imported before the verb that needs it, so help is instant.
+"""The command line: its commands, their options and help. torch is imported only by commands that need it.
 
 A user's mistake is one line on stderr and exit code 2; Ctrl-C is 130; an unexpected exception keeps its traceback.
 """
@@ -21,109 +21,122 @@ from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
 EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "merged")
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
 
 
 class Parser(ArgumentParser):
-    """argparse, whose complaints are one line."""
+    """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
         if "expected one argument" in message:
             message += " (a value that begins with - is written --option=-value)"
-        raise UserError(f"{self.prog.partition(' ')[2]}: {message}. `{self.prog} --help` says more.")
+        raise UserError(f"{self.prog.partition(' ')[2]}: {message}. See `{self.prog} --help`.")
 
 
 @dataclass(frozen=True)
-class Verb:
+class Command:
     where: str                                     # module:function in chainrule.commands
-    idea: str                                      # one line for people
+    idea: str                                      # one line of help
     arguments: Callable[[ArgumentParser], None]
-    settings: bool = False                         # takes dotted key=value words
+    settings: bool = False                         # whether it takes dotted key=value words
 
 
 def _demo(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="runs/demo", help="folder for the runs (default: %(default)s)")
-    parser.add_argument("--overwrite", action="store_true", help="replace runs that are there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing runs")
 
 
 def _train(parser: ArgumentParser) -> None:
-    parser.add_argument("text", nargs="+", help="files, folders, globs, names of `chainrule data`, or - for stdin")
+    parser.add_argument("text", nargs="+", help="files, folders, globs, names from `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
-    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask or span")
-    parser.add_argument("--from", dest="base", metavar="RUN", help="begin with what another run learned, and its kind")
-    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to validate on")
-    parser.add_argument("--test", action="append", default=[], metavar="F", help="text to keep beside for a last test")
+    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask (BERT) or span (T5)")
+    parser.add_argument("--from", dest="base", metavar="RUN",
+                        help="start from the weights of another run (fine-tuning)")
+    parser.add_argument("--valid", action="append", default=[], metavar="F",
+                        help="validation text (default: the last tenth)")
+    parser.add_argument("--test", action="append", default=[], metavar="F",
+                        help="test text, which training never reads")
     parser.add_argument("--out", metavar="RUN", help="run directory (default: runs/KIND-TEXT)")
     parser.add_argument("--overwrite", action="store_true",
-                        help="replace the run that is there already; one of the same recipe that is not finished goes "
-                             "on (to begin it afresh, delete its folder)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="train for so long (kinds that learn by gradient)")
-    parser.add_argument("--recipe", metavar="F.toml", help="settings from a file; those on the command line win")
+                        help="replace an existing run; an unfinished run of the same recipe is resumed (to start it "
+                             "again from the beginning, delete its folder)")
+    parser.add_argument("--minutes", type=float, metavar="M",
+                        help="training time; sizes are chosen to fit it (gradient descent)")
+    parser.add_argument("--recipe", metavar="F.toml", help="file of settings; those on the command line override it")
     _device(parser)
 
 
 def _sample(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("--prompt", default="", help="text to go on from")
-    parser.add_argument("--tokens", type=int, default=200, help="most tokens to write (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0: the likeliest; inf: all alike")
-    parser.add_argument("--top-k", type=int, help="draw from the k likeliest tokens only")
-    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that together have this")
-    parser.add_argument("--min-p", type=float, default=0.0, help="draw from tokens this many times the likeliest")
-    parser.add_argument("--repetition-penalty", type=float, default=1.0, help="how much less likely a token is again")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed writes the same text (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=1, help="how many texts to write (default: %(default)s)")
+    parser.add_argument("--prompt", default="", help="text to continue")
+    parser.add_argument("--tokens", type=int, default=200, help="number of tokens at most (default: %(default)s)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="0: greedy; inf: uniform (default: 1)")
+    parser.add_argument("--top-k", type=int, help="sample from the k most probable tokens only")
+    parser.add_argument("--top-p", type=float, default=1.0,
+                        help="sample from the most probable tokens with this total probability")
+    parser.add_argument("--min-p", type=float, default=0.0,
+                        help="only tokens with this fraction of the highest probability")
+    parser.add_argument("--repetition-penalty", type=float, default=1.0,
+                        help="divides the probability of tokens that the text already has")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT",
+                        help="stop before this text; can be repeated")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=1, help="number of texts (default: %(default)s)")
     _device(parser)
 
 
 def _score(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("file", nargs="?", default="-", help="text to score; - or nothing: stdin")
+    parser.add_argument("file", nargs="?", default="-", help="text to score (default: stdin)")
     _device(parser)
 
 
 def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("file", nargs="+", help="held-out text, or examples of the task; for vectors: word tests")
+    parser.add_argument("file", nargs="+",
+                        help="held-out text, or examples of the task; for word vectors: a test of words")
     _beam(parser)
     _device(parser)
 
 
 def _predict(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="run directory of a task: classify, tag, translate, caption")
-    parser.add_argument("file", nargs="?", default="-", help="a table, or one text a line; - or nothing: stdin")
+    parser.add_argument("run", help="run directory of --task classify, tag, translate or caption")
+    parser.add_argument("file", nargs="?", default="-", help="a table, or a text on each line (default: stdin)")
     _beam(parser)
     _device(parser)
 
 
 def _beam(parser: ArgumentParser) -> None:
-    parser.add_argument("--beam", type=int, default=4, help="beginnings kept while writing; 1: greedy (default: 4)")
-    parser.add_argument("--alpha", type=float, default=1.0, help="how much longer texts are favoured (default: 1)")
-    parser.add_argument("--limit", type=int, default=256, metavar="N", help="most tokens in a text (default: 256)")
+    parser.add_argument("--beam", type=int, default=4, help="beam size of beam search; 1: greedy (default: 4)")
+    parser.add_argument("--alpha", type=float, default=1.0,
+                        help="length penalty: log p / ((5 + n) / 6)^alpha (default: 1)")
+    parser.add_argument("--limit", type=int, default=256, metavar="N", help="tokens in a text at most (default: 256)")
     parser.add_argument("--samples", type=int, metavar="N",
-                        help="instead of a beam: of N texts written by chance, the one most like the others")
+                        help="minimum Bayes risk instead of a beam: of N samples, the one most like the others")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T",
-                        help="how evenly these are drawn (default: 1)")
+                        help="temperature of these samples (default: 1)")
 
 
 def _compare(parser: ArgumentParser) -> None:
-    parser.add_argument("text", nargs="+", help="files, folders, globs, or names of `chainrule data`")
+    parser.add_argument("text", nargs="+", help="files, folders, globs, or names from `chainrule data`")
     parser.add_argument("--kinds", metavar="A,B,…", help="kinds to compare (default: the whole ladder)")
-    parser.add_argument("--valid", action="append", default=[], metavar="F", help="text to measure on")
-    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="for each kind (default: %(default)s)")
+    parser.add_argument("--valid", action="append", default=[], metavar="F",
+                        help="validation text (default: the last tenth)")
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M",
+                        help="training time of each kind (default: %(default)s)")
     parser.add_argument("--out", metavar="DIR", help="folder for the runs and the report (default: runs/compare-TEXT)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the comparison that is there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing comparison")
     _device(parser)
 
 
 def _look(parser: ArgumentParser) -> None:
-    parser.add_argument("run", nargs="+", help="run directories; or a folder of runs, as `chainrule compare` makes one")
-    parser.add_argument("--text", metavar="T", help="what the models read at first")
-    parser.add_argument("--file", metavar="F", help="likewise, from a file; -: stdin")
-    parser.add_argument("--view", metavar="NAME", help="show this one first; in a file: only this one")
-    parser.add_argument("--out", metavar="PAGE.html", help="write one self-contained file instead of serving a page")
+    parser.add_argument("run", nargs="+",
+                        help="run directories, or a folder of runs such as one from `chainrule compare`")
+    parser.add_argument("--text", metavar="T", help="text that the models read first")
+    parser.add_argument("--file", metavar="F", help="the same from a file; -: stdin")
+    parser.add_argument("--view", metavar="NAME", help="the first view; with --out: the only one")
+    parser.add_argument("--out", metavar="PAGE.html", help="write a self-contained file instead of serving a page")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at (default: %(default)s, this machine)")
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 8000)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
@@ -131,55 +144,68 @@ def _look(parser: ArgumentParser) -> None:
 
 
 def _plan(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", help="kind of model, or a published size such as gpt3-175b")
-    parser.add_argument("--gpus", type=int, default=1, help="how many (default: %(default)s)")
-    parser.add_argument("--gpu", default="h200", help="which: h200, h100, a100, rtx4090, … (default: %(default)s)")
+    parser.add_argument("kind", help="kind of model, or a published one such as gpt3-175b")
+    parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: %(default)s)")
+    parser.add_argument("--gpu", default="h200", help="h200, h100, a100, rtx4090, … (default: %(default)s)")
 
 
 def _settings(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", help="kind of model; nothing: all of them")
-    parser.add_argument("--task", help="what it is to learn (default: what the kind is made for)")
+    parser.add_argument("kind", nargs="?", help="kind of model (default: all)")
+    parser.add_argument("--task", help="task of the model (default: the kind's own)")
 
 
 def _data(parser: ArgumentParser) -> None:
-    parser.add_argument("get", nargs="?", help="the word get: fetch a text and say where it is")
-    parser.add_argument("name", nargs="?", help="which one")
+    parser.add_argument("get", nargs="?", help="the word get: download a text and print its path")
+    parser.add_argument("name", nargs="?", help="name of the text")
 
 
 def _export(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("out", help="file to write; of merged: run directory")
-    parser.add_argument("--to", required=True, choices=EXPORTS, help="format; merged: a run whole by itself")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file that is there already")
+    parser.add_argument("out", help="file to write; for merged: run directory")
+    parser.add_argument("--to", required=True, choices=EXPORTS,
+                        help="format; merged: a run with its LoRA adapters merged")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
 
 
 def _import(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="file to read: an ARPA n-gram model, or word vectors")
     parser.add_argument("out", help="run directory to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run that is there already")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing run")
 
 
 DEVICES = ("auto", "cpu", "cuda")
 
 
 def _device(parser: ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", choices=DEVICES, help="auto: a GPU when there is one")
+    parser.add_argument("--device", default="auto", choices=DEVICES, help="auto: a GPU if there is one")
 
 
-VERBS = {
-    "demo": Verb("demo:demo", "the ladder of models on an embedded text, in one table and one page", _demo),
-    "train": Verb("train:train", "a text in, a model out", _train, settings=True),
-    "sample": Verb("generate:sample", "let a model write", _sample),
-    "score": Verb("generate:score", "bits of every token of a text, and the total", _score, settings=True),
-    "eval": Verb("generate:evaluate", "how well a model does on held-out text, with a signature", _eval, settings=True),
-    "predict": Verb("predict:predict", "classes, tags or translations, a line for each text", _predict, settings=True),
-    "compare": Verb("compare:compare", "every kind on one text, each with the same time", _compare, settings=True),
-    "look": Verb("look:look", "look inside models: a live page, or one self-contained file", _look),
-    "plan": Verb("plan:plan", "parameters, FLOPs, memory and days, before it starts", _plan, settings=True),
-    "settings": Verb("settings:settings", "every setting, its default and its meaning", _settings),
-    "data": Verb("data:data", "known texts; `data get NAME` fetches one", _data),
-    "export": Verb("convert:export", "write a model in another program's format", _export),
-    "import": Verb("convert:import_", "make a run from another program's model", _import),
+COMMANDS = {
+    "demo": Command("demo:demo", "train a ladder of models on a built-in text; a table and a page compare them", _demo),
+    "train": Command("train:train", "train a model on a text", _train, settings=True),
+    "sample": Command("generate:sample", "sample text from a model", _sample),
+    "score": Command("generate:score", "bits (-log2 p) of every token of a text, and the total", _score, settings=True),
+    "eval": Command(
+        "generate:evaluate", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
+        _eval, settings=True,
+    ),
+    "predict": Command(
+        "predict:predict", "predict classes, tags or translations, one line for each text",
+        _predict, settings=True,
+    ),
+    "compare": Command(
+        "compare:compare", "compare kinds of models on one text, each with the same training time",
+        _compare, settings=True,
+    ),
+    "look": Command("look:look", "look inside models: a live page, or a self-contained HTML file", _look),
+    "plan": Command(
+        "plan:plan", "parameters, FLOPs, memory and days of training, before it starts",
+        _plan, settings=True,
+    ),
+    "settings": Command("settings:settings", "list all settings: default, meaning, allowed values", _settings),
+    "data": Command("data:data", "list known texts; `data get NAME` downloads one", _data),
+    "export": Command("convert:export", "write a model in another program's format", _export),
+    "import": Command("convert:import_", "make a run from another program's model", _import),
 }
 
 
@@ -190,7 +216,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
         return _complain("stopped.", 130)
-    except BrokenPipeError:  # whoever was reading has read enough
+    except BrokenPipeError:  # the reader of the pipe has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (MemoryError, OSError, RuntimeError) as error:
@@ -207,7 +233,7 @@ def _answer(words: list[str]) -> int:
         print(f"chainrule {__version__}")
         return 0
     args = parse(words)
-    module, _, function = VERBS[words[0]].where.partition(":")
+    module, _, function = COMMANDS[words[0]].where.partition(":")
     with ctrl_c_waits():
         command = getattr(import_module(f"chainrule.commands.{module}"), function)
     set_quiet(args.json)
@@ -223,28 +249,28 @@ def _answer(words: list[str]) -> int:
 
 def parse(words: list[str]) -> Namespace:
     name, *rest = words
-    if name not in VERBS:
-        what, known = ("option", ["--help", "--version"]) if name.startswith("-") else ("verb", list(VERBS))
+    if name not in COMMANDS:
+        what, known = ("option", ["--help", "--version"]) if name.startswith("-") else ("command", list(COMMANDS))
         raise UserError(f"unknown {what} {name}.{did_you_mean(name, known) or ' Known: ' + ', '.join(known) + '.'}")
-    verb, settings = VERBS[name], dict[str, str]()
-    parser = Parser(f"chainrule {name}", description=verb.idea, allow_abbrev=False)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, and nothing else there")
-    verb.arguments(parser)
-    if verb.settings:
+    command, settings = COMMANDS[name], dict[str, str]()
+    parser = Parser(f"chainrule {name}", description=command.idea, allow_abbrev=False)
+    parser.add_argument("--json", action="store_true", help="print one JSON object and no other output on stdout")
+    command.arguments(parser)
+    if command.settings:
         parser.epilog = "Settings are dotted key=value words, such as model.order=5; `chainrule settings` lists them."
         rest, settings = split_words(rest)
     args, unknown = parser.parse_known_intermixed_args(rest)
     for word in unknown:
         options = [option for action in parser._actions for option in action.option_strings]
         what, near = "option" if word.startswith("-") else "word", did_you_mean(word, options)
-        raise UserError(f"{name}: unknown {what} {word}.{near} `{parser.prog} --help` says more.")
+        raise UserError(f"{name}: unknown {what} {word}.{near} See `{parser.prog} --help`.")
     args.settings = settings
     return args
 
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Until the end of the block: a library interrupted while it is imported may swallow that and stay half made."""
+    """Delays Ctrl-C to the end of the block: a library that is interrupted during its import may stay incomplete."""
     came: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
@@ -256,16 +282,16 @@ def ctrl_c_waits() -> Iterator[None]:
 
 
 def overview() -> str:
-    verbs = "\n".join(f"  {name:<10}{verb.idea}" for name, verb in VERBS.items())
-    return f"""usage: chainrule VERB … [--json]
+    commands = "\n".join(f"  {name:<10}{command.idea}" for name, command in COMMANDS.items())
+    return f"""usage: chainrule COMMAND … [--json]
 
 Every language model, from counting words to GPT, behind one small protocol.
 
-{verbs}
+{commands}
 
-  chainrule VERB --help says more; chainrule --version says which this is.
+  chainrule COMMAND --help lists the options of a command; chainrule --version prints the version.
 
-Begin with:  chainrule demo
+Start with:  chainrule demo
 Or with:     chainrule train book.txt --kind ngram model.order=5 --out runs/five
              chainrule sample runs/five --prompt "The \""""
 
@@ -277,11 +303,11 @@ def _complain(line: str, code: int) -> int:
 
 
 def _machine_trouble(error: Exception) -> str:
-    """A line where the machine, not the program, is at fault; nothing where it is a bug."""
+    """A message where the cause is the machine: memory, disk, permissions. Empty where it is a bug."""
     if out_of_memory(error):
-        return "out of memory. A smaller model, a smaller train.tokens or a smaller text would fit."
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return f"no room to write {error.filename or 'a file'}: {error.strerror}. Free some space and run again."
+        return "out of memory. Try a smaller model, a smaller train.tokens or a smaller text."
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
+        return f"no space to write {error.filename or 'a file'}: {error.strerror}. Free some space and run again."
     if isinstance(error, OSError) and error.errno in NO_ENTRY:
         return f"{error.filename}: {error.strerror}."
     return ""

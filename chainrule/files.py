@@ -1,4 +1,4 @@
-"""Files that are never half written: aside, fsync, rename. And folders that one process at a time writes to."""
+"""Atomic writing of files (temporary file, fsync, rename), and locks on folders: one process at a time writes."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ from chainrule.errors import UserError
 
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` only when whole and on disk."""
+    """A temporary path beside `path` to write to; it is renamed to `path` when it is complete and on disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".aside")
     os.close(handle)
@@ -28,7 +28,7 @@ def write_aside(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             cure = "Earlier files are untouched; free some space and run again."
-            raise UserError(f"no room to write {path}: {error.strerror}. {cure}") from error
+            raise UserError(f"no space to write {path}: {error.strerror}. {cure}") from error
         raise
     finally:
         aside.unlink(missing_ok=True)
@@ -45,7 +45,7 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Return only when what was written to `path` is on disk."""
+    """Returns when what was written to `path` is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -55,19 +55,19 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def claim(folder: Path) -> Iterator[None]:
-    """A folder for this process alone, which is made if it is not there; left empty, it is gone afterwards."""
+    """Locks a folder for this process, and makes it where it does not exist; it is removed again if it stays empty."""
     new = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise UserError(f"{folder} cannot be made: {error.strerror}. Choose another folder.") from error
+        raise UserError(f"{folder} cannot be created: {error.strerror}. Choose another folder.") from error
     try:
         _lock(handle, folder)
         yield
     finally:
-        os.close(handle)                                   # which gives it up, as the end of a process would
-        with suppress(OSError):                            # something lies in one of them
+        os.close(handle)                                   # releases the lock, as the end of the process would
+        with suppress(OSError):                            # one of them is not empty
             for path in new:
                 path.rmdir()
 
@@ -77,7 +77,7 @@ def _lock(handle: int, folder: Path) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(f"another process is writing to {folder}. Wait for it, or choose another folder.") from None
-    except OSError:                                        # some network's disks know no locks
+    except OSError:                                        # some network file systems have no locks
         return
 
 

@@ -1,6 +1,6 @@
-"""Progress on stderr: a live bar on a terminal, a plain line now and then elsewhere, nothing when quiet.
+"""Progress bars on stderr: live in a terminal, a line that changes in a notebook, a plain line now and then elsewhere.
 
-A bar shows itself only after two seconds, so quick work stays silent.
+A bar appears only after two seconds, so short work prints nothing.
 """
 
 import os
@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 PATIENCE = 2.0    # seconds before a bar appears
 INTERVAL = 10.0   # seconds between plain lines
+REDRAW = 0.5      # seconds between changes of a notebook's line
 
 _quiet = False
 
@@ -24,7 +25,7 @@ def set_quiet(quiet: bool) -> None:
 
 
 def speaks() -> bool:
-    """Of all the processes that torchrun starts, the first does."""
+    """Whether this process prints: of those that torchrun starts, only the first does."""
     return "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
@@ -34,8 +35,14 @@ def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook (Jupyter, Colab)."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
 class Bar:
-    """Work under way: `advance(amount, note)` as it goes on. Of bars within bars a terminal shows the first."""
+    """Work under way: `advance(amount, note)` as it proceeds. Of nested bars only the outermost is shown live."""
 
     shown: ClassVar["Bar | None"] = None
 
@@ -44,7 +51,8 @@ class Bar:
         self.done, self.note = 0.0, ""
         self.began = time.monotonic()
         self._last_line = self.began + PATIENCE - INTERVAL
-        self._live: Any = None
+        self._live: Any = None    # rich's bar, in a terminal
+        self._cell: Any = None    # IPython's handle of the line, in a notebook
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         self.done += amount
@@ -56,6 +64,8 @@ class Bar:
             return
         if sys.stderr.isatty():
             self._draw()
+        elif in_notebook():
+            self._display(now)
         elif now - self._last_line >= INTERVAL:
             self._last_line = now
             print(self.line(), file=sys.stderr, flush=True)
@@ -71,7 +81,23 @@ class Bar:
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
+        if self._cell is not None:
+            self._cell.update({"text/plain": self.line()}, raw=True)
+        if Bar.shown is self:
             Bar.shown = None
+
+    def _display(self, now: float) -> None:
+        """In a notebook: a line under the cell, which changes in place."""
+        if self._cell is None:
+            from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+            self._cell = display({"text/plain": self.line()}, raw=True, display_id=True)
+            Bar.shown = self
+        elif now - self._last_line >= REDRAW:
+            self._cell.update({"text/plain": self.line()}, raw=True)
+        else:
+            return
+        self._last_line = now
 
     def _draw(self) -> None:
         if self._live is None:

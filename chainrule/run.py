@@ -1,12 +1,11 @@
-"""The run directory: the one hand-off between training and everything after it, complete and verified.
+"""The run directory: everything about a trained model in one folder, complete and verified.
 
     recipe.json  tokenizer.json  model.safetensors  log.jsonl
 
-With adapters it has adapter.safetensors in the place of model.safetensors: what to add to the run it began from.
-All files are written and synced aside before the first takes its place, and recipe.json, which knows the sha256 of the
-others, takes its place last. So a run is whole, or it is no run, or `load` says which of its files is damaged.
-
-A run in the making has checkpoints/ with begun.json, which says what is being made there, until it is finished.
+With LoRA it has adapter.safetensors instead of model.safetensors: the update of the base run's weights. All files are
+written and synced under temporary names first, and recipe.json, which holds the sha256 of the others, is renamed last:
+a run is complete, or it is no run, or `load` names the damaged file. During training there is also a folder
+checkpoints/ with begun.json, which says what is being trained.
 """
 
 import json
@@ -32,8 +31,8 @@ from chainrule.tasks import find_task
 from chainrule.tasks.registry import build_for, class_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
-FORMAT = 1
-"""The number of this layout. A run with a higher one was made by a newer chainrule."""
+FORMAT = 2
+"""The number of this layout and of the names in it: settings, weights, log events. Other numbers are refused."""
 
 CURE = "Restore it, or train again with --overwrite."
 INSTEAD = "Choose another folder, or replace it with --overwrite."
@@ -48,9 +47,9 @@ CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside"
 class Done:
     """How far training has come."""
 
-    rounds: int = 0                 # steps of the recipe that are behind the model
-    finished: bool = False          # False: stopped by hand, and the same command goes on from here
-    nats: float | None = None       # nats per training token that the last round began with
+    rounds: int = 0                 # optimizer steps, or passes of counting, that are done
+    finished: bool = False          # False: interrupted; the same command continues from here
+    nats: float | None = None       # loss per training token before the last pass
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ class Run:
     recipe: Recipe
     tokenizer: Tokenizer
     model: Any
-    about: Mapping[str, Any]        # what recipe.json says beside the recipe: version, splits, done, files
-    labels: tuple[str, ...] = ()    # the names of its answers, where they are classes or tags
+    about: Mapping[str, Any]        # all of recipe.json: version, splits, done, files, and the recipe
+    labels: tuple[str, ...] = ()    # names of the classes or tags, where it has them
 
 
 def save(
@@ -76,10 +75,10 @@ def save(
     labels: Sequence[str] = (),
     adapter: bool = False,
 ) -> None:
-    """Write a run. What was at `path` before stays whole unless all of the new run could be written.
+    """Writes a run. An earlier run at `path` stays intact unless all of the new one could be written.
 
-    `weights`: the model's state, where it is not what the model's `state_dict` says; `labels`: the names of its
-    answers, where they are classes or tags; `adapter`: the weights are to be added to those of the recipe's base.
+    `weights`: the state to save, where it is not the model's `state_dict`; `labels`: names of the classes or tags;
+    `adapter`: the weights are an update of those of the recipe's base.
     """
     path, done = Path(path), done or Done(finished=True)
     mine, other = (ADAPTER, MODEL) if adapter else (MODEL, ADAPTER)
@@ -93,12 +92,12 @@ def save(
         about["files"] = {name: _facts(aside[name]) for name in (mine, TOKENIZER)}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
-            sync(file)  # the last moment at which a full disk can speak up, and nothing has been replaced yet
+            sync(file)  # a full disk shows itself here at the latest, before any file has been replaced
     (path / other).unlink(missing_ok=True)
 
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
-    """The run at `path`, verified, its model on `device` and ready to answer."""
+    """The run at `path`, its files verified, its model on `device` in evaluation mode."""
     path = Path(path)
     about = read_about(path)
     verify(path, about)
@@ -118,20 +117,20 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
 
 
 def _merge(model: Any, file: Path, recipe: Recipe) -> None:
-    """The weights of the base, and what the adapter adds to them: those that were used while it learned."""
+    """Adds the adapter to the weights of the base run that it was trained on."""
     from chainrule.layers.lora import load_body, merge_lora
 
-    assert recipe.base is not None, "adapters were learned upon a run"
+    assert recipe.base is not None, "adapters are trained on a base run"
     base = load(find_base(recipe.base, file.parent))
     load_body(model, base.model, len(base.tokenizer))
     merge_lora(model, load_file(file), recipe.train.lora_scale)
 
 
 def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
-    """Writes to `out` the run at `path` that has adapters, as one that is whole by itself."""
+    """Writes the run at `path`, which has adapters, to `out` with the adapters merged into its weights."""
     path, out = Path(path), Path(out)
     if weights_file(read_about(path)) != ADAPTER:
-        raise UserError(f"{path} has no adapters to merge: it is whole by itself.")
+        raise UserError(f"{path} has no adapters to merge; it is complete as it is.")
     made = load(path)
     if look_before_writing(out, made.recipe, overwrite) is not None:
         raise UserError(f"{out} holds a run already. {INSTEAD}")
@@ -142,12 +141,12 @@ def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
 
 
 def weights_file(about: Mapping[str, Any]) -> str:
-    """The name of the file that has a run's weights."""
+    """The name of a run's weights file."""
     return ADAPTER if ADAPTER in about.get("files", {}) else MODEL
 
 
 def find_base(base: Base, near: Path) -> Path:
-    """The run that another, at `near`, began from: where it was then, or beside that other."""
+    """The base of the run at `near`: where it was at that time, or beside that run."""
     there, seen = Path(base.path), ""
     for path in dict.fromkeys((there, near.parent / there.name)):
         if (path / RECIPE).is_file():
@@ -155,20 +154,19 @@ def find_base(base: Base, near: Path) -> Path:
             if about.get("files", {}).get(weights_file(about), {}).get("sha256") == base.sha256:
                 return path
             seen = f" ({path} has been trained again since)"
-    raise UserError(f"{near} stands on the run {there}, whose weights have the sha256 {base.sha256[:12]}…, and it is "
+    raise UserError(f"{near} needs the run {there} whose weights have the sha256 {base.sha256[:12]}…, and it is "
                     f"not there{seen}. Put it back, or beside {near}.")
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What recipe.json says; one clear line where there is no run, or one that this version cannot read."""
+    """The content of recipe.json; a UserError where there is no run, or one that this version cannot read."""
     if not path.exists():
         raise UserError(f"there is no run at {path}. `chainrule train TEXT --out {path}` would make one.")
     if not path.is_dir():
         raise UserError(f"{path} is a file; a run is a folder that `chainrule train` has made.")
     if not (path / RECIPE).is_file():
         if read_begun(path, damaged_is_none=True) is not None:
-            raise UserError(f"{path} was begun and is not finished: the same `chainrule train` goes on from its last "
-                            "checkpoint.")
+            raise UserError(f"{path} is not finished: the same `chainrule train` continues from its last checkpoint.")
         raise UserError(f"{path} is not a run: it has no {RECIPE}. A run is a folder that `chainrule train` has made.")
     try:
         about = json.loads((path / RECIPE).read_text(encoding="utf-8"))
@@ -176,12 +174,15 @@ def read_about(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path / RECIPE} is damaged: not the JSON that chainrule wrote. {CURE}") from error
     if written > FORMAT:
-        raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}. Upgrade to read it.")
+        raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}. Upgrade it.")
+    if written < FORMAT:
+        raise UserError(f"{path} has run format {written}, and this chainrule reads format {FORMAT}. Train it again: "
+                        f"chainrule train … --out {path} --overwrite.")
     return dict(about)
 
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:
-    """Are the files those that were written?"""
+    """Refuses files that differ from those that were written."""
     for name in (weights_file(about), TOKENIZER):
         file, wanted = path / name, about.get("files", {}).get(name, {})
         if not file.is_file():
@@ -201,13 +202,14 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
         recipe = make_recipe(kind, class_for(kind, task), given, task=find_task(task))
         return replace(recipe, base=base)
     except UserError as error:
-        raise UserError(f"{path} is by chainrule {about['chainrule']}, and this is {__version__}: {error}") from error
+        made_by = f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}"
+        raise UserError(f"{made_by}: {error}") from error
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in (path / LOG).read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):  # the log is for people and plots: a run without it still answers
+    except (OSError, ValueError):  # the log is for people and plots: the model works without it
         return []
 
 
@@ -222,20 +224,25 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str, Any] | None:
-    """What recipe.json of an earlier run by the same recipe says, or None where `path` is free to be written to."""
+    """The recipe.json of an earlier run by the same recipe at `path`, or None where a new run can be written there."""
     refuse_unwritable(path)
     if not path.exists():
         return None
-    if (begun := read_begun(path, damaged_is_none=overwrite)) is not None:
+    begun = read_begun(path, damaged_is_none=overwrite)
+    if begun is not None and begun.get("format") != FORMAT:
+        if not overwrite:
+            raise UserError(f"{path} was begun by another version, whose checkpoints cannot be used. {INSTEAD}")
+        return None
+    if begun is not None:
         differing = differences(begun, recipe.as_dict())
         if differing and not overwrite:
-            raise UserError(f"{path} holds another run that was begun: {'; '.join(differing)}. {INSTEAD}")
+            raise UserError(f"{path} holds another unfinished run: {'; '.join(differing)}. {INSTEAD}")
         return None if differing else begun
     if not (path / RECIPE).is_file():
         others = sorted(file.name for file in path.iterdir() if not _left_over(file))
         if others:
             some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-            raise UserError(f"{path} holds files that are no run ({some}). Choose another folder.")
+            raise UserError(f"{path} holds files that are not a run ({some}). Choose another folder.")
         return None
     if overwrite:
         return None
@@ -246,13 +253,13 @@ def look_before_writing(path: Path, recipe: Recipe, overwrite: bool) -> dict[str
 
 
 def begin(path: Path, recipe: Recipe, splits: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say at `path` what is being made there."""
+    """Records at `path` what is being trained there."""
     about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits}
     write_text(path / CHECKPOINTS / BEGUN, json.dumps(about, indent=1) + "\n")
 
 
 def read_begun(path: Path, *, damaged_is_none: bool = False) -> dict[str, Any] | None:
-    """What is being made at `path`; None where nothing is."""
+    """What is being trained at `path`; None: no run is unfinished there."""
     file = path / CHECKPOINTS / BEGUN
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
@@ -266,7 +273,7 @@ def read_begun(path: Path, *, damaged_is_none: bool = False) -> dict[str, Any] |
 
 def forget_checkpoints(path: Path) -> None:
     folder = path / CHECKPOINTS
-    (folder / BEGUN).unlink(missing_ok=True)    # first, so that what is left is never gone on from
+    (folder / BEGUN).unlink(missing_ok=True)    # first, so that what remains is never resumed from
     if folder.is_dir():
         for file in folder.iterdir():
             if CHECKPOINT.fullmatch(file.name):
@@ -276,7 +283,7 @@ def forget_checkpoints(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """A file, or a folder and all that is in it."""
+    """Deletes a file, or a folder with its content."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -286,7 +293,7 @@ def remove(path: Path) -> None:
 def same_text(
     path: Path, about: Mapping[str, Any], splits: Mapping[str, Mapping[str, Any]], overwrite: bool = False
 ) -> bool:
-    """Refuses to take a run on other text for one on this, unless it may be overwritten."""
+    """Whether an earlier run was trained on this text; one on other text is refused, unless it may be overwritten."""
     was = {name: split["sha256"] for name, split in about["splits"].items()}
     now = {name: split["sha256"] for name, split in splits.items()}
     for name in sorted(was.keys() | now.keys()):
@@ -296,7 +303,7 @@ def same_text(
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """'model.order is 3 there and 5 here', one for each setting that differs; of another kind, only that."""
+    """'model.order is 3 there and 5 here' for each setting that differs; for another kind, only that."""
     old = flatten({part: there.get(part) for part in here} | {"base": there.get("base", {})})
     new = flatten(json.loads(json.dumps(here)))  # as recipe.json has it: tuples are lists there
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name) and name != "base.path"]
@@ -310,7 +317,7 @@ def _facts(file: Path) -> dict[str, Any]:
 
 
 def _left_over(file: Path) -> bool:
-    """Something of ours that a killed process was still writing."""
+    """Whether a file is what a killed chainrule process left."""
     if file.name == BOARD:
         return True
     if file.name == CHECKPOINTS and file.is_dir():
@@ -319,7 +326,7 @@ def _left_over(file: Path) -> bool:
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:
-    """As safetensors, with facts in its header. A tensor that has two names is written twice."""
+    """Writes safetensors, with facts in the header. A tensor that has two names is written twice."""
     plain, places = {}, set()
     for name, tensor in tensors.items():
         here = tensor.detach().cpu().contiguous()

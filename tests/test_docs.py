@@ -13,7 +13,7 @@ from contract import test_laws as laws
 from contract.cases import Case
 
 from chainrule import models
-from chainrule.cli import VERBS, main
+from chainrule.cli import COMMANDS, main
 from chainrule.models.published import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
@@ -97,7 +97,7 @@ def test_the_python_of_the_readme_runs(desk):
 @pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
 def test_every_verb_is_told_of(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    assert [verb for verb in VERBS if f"chainrule {verb}" not in text] == []
+    assert [command for command in COMMANDS if f"chainrule {command}" not in text] == []
 
 
 def test_every_kind_is_told_of():

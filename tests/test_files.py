@@ -31,7 +31,7 @@ def test_a_writer_that_fails_leaves_the_earlier_file_and_nothing_beside_it(tmp_p
 def test_a_full_disk_is_one_clear_line_and_earlier_files_stay(tmp_path: Path, number: int) -> None:
     path = tmp_path / "text.txt"
     write_text(path, "old")
-    with pytest.raises(UserError, match=r"no room to write .*text\.txt.*untouched"):
+    with pytest.raises(UserError, match=r"no space to write .*text\.txt.*untouched"):
         _fail_half_way(path, OSError(number, os.strerror(number)))
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path: Path, monkey
         raise FileNotFoundError(errno.ENOENT, "No such file or directory")    # as /proc answers
 
     monkeypatch.setattr(Path, "mkdir", fail)
-    with pytest.raises(UserError, match=r"cannot be made: No such file or directory\. Choose another folder\.$"):
+    with pytest.raises(UserError, match=r"cannot be created: No such file or directory\. Choose another folder\.$"):
         claim(tmp_path / "a").__enter__()
 
 

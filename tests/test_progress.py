@@ -1,4 +1,6 @@
 import io
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +29,7 @@ def _not_quiet():
     set_quiet(False)
 
 
-def test_quick_work_is_silent(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_prints_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with bar("counting", 100, "tokens") as advance:
         clock.now += 1.9
         advance(100)
@@ -109,6 +111,54 @@ def test_of_bars_within_bars_a_terminal_shows_the_first(clock: Clock, monkeypatc
                 further(5)
     assert terminal.getvalue().count("training") >= 2
     assert "scoring" not in terminal.getvalue()
+
+
+class Cell:
+    """What IPython's `display` returns: a place under the cell whose content can be replaced."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> "Cell":
+        assert raw
+        assert display_id
+        self.shown.append(data["text/plain"])
+        return self
+
+    def update(self, data: dict[str, str], *, raw: bool) -> None:
+        self.shown.append(data["text/plain"])
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
+    cell, shell = Cell(), SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=cell.display))
+    return cell
+
+
+def test_a_notebook_shows_one_line_that_changes(
+    clock: Clock, cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with bar("training", 100, "steps") as advance:
+        for _ in range(12):
+            clock.now += 0.25
+            advance(1, note="2 nats")
+        with bar("scoring", 10) as further:
+            clock.now += 3
+            further(5)
+        advance(88)
+    assert capsys.readouterr() == ("", "")
+    assert cell.shown[0] == "training: 8 % 8 steps, 4 steps/s, 23 s left, 2 nats"
+    assert cell.shown[-1].startswith("training: 100 % 100 steps")
+    assert 3 <= len(cell.shown) <= 6
+
+
+def test_ipython_in_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not progress.in_notebook()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+    assert not progress.in_notebook()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_missing_file_is_named(saved, name):
     assert f"{name} is missing" in one_line(load, saved)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "one"}', '{"format": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": "one"}', '{"format": 2}'])
 def test_a_damaged_recipe_is_named(saved, content):
     (saved / RECIPE).write_text(content)
     assert f"{RECIPE} is damaged" in one_line(load, saved)
@@ -94,7 +94,7 @@ def test_no_folder_a_file_and_a_folder_that_is_no_run_are_told_apart(tmp_path):
     assert "is a file" in one_line(load, tmp_path / "file")
     assert "is not a run" in one_line(load, tmp_path / "folder")
     run.begin(tmp_path / "folder", recipe_for(), SPLITS)
-    assert "was begun and is not finished: the same `chainrule train` goes on" in one_line(load, tmp_path / "folder")
+    assert "is not finished: the same `chainrule train` continues" in one_line(load, tmp_path / "folder")
 
 
 def change(path, **values):
@@ -107,6 +107,24 @@ def test_a_newer_run_is_refused_by_its_version(saved):
     line = one_line(load, saved)
     assert "chainrule 9.0" in line
     assert "Upgrade" in line
+
+
+def test_an_older_run_is_refused_with_what_to_do(saved):
+    change(saved, format=1)
+    assert one_line(load, saved) == (
+        f"{saved} has run format 1, and this chainrule reads format 2. Train it again: "
+        f"chainrule train … --out {saved} --overwrite."
+    )
+    assert "run format 1" in one_line(run.look_before_writing, saved, recipe_for(), False)
+    assert run.look_before_writing(saved, recipe_for(), True) is None
+
+
+def test_checkpoints_of_an_older_format_are_not_resumed_from(tmp_path):
+    run.begin(tmp_path, recipe_for(), SPLITS)
+    begun = tmp_path / "checkpoints" / "begun.json"
+    begun.write_text(json.dumps(json.loads(begun.read_text()) | {"format": 1}))
+    assert "checkpoints cannot be used" in one_line(run.look_before_writing, tmp_path, recipe_for(), False)
+    assert run.look_before_writing(tmp_path, recipe_for(), True) is None
 
 
 def test_settings_that_this_version_does_not_know_are_said_with_the_version(saved):
@@ -221,7 +239,7 @@ def test_a_full_disk_leaves_the_earlier_run_whole(saved, model, tokenizer, monke
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
     model.log_prob += 1
     FullDisk(monkeypatch, at)
-    with pytest.raises(UserError, match="no room to write"):
+    with pytest.raises(UserError, match="no space to write"):
         save(saved, model, tokenizer, recipe_for(train_seed=2))
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
     assert load(saved).recipe == recipe_for()
@@ -232,7 +250,7 @@ def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, mo
         raise run.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(run, "save_file", full)
-    with pytest.raises(UserError, match=f"no room to write .*{MODEL}"):
+    with pytest.raises(UserError, match=f"no space to write .*{MODEL}"):
         save(saved, model, tokenizer, recipe_for(train_seed=2))
     assert load(saved).recipe == recipe_for()
 

@@ -171,6 +171,6 @@ def test_a_full_disk_leaves_the_earlier_run_whole(trained, book, tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
     assert answer.returncode == 2, answer.stderr
-    assert "no room to write" in answer.stderr.splitlines()[-1]
+    assert "no space to write" in answer.stderr.splitlines()[-1]
     assert "Traceback" not in answer.stderr
     assert {file.name: file.read_bytes() for file in (tmp_path / trained).iterdir()} == before

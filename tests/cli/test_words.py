@@ -1,14 +1,13 @@
-"""Words to verbs: help at once, and every slip answered in one line that names the nearest right word."""
+"""The command line: help without heavy imports, and one line for every mistake that names the nearest right word."""
 
 import runpy
 import subprocess
 import sys
-import time
 
 import pytest
 
 from chainrule import __version__
-from chainrule.cli import VERBS
+from chainrule.cli import COMMANDS
 
 
 def run(*words, **options):
@@ -16,41 +15,44 @@ def run(*words, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
-def test_help_answers_in_under_a_third_of_a_second():
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        answer = run("--help")
-        seconds.append(time.perf_counter() - began)
+def test_help_names_every_command():
+    answer = run("--help")
     assert answer.returncode == 0
-    assert all(verb in answer.stdout for verb in VERBS)
-    assert min(seconds) < 0.3
+    assert all(f"  {command} " in answer.stdout for command in COMMANDS)
 
 
-def test_help_imports_nothing_heavy():
-    heavy = {"torch", "numpy", "rich", "tokenizers"}
-    code = f"import sys, chainrule, chainrule.cli as c; c.main(['--help']); print({heavy} & set(sys.modules))"
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["trian"]])
+def test_help_imports_no_large_library(words):
+    """So that it answers at once; benchmarks/startup.py measures the time."""
+    large = {"torch", "numpy", "rich", "tokenizers"}
+    code = f"""import sys
+from chainrule.cli import main
+try:
+    main({words})
+except SystemExit:
+    pass
+print({large} & set(sys.modules))"""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.splitlines()[-1] == "set()"
 
 
-def test_each_verb_has_its_own_help(capsys):
+def test_each_command_has_its_own_help(capsys):
     from chainrule.cli import main
 
-    for verb in VERBS:
+    for command in COMMANDS:
         with pytest.raises(SystemExit) as caught:
-            main([verb, "--help"])
+            main([command, "--help"])
         assert caught.value.code == 0
-        assert f"usage: chainrule {verb}" in capsys.readouterr().out
+        assert f"usage: chainrule {command}" in capsys.readouterr().out
 
 
-def test_help_says_that_an_unfinished_run_goes_on_even_where_it_may_be_replaced(capsys):
+def test_help_says_that_an_unfinished_run_is_resumed_even_with_overwrite(capsys):
     from chainrule.cli import main
 
     with pytest.raises(SystemExit):
         main(["train", "--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    assert "not finished goes on (to begin it afresh, delete its folder)" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "an unfinished run of the same recipe is resumed (to start it again" in printed
 
 
 def test_the_version_is_said(chainrule):
@@ -65,7 +67,7 @@ def test_python_m_chainrule_is_the_same(monkeypatch, capsys):
     assert capsys.readouterr().out == f"chainrule {__version__}\n"
 
 
-def test_no_words_at_all_shows_the_verbs_but_is_no_success(chainrule):
+def test_no_words_at_all_shows_the_commands_but_is_no_success(chainrule):
     answer = chainrule()
     assert answer.code == 2
     assert "train" in answer.out
@@ -74,8 +76,8 @@ def test_no_words_at_all_shows_the_verbs_but_is_no_success(chainrule):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["trian"], "unknown verb trian. Did you mean train?"),
-        (["xyzzy"], "unknown verb xyzzy. Known: demo, train"),
+        (["trian"], "unknown command trian. Did you mean train?"),
+        (["xyzzy"], "unknown command xyzzy. Known: demo, train"),
         (["--versoin"], "unknown option --versoin. Did you mean --version?"),
         (["train", "a.txt", "--kidn", "ngram"], "unknown option --kidn. Did you mean --kind?"),
         (["sample", "run", "extra"], "unknown word extra."),
@@ -123,7 +125,7 @@ def test_a_reader_that_has_read_enough_is_no_error(trained, tmp_path):
     [
         (MemoryError(), "out of memory"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory"),
-        (OSError(28, "No space left on device", "x"), "no room to write x"),
+        (OSError(28, "No space left on device", "x"), "no space to write x"),
         (PermissionError(13, "Permission denied", "x"), "x: Permission denied"),
     ],
 )

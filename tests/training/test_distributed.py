@@ -225,7 +225,7 @@ def test_a_full_disk_is_one_line_and_all_ranks_end(tmp_path):
     assert codes(tmp_path, "full", 0) == codes(tmp_path, "full", 1) == [2]
     complaints = [line for line in said(tmp_path, "full").splitlines() if line.startswith("chainrule:")]
     assert len(complaints) == 1
-    assert "no room to write" in complaints[0]
+    assert "no space to write" in complaints[0]
     assert "000000001.aside: File too large" in complaints[0]
     assert "Traceback" not in said(tmp_path, "full")
 

@@ -200,7 +200,7 @@ def test_a_base_that_is_gone_is_named(moved):
     (moved / "there" / "gpt").rename(moved / "elsewhere")
     with pytest.raises(UserError) as caught:
         run.load(moved / "here" / "far")
-    assert f"stands on the run {moved / 'there' / 'gpt'}" in str(caught.value)
+    assert f"needs the run {moved / 'there' / 'gpt'}" in str(caught.value)
     assert "not there. Put it back, or beside" in str(caught.value)
     assert "\n" not in str(caught.value)
 
