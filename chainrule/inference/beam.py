@@ -1,13 +1,13 @@
-"""Beam search: the likeliest texts that a model can write, as far as `width` beginnings at a time can tell.
+"""Beam search: the most likely texts that a search over `width` partial texts (hypotheses) finds.
 
-At each token every live beginning is followed by every token, and the `width` likeliest of all stay; those of them that
-end there, at a boundary, are finished. A finished text of n tokens, its end included, is ranked by
+At each step every live hypothesis is extended by every token, and the `width` most likely of all stay; those that end
+there, with a boundary, are finished. A finished text of n tokens, its end included, is ranked with a length penalty:
 
     log p / ((5 + n) / 6) ** alpha                       (Wu et al. 2016; alpha 0: by log p alone)
 
-At `limit` a text must end. Width 1 is greedy; a beam as wide as there are texts is exhaustive.
+At `limit` a text must end. Width 1 is greedy decoding; a beam as wide as there are texts is exhaustive search.
 
-Shapes: B rows, W width, N best, T tokens written, V vocabulary.
+Shapes: B rows, W width, N best, T steps, V vocabulary.
 """
 
 import math
@@ -21,201 +21,225 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.decoding import Tokens, begun, read_each
-from chainrule.inference.forward import device_of, eval_mode
-from chainrule.model import BOUNDARY, Batch, LanguageModel, State, pick
+from chainrule.inference.decoding import (
+    DecodeLoop,
+    Tokens,
+    Values,
+    prefill_prompts,
+    prefill_source,
+    sync_every,
+)
+from chainrule.inference.forward import eval_mode
+from chainrule.model import BOUNDARY, Batch, LanguageModel
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 ScoredText: TypeAlias = tuple[str, float]
 
-
-STRONGEST = 50    # alpha, with which the penalty of any text is still a number
+MAX_ALPHA = 50    # with which the length penalty of any text is still a finite number
 
 
 @dataclass(frozen=True)
 class Beam:
-    width: int = 4                # beginnings kept at each token; 1: greedy
-    alpha: float = 0.6            # how much longer texts are favoured: log p / ((5 + n) / 6) ** alpha; 0: not at all
-    best: int = 1                 # texts wanted for each row, the best first
+    width: int = 4                # hypotheses kept at each step; 1: greedy
+    alpha: float = 0.6            # length penalty, which favours longer texts: log p / ((5 + n) / 6) ** alpha; 0: none
+    best: int = 1                 # texts returned for each row, the best first
     limit: int = 256              # most tokens in a text, its end not counted
     least: int = 0                # fewest tokens in a text, its end not counted
 
     def __post_init__(self) -> None:
         wanted = {
             "width": (self.width >= 1, "1 (greedy) or more"),
-            "alpha": (0 <= self.alpha <= STRONGEST, f"from 0 (by log p alone) to {STRONGEST}"),
+            "alpha": (0 <= self.alpha <= MAX_ALPHA, f"from 0 (by log p alone) to {MAX_ALPHA}"),
             "best": (self.best >= 1, "1 or more"),
             "limit": (self.limit >= 1, "1 or more"),
             "least": (0 <= self.least <= self.limit, f"from 0 to limit={self.limit}"),
         }
         for name, (met, want) in wanted.items():
             if not met:
-                raise UserError(f"{name}={getattr(self, name)} will not do: it must be {want}.")
+                raise UserError(f"{name}={getattr(self, name)} is not valid: it must be {want}.")
 
     @property
     def rows(self) -> int:
-        """Texts of one source that are under way together."""
+        """Rows that one source has in the decode loop."""
         return self.width
 
     def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[ScoredText]]:
-        """The best for each source of a batch."""
-        found = search(model, self, source=batch.source, lengths=batch.source_lengths)
-        return [[(decode(text.tokens), text.score) for text in answer.texts] for answer in found]
+        """The best texts for each source of a batch."""
+        found = beam_search(model, self, source=batch.source, lengths=batch.source_lengths)
+        return [[(decode(text.tokens), text.score) for text in result.texts] for result in found]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for strict JSON."""
         return {"beam": self.width, "alpha": self.alpha, "limit": self.limit}
 
-    def penalty(self, length: int) -> float:
-        """What the log p of a text of `length` tokens, its end included, is divided by."""
+    def length_penalty(self, length: int) -> float:
+        """The divisor of log p of a text of `length` tokens, its end included."""
         return float(((5 + length) / 6) ** self.alpha)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
+    """A finished text."""
+
     tokens: tuple[int, ...]       # without boundaries
-    log_prob: float               # of its end too
-    score: float                  # log_prob over the penalty: what texts are ranked by
+    log_prob: float               # of the text and its end
+    score: float                  # log_prob over the length penalty, by which texts are ranked
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A beginning that stayed."""
+    """A hypothesis that stayed in the beam at one step."""
 
     token: int                    # its last one; a boundary: it is finished
-    parent: int                   # what it goes on from: a place among the branches one token before
+    parent: int                   # the branch of the step before that it extends
     score: float                  # log p so far
 
 
 @dataclass(frozen=True)
-class Found:
-    texts: tuple[Hypothesis, ...]                          # the best first; fewer than wanted where there are no more
-    tree: tuple[tuple[Branch, ...], ...] | None = None     # for each token the branches that stayed, where asked for
+class SearchResult:
+    texts: tuple[Hypothesis, ...]                          # the best first; fewer than `best` where there are no more
+    tree: tuple[tuple[Branch, ...], ...] | None = None     # the branches that stayed at each step, if asked for
 
 
-PLAIN = Beam()
+DEFAULT = Beam()
 
 
 @torch.inference_mode()
-def search(
+def beam_search(
     model: LanguageModel,
-    beam: Beam = PLAIN,
+    beam: Beam = DEFAULT,
     *,
     source: Tensor | None = None,
     lengths: Tensor | None = None,
     prompts: Sequence[Tokens] = (),
     tree: bool = False,
-) -> list[Found]:
-    """The best texts for each row of a source of some `lengths`; or, without a source, to go on from each prompt."""
+) -> list[SearchResult]:
+    """The best texts for each row of a source, whose `lengths` are not padding; or, without a source, that continue
+    each prompt."""
     if source is not None and len(prompts):
-        raise ValueError("a beam goes on from a source or from prompts, not from both")
+        raise ValueError("a beam search continues a source or prompts, not both")
     if source is None and not len(prompts):
         return []
-    room = room_for(model.max_tokens(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
+    steps = max_new_tokens(model.max_tokens(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
     with eval_mode(model):
-        logits, state = _begin(model, source, lengths, prompts)
-        growing = Growing(beam, len(logits), room, logits.device)
-        rows = growing.rows.repeat_interleave(beam.width)
-        logits, state = pick(logits, rows), pick(state, rows)
-        for step in range(room + 1):
-            growing.grow(logits, step)
-            if step == room or growing.over():
-                break
-            logits, state = model.step(growing.column(), pick(state, growing.parents()))
-            logits = logits[:, -1]
-    return growing.found(tree)
+        begun = prefill_prompts(model, prompts) if source is None else prefill_source(model, source, lengths)
+        strategy = BeamStrategy(beam, steps)
+        loop = DecodeLoop(model, begun.repeat(beam.width), strategy)
+        taken = _run(loop, strategy, torch.arange(steps + 1, device=begun.logits.device)[:, None])
+    return strategy.results(loop.values, taken, tree)
 
 
-def _begin(
-    model: LanguageModel, source: Tensor | None, lengths: Tensor | None, prompts: Sequence[Tokens]
-) -> tuple[Tensor, State]:
-    """(B, V) what may come first, and the state before it."""
-    if source is None:
-        return read_each(model, begun(model, prompts))
-    return begin_from(model, source, lengths)
+def _run(loop: DecodeLoop, strategy: "BeamStrategy", numbers: Tensor) -> int:
+    """Runs the steps of these (T, 1) numbers, until the best texts of all rows are known. Returns how many it ran."""
+    steps, at_once = len(numbers) - 1, sync_every(numbers.device)
+    for first in range(0, steps, at_once):
+        some = numbers[first : min(first + at_once, steps)]
+        loop.next_tokens(some, steps - first)
+        if loop.values["settled"].all():                   # the one question to the device
+            return first + len(some)
+    strategy.must_end = True
+    loop.next_token(numbers[steps], 1)
+    return steps + 1
 
 
-def begin_from(model: LanguageModel, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
-    """(B, V) what a text for each source may begin with, and the state before it."""
-    device = device_of(model)
-    start = model.start(len(source), source.to(device), None if lengths is None else lengths.to(device))
-    logits, state = model.step(torch.full((len(source), 1), BOUNDARY, device=device), start)
-    return logits[:, -1], state
+def max_new_tokens(capacity: int | None, limit: int, least: int = 1, read: int = 1) -> int:
+    """Tokens that can be written: at most `limit`, and as many as the context holds after the `read` ones."""
+    tokens = limit if capacity is None else min(limit, capacity - read)
+    if tokens < max(least, 1):
+        raise UserError(f"the model holds {capacity} tokens, of which {read} are read before it writes: "
+                        f"{max(least, 1)} more do not fit.")
+    return tokens
 
 
-def room_for(holds: int | None, limit: int, least: int = 1, read: int = 1) -> int:
-    """Tokens that can be written: at most `limit`, and as many as the model holds beside what is `read` before."""
-    room = limit if holds is None else min(limit, holds - read)
-    if room < max(least, 1):
-        raise UserError(f"the model holds {holds} tokens, of which {read} are read before it writes: "
-                        f"there is no room for {max(least, 1)} more.")
-    return room
+class BeamStrategy:
+    """The beams of all rows and the best texts that are finished, as tensors on the model's device."""
 
+    reorders = True
 
-class Growing:
-    """The beams of all rows, on the model's device, and the best texts that have ended."""
+    def __init__(self, beam: Beam, steps: int):
+        self.beam, self.steps = beam, steps
+        self.must_end = False                              # in the last step
 
-    def __init__(self, beam: Beam, rows: int, room: int, device: torch.device):
-        self.beam, self.room = beam, room
-        self.rows = torch.arange(rows, device=device)
-        self.live = torch.full((rows, beam.width), -math.inf, device=device)       # (B, W) log p of each beginning
-        self.live[:, 0] = 0
-        self.steps: list[tuple[Tensor, Tensor, Tensor]] = []                       # (B, W) tokens, parents, log p
-        self.score = torch.full((rows, beam.best), -math.inf, device=device)       # (B, N) of texts that have ended
-        self.log_prob = self.score.clone()
-        self.end = torch.zeros((rows, beam.best), dtype=torch.long, device=device)     # where: step * W + place
+    def begin(self, logits: Tensor) -> Values:
+        """(B * W, V)"""
+        beam, device = self.beam, logits.device
+        rows = len(logits) // beam.width
+        self.first_row = torch.arange(0, len(logits), beam.width, device=device)[:, None]    # (B, 1) of each beam
+        self.places = torch.arange(beam.width, device=device)
+        self.penalties = torch.tensor([beam.length_penalty(1 + step) for step in range(self.steps + 1)], device=device)
+        live = torch.full((rows, beam.width), -math.inf, device=device)
+        live[:, 0] = 0                                     # at first all hypotheses of a row are the same one
+        score = torch.full((rows, beam.best), -math.inf, device=device)
+        written = torch.zeros((self.steps + 1, rows, beam.width), dtype=torch.long, device=device)
+        return {
+            "live": live,                                  # (B, W) log p of each hypothesis; -inf: it is finished
+            "score": score,                                # (B, N) of the best finished texts,
+            "log_prob": score.clone(),                     # their log p
+            "end": torch.zeros_like(score, dtype=torch.long),    # and where they ended: step * W + place in the beam
+            "tokens_at": written,                          # (T, B, W) the beam at each step: last tokens,
+            "parents_at": written.clone(),                 # hypotheses that these extend,
+            "scores_at": written.float(),                  # and log p
+        }
 
-    def grow(self, logits: Tensor, step: int) -> None:
-        """Reads (B * W, V): what may follow each beginning."""
-        log_probs = logits.float().log_softmax(-1).view(*self.live.shape, -1)
-        if step < self.beam.least:
-            log_probs[..., BOUNDARY] = -math.inf
-        if step == self.room:
-            log_probs[..., BOUNDARY + 1 :] = -math.inf
-        total, place = (self.live[..., None] + log_probs).flatten(1).topk(self.beam.width)
+    def choose(self, logits: Tensor, values: Values, inputs: Tensor) -> Values:
+        """`inputs` (1,): the number of the step."""
+        log_probs = self._log_probs(logits, inputs).view(*values["live"].shape, -1)          # (B, W, V)
+        total, place = (values["live"][..., None] + log_probs).flatten(1).topk(self.beam.width)
         parents, tokens = place // log_probs.shape[-1], place % log_probs.shape[-1]
-        self.steps.append((tokens, parents, total))
-        self._finish(total.where(tokens == BOUNDARY, -math.inf), step)
-        self.live = total.masked_fill(tokens == BOUNDARY, -math.inf)
+        finished = self._finish(values, total.where(tokens == BOUNDARY, -math.inf), inputs)
+        live = total.masked_fill(tokens == BOUNDARY, -math.inf)
+        settled = self._settled(live, finished["score"])
+        return {
+            "tokens": tokens.flatten(),
+            "parents": (self.first_row + parents).flatten(),
+            "live": live.masked_fill(settled[:, None], -math.inf),
+            "settled": settled,
+            **finished,
+            "tokens_at": values["tokens_at"].index_copy_(0, inputs, tokens[None]),
+            "parents_at": values["parents_at"].index_copy_(0, inputs, parents[None]),
+            "scores_at": values["scores_at"].index_copy_(0, inputs, total[None]),
+        }
 
-    def _finish(self, ended: Tensor, step: int) -> None:
-        """(B, W) log p of the texts that end here; -inf: it does not."""
-        here = step * self.beam.width + torch.arange(self.beam.width, device=ended.device).expand_as(ended)
-        scores = torch.cat([self.score, ended / self.beam.penalty(step + 1)], 1)
-        self.score, best = scores.topk(self.beam.best)
-        self.log_prob = torch.cat([self.log_prob, ended], 1).gather(1, best)
-        self.end = torch.cat([self.end, here], 1).gather(1, best)
+    def _log_probs(self, logits: Tensor, step: Tensor) -> Tensor:
+        log_probs = logits.float().log_softmax(-1)
+        if self.beam.least:
+            log_probs[:, BOUNDARY].masked_fill_(step < self.beam.least, -math.inf)
+        if self.must_end:
+            log_probs[:, BOUNDARY + 1 :] = -math.inf
+        return log_probs
 
-    def over(self) -> bool:
-        """Can no live beginning of any row still be among its best? The one look at the device in a step.
+    def _finish(self, values: Values, ended: Tensor, step: Tensor) -> Values:
+        """(B, W) log p of the hypotheses that end here, -inf for others: the best N of these and of earlier ones."""
+        here = (step * self.beam.width + self.places).expand_as(ended)
+        scores = torch.cat([values["score"], ended / self.penalties.index_select(0, step)], 1)
+        score, best = scores.topk(self.beam.best)
+        return {
+            "score": score,
+            "log_prob": torch.cat([values["log_prob"], ended], 1).gather(1, best),
+            "end": torch.cat([values["end"], here], 1).gather(1, best),
+        }
 
-        Log p never rises, and no penalty is greater than that of the longest text: so nothing is lost by stopping here.
+    def _settled(self, live: Tensor, score: Tensor) -> Tensor:
+        """(B,): True where no live hypothesis can still be among the best of its row.
+
+        Log p never rises, and no length penalty is greater than that of the longest text: so stopping loses no text.
         """
-        hope = self.live.amax(1) / self.beam.penalty(self.room + 1)
-        settled = self.score[:, -1] >= hope
-        self.live = self.live.masked_fill(settled[:, None], -math.inf)
-        return bool(settled.all())
+        bound = live.amax(1) / self.beam.length_penalty(self.steps + 1)
+        return score[:, -1] >= bound
 
-    def column(self) -> Tensor:
-        """(B * W, 1) the last token of each beginning."""
-        return self.steps[-1][0].flatten()[:, None]
-
-    def parents(self) -> Tensor:
-        """(B * W,) the row of the state that each beginning goes on from."""
-        return (self.rows[:, None] * self.beam.width + self.steps[-1][1]).flatten()
-
-    def found(self, tree: bool) -> list[Found]:
-        tokens, parents, scores = (torch.stack(parts).cpu().numpy() for parts in zip(*self.steps))    # (T, B, W)
-        end, log_probs, finals = (tensor.cpu().numpy() for tensor in (self.end, self.log_prob, self.score))
+    def results(self, values: Values, taken: int, tree: bool) -> list[SearchResult]:
+        """Of a search that took so many steps."""
+        tokens, parents, scores = (values[name][:taken].cpu().numpy() for name in ("tokens_at", "parents_at", "scores_at"))
+        end, log_probs, finals = (values[name].cpu().numpy() for name in ("end", "log_prob", "score"))
         written = _trace(tokens, parents, end)
-        found = []
+        results = []
         for row in range(len(end)):
             ends = zip(end[row] // self.beam.width, written[:, row].T, log_probs[row], finals[row])
             texts = [Hypothesis(tuple(text[:size].tolist()), float(log_prob), float(score))
                      for size, text, log_prob, score in ends if score > -math.inf]
             branches = _branches(tokens[:, row], parents[:, row], scores[:, row]) if tree else None
-            found.append(Found(tuple(texts), branches))
-        return found
+            results.append(SearchResult(tuple(texts), branches))
+        return results
 
 
 def _trace(tokens: NDArray[np.int64], parents: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -233,7 +257,7 @@ def _trace(tokens: NDArray[np.int64], parents: NDArray[np.int64], end: NDArray[n
 def _branches(
     tokens: NDArray[np.int64], parents: NDArray[np.int64], scores: NDArray[np.float32]
 ) -> tuple[tuple[Branch, ...], ...]:
-    """(T, W) of one row, without what stayed only for want of anything possible."""
+    """(T, W) of one row, without hypotheses of probability 0."""
     steps, before = [], np.zeros(tokens.shape[1], np.int64)
     for token, parent, score in zip(tokens, parents, scores):
         alive = score > -math.inf

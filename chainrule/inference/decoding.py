@@ -1,15 +1,17 @@
-"""Texts under way. A turn reads the last token of each and rolls the die for the next.
+"""The decode loop of sampling, beam search and minimum Bayes risk: prefill, then one token of every row at a time.
 
-Prompts are read alone and go on together. When a model with a context limit is full, the rows that are begin again from
-the last half of what they held. On a GPU, turns that leave the shape of the state alone are one CUDA graph, so that a
-small model is not held up by the launching of its kernels; where many turns come, these are kernels of our own.
+A step feeds the last token of each row to the model, whose state (a KV cache, for a Transformer) holds all tokens
+before it, and a decoding strategy chooses the next tokens from the logits. Prompts are prefilled one by one and
+continue together. When the context of a row is full, the row is prefilled again with the last half of its tokens. On a
+GPU, steps that leave the shape of the state alone are replayed as one CUDA graph, so that a small model does not wait
+for the launches of its kernels; where many steps follow, Triton kernels compute them.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, T steps, V vocabulary.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -17,188 +19,220 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule import kernels
-from chainrule.device import undisturbed
-from chainrule.errors import UserError
-from chainrule.inference.evaluate import why_no_answer
-from chainrule.inference.forward import on_device, read
-from chainrule.inference.sampling import Sampling, sample_token
+from chainrule.device import CudaGraph
+from chainrule.inference.forward import device_of, on_device, prefill
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 
 Tokens: TypeAlias = NDArray[np.integer]
-Values: TypeAlias = dict[str, Any]    # what a turn changes: a state, as everything here that has rows
+Values: TypeAlias = dict[str, Any]    # what a step changes: a state, like everything that has rows
 
-WORTH = 8             # turns that repay the recording of a graph
-ROOM = 128, 512       # turns for which a state is given room at a time, least and most: torch reads the room of a cache
-CELLS = 1 << 15       # rows times turns of it, between these
-FREE = 0.25           # share of free memory that room may take where kernels read what is there and no more
+MIN_STEPS = 8              # steps that repay the capture of a graph
+RESERVED = 128, 512        # steps for which a state is reserved at a time, least and most: attention in torch reads it all
+RESERVED_CELLS = 1 << 15   # rows times steps, between these
+RESERVED_REORDERED = 63    # and where each step copies the state: with the boundary 64, the unit of a KV cache
+FREE_SHARE = 0.25          # of free memory that may be reserved where kernels read only what has been written
+SYNC_EVERY = 16            # steps of a GPU between two questions of the host, such as whether all rows have ended
 
 
-class Writing:
-    def __init__(self, model: LanguageModel, prompts: Sequence[Tokens], sampling: Sampling, ends: bool):
-        self.model, self.sampling, self.ends = model, sampling, ends
-        texts = begun(model, prompts)
-        logits, state = read_each(model, texts)
-        self.first: Tensor | None = logits                 # (B, V) what may follow the prompts, until something does
-        self.values: Values = {"state": state} | self._before(prompts, logits)
-        self.held = np.array([len(text) for text in texts])                               # (B,) tokens in the state
-        self.keep = max(1, (model.context or 0) // 2)
-        self.tail = [on_device(model, _flush_right([text[-self.keep :] for text in texts], self.keep))]
-        self.graph: Graph | None = None
-        self.recordable = logits.is_cuda
-        self.quick = False                                 # are turns made by kernels of our own?
+class Strategy(Protocol):
+    """A decoding strategy: how the next token of each row is chosen from the logits."""
 
-    def turn(self, uniform: Tensor, left: int) -> Tensor:
-        """(B,) numbers from [0, 1) -> (B,): the next token of each row. With this one at most `left` turns come."""
-        if self.graph is not None and self.graph.left:
-            self.held += 1
-            column = self.graph.turn(uniform)
+    reorders: bool         # whether rows continue other rows, as in beam search
+
+    def begin(self, logits: Tensor) -> Values:
+        """The values that the strategy keeps from step to step, before the first one."""
+
+    def choose(self, logits: Tensor, values: Values, inputs: Tensor) -> Values:
+        """(B, V): these values after a step. Their "tokens" (B,) are the next tokens.
+
+        If the strategy reorders, their "parents" (B,) are the rows that the tokens continue. `inputs` are the step's
+        own, such as random numbers. Under a CUDA graph this is called once, so it must not wait for the GPU.
+        """
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """Rows that are ready to be continued."""
+
+    logits: Tensor                     # (B, V) of the token after each prompt
+    state: State
+    held: NDArray[np.int64]            # (B,) tokens that each state holds
+    capacity: int | None               # tokens that a state can hold; None: no limit
+    tail: Tensor | None = None         # (B, K) the last tokens, with which a row can be prefilled again
+
+    def repeat(self, times: int) -> "Prefilled":
+        """Each row `times` times, one after the other."""
+        rows = torch.arange(len(self.logits), device=self.logits.device).repeat_interleave(times)
+        tail = None if self.tail is None else pick(self.tail, rows)
+        held = self.held.repeat(times)
+        return Prefilled(pick(self.logits, rows), pick(self.state, rows), held, self.capacity, tail)
+
+
+def prefill_prompts(model: LanguageModel, prompts: Sequence[Tokens]) -> Prefilled:
+    """After a boundary and each prompt, or as much of its end as the context holds."""
+    texts = [np.append(BOUNDARY, prompt).astype(np.int64)[-(model.context or 0) :] for prompt in prompts]
+    logits, state = _prefill_each(model, texts)
+    tail = None
+    if model.context is not None:
+        tail = on_device(model, _right_aligned([text[-_kept(model.context) :] for text in texts], _kept(model.context)))
+    return Prefilled(logits, state, np.array([len(text) for text in texts]), model.context, tail)
+
+
+def prefill_source(model: LanguageModel, source: Tensor, lengths: Tensor | None) -> Prefilled:
+    """After each source and the boundary that begins its text."""
+    device, rows = device_of(model), len(source)
+    start = model.start(rows, source.to(device), None if lengths is None else lengths.to(device))
+    logits, state = model.step(torch.full((rows, 1), BOUNDARY, device=device), start)
+    return Prefilled(logits[:, -1], state, np.ones(rows, np.int64), model.max_tokens(source))
+
+
+class DecodeLoop:
+    def __init__(self, model: LanguageModel, prefilled: Prefilled, strategy: Strategy):
+        self.model, self.strategy = model, strategy
+        self.logits: Tensor | None = prefilled.logits      # (B, V) until the first step has used them
+        self.values: Values = {"state": prefilled.state, **strategy.begin(prefilled.logits)}
+        self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
+        self.tail = None if prefilled.tail is None else [prefilled.tail]
+        self.graph: CudaGraph | None = None
+        self.replays = 0                                   # that the graph is still good for
+        self.capturable = can_capture(prefilled.logits)
+        self.use_kernels = False
+
+    def next_tokens(self, inputs: Tensor, left: int) -> Tensor:
+        """(T, …) inputs of as many steps -> (T, B) tokens. At most `left` steps follow, these included."""
+        return torch.stack([self.next_token(one, left - step) for step, one in enumerate(inputs)])
+
+    def next_token(self, inputs: Tensor, left: int) -> Tensor:
+        """(B,): the next token of each row. At most `left` steps follow, this one included."""
+        if self.graph is not None and self.replays:
+            tokens = self._replay(self.graph, inputs)
         else:
-            turns = self._turns_without_another_shape(left)
-            if turns >= WORTH:
-                self.graph = None                          # and with it the memory in which it worked
-                self.values["state"] = self.model.reserve(self.values["state"], turns)
-            with kernels.in_decoding(self.quick):
-                column = self._as_written(uniform)         # which also warms up what is recorded
-                if turns >= WORTH:
-                    self._record(uniform, turns - 1)
-        if self.model.context is not None:
-            self.tail.append(column[:, None])
-        return column
+            tokens = self._run(inputs, left)
+        if self.tail is not None:
+            self.tail.append(tokens[:, None])
+        return tokens
 
-    def refuse_nothing(self) -> None:
-        """Waits for the device."""
-        if not self.values["possible"].all():
-            impossible = "the model gives no token a probability here, so none can be drawn"
-            raise UserError(f"{why_no_answer(self.model, impossible)}.")
+    def select(self, rows: Tensor) -> None:
+        """Goes on with these rows only. The strategy must not reorder them."""
+        self.values, self.held = pick(self.values, rows), self.held[rows.cpu().numpy()]
+        self.tail = None if self.tail is None else [pick(part, rows) for part in self.tail]
+        self.graph, self.replays = None, 0
 
-    def _before(self, prompts: Sequence[Tokens], logits: Tensor) -> Values:
-        """What there is before the first turn."""
-        no = torch.zeros(len(prompts), dtype=torch.bool, device=logits.device)
-        values: Values = {"ended": no, "possible": ~no, "column": no.long()}
-        if self.sampling.repetition_penalty != 1:
-            values["seen"] = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
-            for row, prompt in zip(values["seen"], prompts):
-                row[on_device(self.model, prompt)] = True
-            values["seen"][:, BOUNDARY] = False            # it is no part of a text
-        return values
+    def _run(self, inputs: Tensor, left: int) -> Tensor:
+        """A step without a graph, and the capture of those that follow."""
+        steps = self._steps_of_one_shape(left)
+        if steps >= MIN_STEPS:
+            self.graph = None                              # and with it the memory in which it worked
+            self.values["state"] = self.model.reserve(self.values["state"], steps)
+        with kernels.in_decoding(self.use_kernels):
+            tokens = self._first_or_next(inputs)           # also the warm-up of what is captured
+            if steps >= MIN_STEPS:
+                self._capture(inputs, steps - 1)
+        return tokens
 
-    def _as_written(self, uniform: Tensor) -> Tensor:
-        if self.first is not None:                         # the prompts have been read, and nothing behind them
-            logits, state, self.first = self.first, self.values["state"], None
+    def _first_or_next(self, inputs: Tensor) -> Tensor:
+        if self.logits is not None:                        # of the prefill
+            logits, state, self.logits = self.logits, self.values["state"], None
         else:
-            full = np.zeros(len(self.held), bool) if self.model.context is None else self.held == self.model.context
-            logits, state = self._begin_again(full) if full.any() else self._step(self.values)
-            self.held = np.where(full, self.keep, self.held + 1)
-        self.values = self._chosen(logits, state, self.values, uniform)
-        column: Tensor = self.values["column"]
-        return column
+            full = np.zeros(len(self.held), bool) if self.capacity is None else self.held == self.capacity
+            logits, state = self._prefill_again(full) if full.any() else self._forward(self.values)
+            self.held = np.where(full, _kept(self.capacity), self.held + 1)
+        self.values = {"state": state, **self.strategy.choose(logits, self.values, inputs)}
+        tokens: Tensor = self.values["tokens"]
+        return tokens
 
-    def _turned(self, values: Values, uniform: Tensor) -> Values:
-        return self._chosen(*self._step(values), values, uniform)
-
-    def _step(self, values: Values) -> tuple[Tensor, State]:
-        logits, state = self.model.step(values["column"][:, None], values["state"])
+    def _forward(self, values: Values) -> tuple[Tensor, State]:
+        """(B, V) logits after the last token of each row, and the state that holds it."""
+        state = values["state"]
+        if self.strategy.reorders:
+            state = pick(state, values["parents"])
+        logits, state = self.model.step(values["tokens"][:, None], state)
         return logits[:, -1], state
 
-    def _chosen(self, logits: Tensor, state: State, values: Values, uniform: Tensor) -> Values:
-        column, possible = sample_token(logits, self.sampling, uniform, values.get("seen"))
-        ended = values["ended"]
-        if self.ends:
-            column = column.masked_fill(ended, BOUNDARY)
-            ended = ended | (column == BOUNDARY)
-        after = {"state": state, "ended": ended, "possible": values["possible"] & possible, "column": column}
-        if "seen" in values:
-            after["seen"] = values["seen"].scatter(1, column[:, None], (column != BOUNDARY)[:, None])
-        return after
-
-    def _begin_again(self, full: NDArray[np.bool_]) -> tuple[Tensor, State]:
-        self.tail = [torch.cat(self.tail, 1)[:, -self.keep :]]
+    def _prefill_again(self, full: NDArray[np.bool_]) -> tuple[Tensor, State]:
+        """Rows whose context is full begin again with the last half of it; the others go on."""
+        assert self.tail is not None and not self.strategy.reorders    # whoever has no tail stops before
+        self.tail = [torch.cat(self.tail, 1)[:, -_kept(self.capacity) :]]
         again, others = torch.from_numpy(np.flatnonzero(full)), torch.from_numpy(np.flatnonzero(~full))
-        answers = [read(self.model, pick(self.tail[0], again))]
+        parts = [prefill(self.model, pick(self.tail[0], again))]
         if len(others):
-            answers.append(self._step(pick({name: self.values[name] for name in ("column", "state")}, others)))
-        return together(answers, torch.cat([again, others]).argsort())
+            parts.append(self._forward(pick({name: self.values[name] for name in ("tokens", "state")}, others)))
+        return _together(parts, torch.cat([again, others]).argsort())
 
-    def _turns_without_another_shape(self, left: int) -> int:
-        self.quick = False
-        if not self.recordable or self.first is not None:
+    # CUDA graphs
+
+    def _steps_of_one_shape(self, left: int) -> int:
+        """How many steps can run, from this one on, without another shape of the state; 0: none are captured."""
+        self.use_kernels = False
+        if not self.capturable or self.logits is not None:
             return 0
-        turns = left if self.model.context is None else min(left, self.model.context - int(self.held.max()))
-        self.quick = kernels.worthwhile(turns)
-        return min(turns, self._room())
+        steps = left if self.capacity is None else min(left, self.capacity - int(self.held.max()))
+        self.use_kernels = kernels.worthwhile(steps)
+        return min(steps, self._reserved())
 
-    def _room(self) -> int:
-        """Turns for which there is room at a time."""
-        least, most = ROOM
-        if not self.quick:
-            return min(most, max(least, CELLS // len(self.held)))
-        free, _ = torch.cuda.mem_get_info(self.values["column"].device)
-        added = state_bytes(self.values["state"]) / max(1, int(self.held.max()))    # by a turn, at most
-        return max(least, int(FREE * free / added))
+    def _reserved(self) -> int:
+        """Steps for which the state is reserved at a time."""
+        if self.strategy.reorders:
+            return RESERVED_REORDERED
+        least, most = RESERVED
+        if not self.use_kernels:
+            return min(most, max(least, RESERVED_CELLS // len(self.held)))
+        free, _ = torch.cuda.mem_get_info(self.values["tokens"].device)
+        step_bytes = state_bytes(self.values["state"]) / max(1, int(self.held.max()))    # at most
+        return max(least, int(FREE_SHARE * free / step_bytes))
 
-    def _record(self, uniform: Tensor, turns: int) -> None:
-        """The turns that come as a graph; none where the model asks its device in the midst of a step."""
+    def _capture(self, inputs: Tensor, steps: int) -> None:
+        """A graph of a step; none where the model waits for its device in the midst of a step."""
+        values: Values = {**self.values, "tokens": self.values["tokens"].clone()}    # the caller has the others
+        static = inputs.clone()
+
+        def step() -> list[Tensor]:
+            logits, state = self._forward(values)
+            return list(tensors({"state": state, **self.strategy.choose(logits, values, static)}))
+
         try:
-            self.graph = Graph(self._turned, self.values, uniform, turns)
-            self.values = self.graph.values
+            self.graph = CudaGraph(step, [static], tensors(values), tidy=False)
+            self.values, self.replays = values, steps
         except RuntimeError:
-            self.recordable = False
+            self.capturable = False
+
+    def _replay(self, graph: CudaGraph, inputs: Tensor) -> Tensor:
+        self.held += 1
+        self.replays -= 1
+        graph.replay([inputs])
+        tokens: Tensor = self.values["tokens"].clone()
+        return tokens
 
 
-class Graph:
-    """So many turns, each one launch. What they change lies in fixed places, where each leaves what it has made."""
-
-    def __init__(self, turned: Callable[[Values, Tensor], Values], values: Values, uniform: Tensor, left: int):
-        self.left = left
-        self.values, self.uniform = {**values, "column": values["column"].clone()}, uniform.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        with undisturbed(), _capture(self.graph):
-            after = turned(self.values, self.uniform)
-            for kept, new in zip(tensors(self.values), tensors(after), strict=True):
-                if new.data_ptr() != kept.data_ptr():      # a cache is written in its place
-                    kept.copy_(new)
-
-    def turn(self, uniform: Tensor) -> Tensor:
-        self.left -= 1
-        self.uniform.copy_(uniform)
-        self.graph.replay()
-        column: Tensor = self.values["column"].clone()
-        return column
+def can_capture(tensor: Tensor) -> bool:
+    """Whether steps on the device of this tensor can be captured as CUDA graphs."""
+    return tensor.is_cuda
 
 
-@contextmanager
-def _capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """As torch.cuda.graph, which also collects garbage and empties caches: that takes as long as writing a sentence."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        graph.capture_begin()
-        try:
-            yield
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
+def sync_every(device: torch.device) -> int:
+    """Steps between two questions of the host to the device: a GPU should not wait for the answer after each."""
+    return 1 if device.type == "cpu" else SYNC_EVERY
 
 
-def begun(model: LanguageModel, prompts: Sequence[Tokens]) -> list[NDArray[np.int64]]:
-    """The prompts behind a boundary, or as much of their ends as the model can hold."""
-    return [np.append(BOUNDARY, prompt).astype(np.int64)[-(model.context or 0) :] for prompt in prompts]
+def _kept(context: int | None) -> int:
+    """Tokens with which a full row begins again."""
+    return max(1, (context or 0) // 2)
 
 
-def read_each(model: LanguageModel, texts: Sequence[NDArray[np.int64]]) -> tuple[Tensor, State]:
-    """(B, V): what follows each text, and the states in which they can go on together. Equal texts are read once."""
+def _prefill_each(model: LanguageModel, texts: Sequence[NDArray[np.int64]]) -> tuple[Tensor, State]:
+    """(B, V): what follows each text, and the states, in which they go on together. Equal texts are read once."""
     different = {text.tobytes(): text for text in texts}
     place = {key: index for index, key in enumerate(different)}
-    answers = [read(model, on_device(model, text[None])) for text in different.values()]
-    return together(answers, torch.tensor([place[text.tobytes()] for text in texts]))
+    parts = [prefill(model, on_device(model, text[None])) for text in different.values()]
+    return _together(parts, torch.tensor([place[text.tobytes()] for text in texts]))
 
 
-def together(answers: Sequence[tuple[Tensor, State]], rows: Tensor) -> tuple[Tensor, State]:
-    """Logits and states of several answers as those of one, in the order given."""
-    return pick(torch.cat([logits for logits, _ in answers]), rows), pick(join([state for _, state in answers]), rows)
+def _together(parts: Sequence[tuple[Tensor, State]], rows: Tensor) -> tuple[Tensor, State]:
+    """Logits and states of several calls as those of one, with the rows in the order given."""
+    return pick(torch.cat([logits for logits, _ in parts]), rows), pick(join([state for _, state in parts]), rows)
 
 
-def _flush_right(texts: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
+def _right_aligned(texts: Sequence[NDArray[np.int64]], width: int) -> NDArray[np.int64]:
     rows = np.zeros((len(texts), width), np.int64)
     for row, text in zip(rows, texts):
         row[width - len(text) :] = text

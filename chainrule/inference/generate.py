@@ -1,8 +1,8 @@
-"""Rolling the weighted die again and again: sample a token, read it, and so on.
+"""Text generation by sampling: sample a token, feed it back, and so on; whole texts, or a stream of their characters.
 
-A seed repeats a sample, and a row does not depend on how many rows there are beside it.
+A seed repeats a sample, and a row does not depend on how many other rows there are.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, T steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,40 +13,38 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.decoding import Tokens, Writing
+from chainrule.inference.decoding import SYNC_EVERY, DecodeLoop, Tokens, prefill_prompts, sync_every
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.sampling import Sampling, uniforms
+from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniforms
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
-PLAIN = Sampling()
-BLOCK = 16    # tokens sampled between two looks at whether every row has ended, or met a stop text
+DEFAULT = Sampling()
 
 
 @torch.inference_mode()
 def sample(
-    model: LanguageModel, prompts: Sequence[Tokens], limit: int, sampling: Sampling = PLAIN, *, ends: bool = True
+    model: LanguageModel, prompts: Sequence[Tokens], limit: int, sampling: Sampling = DEFAULT, *, ends: bool = True
 ) -> Iterator[Tensor]:
-    """Columns (B,) of at most `limit` tokens that go on from the prompts, which have no boundary of their own.
+    """(B,) tokens, at most `limit` times, that continue the prompts, which have no boundary of their own.
 
-    A row that has come to the boundary stays there, and the sample is over when all have; with `ends=False` the
-    boundary is a token like others.
+    A row that has reached the boundary stays there, and the sample is over when all have; with `ends=False` the
+    boundary is a token like any other.
     """
     if limit < 0:
         raise UserError(f"{limit} tokens cannot be sampled; ask for 0 or more.")
     if limit == 0 or not len(prompts):
         return
     with eval_mode(model):
-        writing = Writing(model, prompts, sampling, ends)
+        loop = DecodeLoop(model, prefill_prompts(model, prompts), SamplingStrategy(sampling, ends, prompts))
         device = device_of(model)
-        at_once = 1 if device.type == "cpu" else BLOCK      # a GPU is not asked every time whether all have ended
-        luck = _luck(sampling.seed, len(prompts), at_once, device)
-        uniform = next(luck)
+        at_once = sync_every(device)
+        random = _uniform_blocks(sampling.seed, len(prompts), at_once, device)
+        uniform = next(random)
         for first in range(0, limit, at_once):
-            steps = range(first, min(first + at_once, limit))
-            columns = torch.stack([writing.turn(number, limit - step) for number, step in zip(uniform, steps)])
-            uniform = next(luck)                            # while a GPU is still at work
-            writing.refuse_nothing()
+            columns = loop.next_tokens(uniform[: limit - first], limit - first)
+            uniform = next(random)                          # while a GPU is still at work
+            require_possible(loop)
             goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
             for column, going in zip(columns, goes_on):
                 yield column
@@ -54,11 +52,11 @@ def sample(
                     return
 
 
-def _luck(seed: int, rows: int, steps: int, device: torch.device) -> Iterator[Tensor]:
-    """(steps, B): the numbers of so many steps, and then those of as many more."""
+def _uniform_blocks(seed: int, rows: int, steps: int, device: torch.device) -> Iterator[Tensor]:
+    """(T, B): the random numbers of the first T steps, then those of the next T."""
     for first in count(0, steps):
-        drawn = torch.stack([uniforms(seed, step, rows) for step in range(first, first + steps)])
-        yield drawn.to(device, non_blocking=True)
+        numbers = torch.stack([uniforms(seed, step, rows) for step in range(first, first + steps)])
+        yield numbers.to(device, non_blocking=True)
 
 
 def generate(
@@ -66,7 +64,7 @@ def generate(
     tokenizer: Tokenizer,
     prompt: str | Sequence[str] = "",
     limit: int = 256,
-    sampling: Sampling = PLAIN,
+    sampling: Sampling = DEFAULT,
     rows: int = 1,
 ) -> list[str]:
     """What follows the prompt, `rows` times; or what follows each of several prompts, all sampled together."""
@@ -76,16 +74,16 @@ def generate(
     texts = [Continuation(tokenizer, prompt, sampling.stop) for prompt in prompts]
     columns = sample(model, [text.prompt for text in texts], limit, sampling, ends=not tokenizer.lines)
     written = [""] * len(texts)
-    while (block := list(islice(columns, BLOCK))) and not all(text.over for text in texts):
+    while (block := list(islice(columns, SYNC_EVERY))) and not all(text.over for text in texts):
         for row, tokens in enumerate(torch.stack(block, 1).tolist()):
             written[row] += texts[row].add(tokens)
     return [begin + text.rest() for begin, text in zip(written, texts)]
 
 
 def stream_text(
-    model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", limit: int = 256, sampling: Sampling = PLAIN
+    model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", limit: int = 256, sampling: Sampling = DEFAULT
 ) -> Iterator[str]:
-    """What follows the prompt, as it comes: whole characters only, and no part of a stop text."""
+    """What follows the prompt, piece by piece: whole characters only, and no part of a stop text."""
     text = Continuation(tokenizer, prompt, sampling.stop)
     for column in sample(model, [text.prompt], limit, sampling, ends=not tokenizer.lines):
         if piece := text.add(column.tolist()):
@@ -97,22 +95,22 @@ def stream_text(
 
 
 class Continuation:
-    """The text of one row as its tokens come, up to its end or a stop text."""
+    """The text of one row, token by token, up to its end or a stop text."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: str, stop: Sequence[str]):
         self.prompt: Tokens = tokenizer.encode(prompt)
-        if tokenizer.lines and prompt.endswith("\n"):    # which a tokenizer takes for the end of a file
+        if tokenizer.lines and prompt.endswith("\n"):    # a tokenizer drops it at the end of a file
             self.prompt = np.append(self.prompt, BOUNDARY)
         self.pieces, self.stop = tokenizer.stream_decoder(), stop
-        for token in self.prompt.tolist():               # what came before says whether a space comes first
+        for token in self.prompt.tolist():               # it decides whether a space comes first
             self.pieces.feed(token)
         self.space = " " if tokenizer.lines and prompt.endswith(" ") else ""    # the prompt has it already
         self.ends = not tokenizer.lines                  # is the boundary the end of the text?
-        self.held = ""                                   # may be the beginning of a stop text
+        self.held = ""                                   # text that may begin a stop text
         self.over = False
 
     def add(self, tokens: Iterable[int]) -> str:
-        """The text that is certain now."""
+        """Adds tokens, and returns the text that is certain now."""
         certain = ""
         for token in tokens:
             if self.over:
@@ -126,13 +124,13 @@ class Continuation:
         return certain
 
     def rest(self) -> str:
-        """The text still held back, when nothing more comes."""
+        """The text still held back, when no more tokens come."""
         certain = "" if self.over else self._settle(self.pieces.finish())
         certain, self.held, self.over = certain + self.held, "", True
         return certain
 
     def _settle(self, piece: str) -> str:
-        """Adds to what is held, and lets go of all that no stop text can begin with."""
+        """Adds to the text held back, and returns the part that cannot begin a stop text."""
         self.held += piece
         if found := [place for text in self.stop if (place := self.held.find(text)) >= 0]:
             certain, self.held, self.over = self.held[: min(found)], "", True

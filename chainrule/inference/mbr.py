@@ -1,15 +1,16 @@
-"""Minimum Bayes risk (MBR) decoding: of many texts that a model writes by chance, the one that is most like the others.
+"""Minimum Bayes risk (MBR) decoding: of many sampled texts, the one that is most similar to all the others.
 
-    argmax over texts of  1/N Σ over samples of ROUGE-L(text, sample)      (minimum Bayes risk; Goel & Byrne 2000)
+    argmax over texts of  1/N Σ over samples of ROUGE-L(text, sample)      (Goel & Byrne 2000)
 
-The likeliest text is often a short one that says little: it is likely because it is short, and it is like few others.
-What many samples share is what the model is surer of. Each source has its own luck, whatever is beside it.
+The most likely text is often a short one that says little: it is likely because it is short, and few others are similar
+to it. What many samples share is what the model is more certain of. The random numbers of a source do not depend on the
+sources that are in the same batch.
 
-Shapes: B sources, N samples of each, T tokens written, R = B * N rows, V vocabulary.
+Shapes: B sources, N samples of each, T steps, R = B * N rows.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -18,32 +19,34 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Decode, ScoredText, begin_from, room_for
-from chainrule.inference.evaluate import DIVERGED
-from chainrule.inference.forward import eval_mode
-from chainrule.inference.metrics import common_share, words_of
-from chainrule.inference.sampling import Sampling, sample_token, uniforms
-from chainrule.model import BOUNDARY, Batch, LanguageModel, pick
+from chainrule.inference.beam import Decode, ScoredText, max_new_tokens
+from chainrule.inference.decoding import DecodeLoop, prefill_source, sync_every
+from chainrule.inference.forward import device_of, eval_mode
+from chainrule.inference.metrics import rouge_words, subsequence_f1
+from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniforms
+from chainrule.model import BOUNDARY, Batch, LanguageModel
+
+GOING_SHARE = 0.5    # on a GPU, ended rows are dropped once at most this share goes on: another shape needs a new graph
 
 
 @dataclass(frozen=True)
 class MinimumBayesRisk:
-    samples: int = 64                                             # texts written by chance for each source
+    samples: int = 64                                             # texts sampled for each source
     sampling: Sampling = field(default_factory=Sampling)
     limit: int = 256                                              # most tokens in a text, its end not counted
 
     def __post_init__(self) -> None:
         for name in ("samples", "limit"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} will not do: it must be 1 or more.")
+                raise UserError(f"{name}={getattr(self, name)} is not valid: it must be 1 or more.")
 
     @property
     def rows(self) -> int:
-        """Texts of one source that are under way together."""
+        """Rows that one source has in the decode loop."""
         return self.samples
 
     def texts(self, model: LanguageModel, batch: Batch, ids: Sequence[int], decode: Decode) -> list[list[ScoredText]]:
-        """Those drawn for each source of a batch, which is the `ids`-th of all; the likest first."""
+        """The samples for each source of a batch, the most similar first; `ids`: the number of each source."""
         assert batch.source is not None
         drawn = draw_texts(model, self, batch.source, batch.source_lengths, ids)
         return [rank_by_similarity([decode(tokens) for tokens in texts]) for texts in drawn]
@@ -55,40 +58,51 @@ class MinimumBayesRisk:
 
 @torch.inference_mode()
 def draw_texts(
-    model: LanguageModel, how: MinimumBayesRisk, source: Tensor, lengths: Tensor | None, ids: Sequence[int]
+    model: LanguageModel, mbr: MinimumBayesRisk, source: Tensor, lengths: Tensor | None, ids: Sequence[int]
 ) -> list[list[list[int]]]:
-    """The tokens of N texts for each source, which is the `ids`-th of all."""
-    room = room_for(model.max_tokens(source), how.limit)
-    written: list[Tensor] = []
+    """The tokens of N samples for each source; `ids` are their numbers among all sources."""
+    limit = max_new_tokens(model.max_tokens(source), mbr.limit)
     with eval_mode(model):
-        logits, state = begin_from(model, source, lengths)
-        going = torch.arange(len(source) * how.samples, device=logits.device)                    # rows not ended yet
-        each = going // how.samples
-        logits, state = pick(logits, each), pick(state, each)
-        for step in range(room):
-            luck = uniforms(how.sampling.seed, step, (max(ids) + 1) * how.samples).view(-1, how.samples)[ids].flatten()
-            tokens, possible = sample_token(logits, how.sampling, luck.to(logits.device)[going])
-            if not possible.all():
-                raise UserError(f"{DIVERGED}.")
-            column = torch.full((len(source) * how.samples,), BOUNDARY, device=logits.device)
-            written.append(column.scatter(0, going, tokens))
-            alive = (tokens != BOUNDARY).nonzero()[:, 0]
-            if not len(alive) or step + 1 == room:
-                break
-            if len(alive) < len(going):
-                tokens, state, going = tokens[alive], pick(state, alive), going[alive]
-            logits, state = model.step(tokens[:, None], state)
-            logits = logits[:, -1]
-    texts = torch.stack(written, 1).view(len(source), how.samples, -1)                           # (B, N, T)
+        begun = prefill_source(model, source, lengths).repeat(mbr.samples)
+        loop = DecodeLoop(model, begun, SamplingStrategy(mbr.sampling, ends=True))
+        columns = torch.cat(list(_blocks(loop, mbr, limit, ids, device_of(model))))              # (T, R)
+    texts = columns.T.reshape(len(source), mbr.samples, -1)                                         # (B, N, T)
     return [[list(takewhile(lambda token: token != BOUNDARY, text)) for text in some] for some in texts.tolist()]
 
 
+def _blocks(
+    loop: DecodeLoop, mbr: MinimumBayesRisk, limit: int, ids: Sequence[int], device: torch.device
+) -> Iterator[Tensor]:
+    """(T, R) tokens of a few steps at a time, until all rows have ended. Rows that have ended are boundaries."""
+    at_once, share = sync_every(device), 1.0 if device.type == "cpu" else GOING_SHARE
+    going = torch.arange(len(ids) * mbr.samples, device=device)        # the rows that are still in the loop
+    for first in range(0, limit, at_once):
+        steps = range(first, min(first + at_once, limit))
+        uniform = torch.stack([_uniforms(mbr, step, ids) for step in steps]).to(device, non_blocking=True)
+        columns = loop.next_tokens(uniform[:, going], limit - first)
+        require_possible(loop)
+        written = torch.full((len(steps), len(ids) * mbr.samples), BOUNDARY, device=device)
+        yield written.index_copy(1, going, columns)
+        alive = (columns[-1] != BOUNDARY).nonzero()[:, 0]
+        if not len(alive):
+            return
+        if len(alive) < len(going) and len(alive) <= share * len(going):
+            loop.select(alive)
+            going = going[alive]
+
+
+def _uniforms(mbr: MinimumBayesRisk, step: int, ids: Sequence[int]) -> Tensor:
+    """(R,): the random numbers of a step, which depend on the number of a source only."""
+    every = uniforms(mbr.sampling.seed, step, (max(ids) + 1) * mbr.samples)
+    return every.view(-1, mbr.samples)[ids].flatten()
+
+
 def rank_by_similarity(texts: Sequence[str]) -> list[ScoredText]:
-    """Each different text once, with how like it is to all of them on average, from 0 to 1; the likest first."""
+    """Each different text once, with its mean ROUGE-L to all of them, from 0 to 1; the most similar first."""
     counts = Counter(texts)
-    words = [words_of(text) for text in counts]
-    likeness = [
-        sum(many * common_share(ours, theirs) for theirs, many in zip(words, counts.values())) / len(texts)
+    words = [rouge_words(text) for text in counts]
+    similarity = [
+        sum(many * subsequence_f1(ours, theirs) for theirs, many in zip(words, counts.values())) / len(texts)
         for ours in words
     ]
-    return sorted(zip(counts, likeness), key=lambda pair: -pair[1])
+    return sorted(zip(counts, similarity), key=lambda pair: -pair[1])

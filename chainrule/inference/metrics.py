@@ -211,20 +211,20 @@ def _sacre(metric: Any, told: Sequence[str], wanted: Sequence[Sequence[str]]) ->
 
 def rouge_l(told: str, wanted: str) -> float:
     """From 0 to 1."""
-    return common_share(words_of(told), words_of(wanted))
+    return subsequence_f1(rouge_words(told), rouge_words(wanted))
 
 
-def words_of(text: str) -> list[str]:
+def rouge_words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def common_share(ours: Sequence[str], theirs: Sequence[str]) -> float:
+def subsequence_f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
     """F1 of the longest common subsequence."""
-    common = longest_common(ours, theirs)
+    common = longest_common_subsequence(ours, theirs)
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
-def longest_common(first: Sequence[str], second: Sequence[str]) -> int:
+def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
     """The length of the longest common subsequence, a column of the table at a time as the bits of a number.
 
     A bit that is 0 says that the table rises by one there (Hyyrö 2004).

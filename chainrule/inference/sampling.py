@@ -1,13 +1,15 @@
-"""The weighted die: from logits to the next token.
+"""Sampling: from logits to a random next token, with temperature, top-k, nucleus (top-p), min-p, repetition penalty.
 
-The cuts (`top_k`, `top_p`, `min_p`) look at the model's own probabilities, and a token must pass all of them; the
-temperature then says how evenly the tokens that are left are drawn. So no dial changes the meaning of another, and at
-an infinite temperature everything that is left is alike.
+    p = softmax(logits / temperature)   over the tokens that top_k, top_p and min_p leave
 
-Shapes: B rows, V vocabulary.
+The cuts use the model's own probabilities, at temperature 1, and a token must pass all of them; the temperature then
+shapes what is left. So no setting changes the meaning of another. Temperature 0 is greedy decoding.
+
+Shapes: B rows, V vocabulary, N blocks.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,37 +20,40 @@ from torch.nn.functional import pad
 
 from chainrule import kernels
 from chainrule.errors import UserError
+from chainrule.inference.decoding import DecodeLoop, Tokens, Values
+from chainrule.inference.evaluate import why_no_answer
+from chainrule.model import BOUNDARY
 
-FACES = 256         # tokens that are summed together when a number is looked up
-FIRST_LOOK = 128    # tokens that top_p looks at first; a sort of the whole vocabulary is slow
+BLOCK = 256          # tokens whose probabilities are summed together when a random number is looked up
+TOP_P_FIRST = 128    # tokens that top_p sorts at first; a sort of the whole vocabulary is slow
 
 
 @dataclass(frozen=True)
 class Sampling:
-    temperature: float = 1.0          # 0: the likeliest token always; inf: every token alike
-    top_k: int | None = None          # draw from the k likeliest tokens only; None: from all
-    top_p: float = 1.0                # draw from the fewest tokens that together have this probability
-    min_p: float = 0.0                # draw from tokens at least this many times as likely as the likeliest
-    repetition_penalty: float = 1.0   # a token that the text already has is this many times less likely
+    temperature: float = 1.0          # 0: always the most likely token (greedy); inf: all tokens equally likely
+    top_k: int | None = None          # sample from the k most likely tokens only; None: from all
+    top_p: float = 1.0                # nucleus: sample from the fewest tokens that together have this probability
+    min_p: float = 0.0                # sample from tokens with at least this share of the highest probability
+    repetition_penalty: float = 1.0   # tokens that the text already has are this many times less likely
     stop: tuple[str, ...] = ()        # texts that end a sample and are not part of it
     seed: int = 1                     # the same seed gives the same sample
 
     def __post_init__(self) -> None:
         wanted = {
-            "temperature": (self.temperature >= 0, "0 (always the likeliest token) or more, up to inf"),
-            "top_k": (self.top_k is None or self.top_k >= 1, "1 or more; leave it out to draw from all tokens"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1, which draws from all tokens"),
-            "min_p": (0 <= self.min_p <= 1, "from 0, which draws from all tokens, to 1"),
+            "temperature": (self.temperature >= 0, "0 (always the most likely token) or more, up to inf"),
+            "top_k": (self.top_k is None or self.top_k >= 1, "1 or more; leave it out to sample from all tokens"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1, which samples from all tokens"),
+            "min_p": (0 <= self.min_p <= 1, "from 0, which samples from all tokens, to 1"),
             "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0; 1 is no penalty"),
             "stop": (all(self.stop), "texts of at least one character"),
             "seed": (self.seed >= 0, "0 or more"),
         }
         for name, (met, want) in wanted.items():
             if not met:
-                raise UserError(f"{name}={getattr(self, name)} will not do: it must be {want}.")
+                raise UserError(f"{name}={getattr(self, name)} is not valid: it must be {want}.")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for strict JSON, which has no infinity: None is a temperature without end."""
+        """Plain values for strict JSON, which has no infinity: there None is an infinite temperature."""
         return asdict(self) | {"temperature": self.temperature if math.isfinite(self.temperature) else None}
 
     @property
@@ -57,8 +62,61 @@ class Sampling:
         return self.top_k is not None or self.top_p < 1 or self.min_p > 0
 
 
+class SamplingStrategy:
+    """Random next tokens, by one uniform number for each row and step. `ends`: the boundary ends a row."""
+
+    reorders = False
+
+    def __init__(self, sampling: Sampling, ends: bool, prompts: Sequence[Tokens] = ()):
+        self.sampling, self.ends, self.prompts = sampling, ends, prompts
+
+    def begin(self, logits: Tensor) -> Values:
+        no = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+        values: Values = {"ended": no, "possible": ~no, "tokens": no.long()}
+        if self.sampling.repetition_penalty != 1:
+            values["seen"] = torch.zeros(logits.shape, dtype=torch.bool, device=logits.device)
+            for row, prompt in zip(values["seen"], self.prompts):
+                row[torch.from_numpy(np.asarray(prompt, np.int64)).to(row.device)] = True
+            values["seen"][:, BOUNDARY] = False            # it is no part of a text
+        return values
+
+    def choose(self, logits: Tensor, values: Values, inputs: Tensor) -> Values:
+        """`inputs` (B,): uniform numbers from [0, 1)."""
+        tokens, possible = sample_token(logits, self.sampling, inputs, values.get("seen"))
+        ended = values["ended"]
+        if self.ends:
+            tokens = tokens.masked_fill(ended, BOUNDARY)
+            ended = ended | (tokens == BOUNDARY)
+        after = {"ended": ended, "possible": values["possible"] & possible, "tokens": tokens}
+        if "seen" in values:
+            after["seen"] = values["seen"].scatter(1, tokens[:, None], (tokens != BOUNDARY)[:, None])
+        return after
+
+
+def require_possible(loop: DecodeLoop) -> None:
+    """Refuses logits that give no token a probability. Waits for the device."""
+    if not loop.values["possible"].all():
+        impossible = "the model gives no token a probability here, so none can be sampled"
+        raise UserError(f"{why_no_answer(loop.model, impossible)}.")
+
+
+def sample_token(
+    logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
+    if sampling.temperature == 0:
+        logits = _penalised(logits, sampling, seen)
+        token = logits.argmax(-1)
+        return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # False for nan too
+    if kernels.use_in_decoding(logits) and not sampling.cuts and sampling.temperature < math.inf:
+        from chainrule.kernels.draw import draw_tokens
+
+        return draw_tokens(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
+    return draw(distribution(logits, sampling, seen), uniform)
+
+
 def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
-    """(B, V) -> (B, V): the probabilities of the die. `seen` is True for tokens that the text already has."""
+    """(B, V) -> (B, V): the probabilities to sample from. `seen` is True for tokens that the text already has."""
     logits = _penalised(logits, sampling, seen)
     if sampling.temperature == 0:
         return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
@@ -83,20 +141,20 @@ def _kept(logits: Tensor, sampling: Sampling) -> Tensor | None:
     probs = logits.softmax(-1)
     kept = probs >= sampling.min_p * probs.amax(-1, keepdim=True)
     if sampling.top_k is not None or sampling.top_p < 1:
-        ranked, order = _ranked(probs, sampling)
-        before = ranked.cumsum(-1) - ranked                   # what is likelier than a token, all together
+        ranked, order = _most_likely(probs, sampling)
+        before = ranked.cumsum(-1) - ranked                   # the probability of all tokens that are more likely
         enough = before >= sampling.top_p if sampling.top_p < 1 else torch.zeros_like(before, dtype=torch.bool)
         kept &= torch.zeros_like(kept).scatter(-1, order, ~enough)
     return kept
 
 
-def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """(B, N): the largest probabilities in order and whose they are; `top_k` of them, or enough to have `top_p`."""
+def _most_likely(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """(B, N): the highest probabilities in order, and their tokens; `top_k` of them, or enough to have `top_p`."""
     size = probs.shape[-1]
-    if sampling.top_k is None and probs.is_cuda:              # whose sort is quick, and which should not be asked
+    if sampling.top_k is None and probs.is_cuda:              # its sort is fast, and the host should not wait for it
         values, order = probs.sort(-1, descending=True)
         return values, order
-    count = min(sampling.top_k or FIRST_LOOK, size)
+    count = min(sampling.top_k or TOP_P_FIRST, size)
     ranked = probs.topk(count)
     while sampling.top_k is None and count < size and bool((ranked.values.sum(-1) < sampling.top_p).any()):
         count = min(8 * count, size)
@@ -105,42 +163,29 @@ def _ranked(probs: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def draw(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, V), (B,) -> (B,), (B,): the token whose share of [0, 1) holds the row's number, and whether there is one.
+    """(B, V), (B,) -> (B,), (B,): by inverse transform sampling, the token whose interval of the cumulative
+    distribution contains the row's number, and whether there is one.
 
-    Never one of probability 0. The block that holds it is found first, so that the sums of a large vocabulary are few.
+    Never a token of probability 0. The block of tokens is found first, so that the sums of a large vocabulary are few.
     """
-    blocks = pad(probs, (0, -probs.shape[-1] % FACES)).view(len(probs), -1, FACES)        # (B, N, FACES)
+    blocks = pad(probs, (0, -probs.shape[-1] % BLOCK)).view(len(probs), -1, BLOCK)        # (B, N, BLOCK)
     mass = blocks.sum(-1, dtype=torch.float64)
     shares = mass.cumsum(-1)
     total = shares[:, -1:]
     point = _below(uniform.to(total)[:, None] * total, total)                             # (B, 1)
     block = torch.searchsorted(shares, point, right=True).clamp(max=shares.shape[-1] - 1)
-    faces = blocks.take_along_dim(block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
+    inside = blocks.take_along_dim(block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
     before = shares.gather(-1, block) - mass.gather(-1, block)
-    face = torch.searchsorted(faces, _below(point - before, faces[:, -1:]).clamp(min=0), right=True)
-    return (block * FACES + face)[:, 0].clamp(max=probs.shape[-1] - 1), total[:, 0] > 0
+    place = torch.searchsorted(inside, _below(point - before, inside[:, -1:]).clamp(min=0), right=True)
+    return (block * BLOCK + place)[:, 0].clamp(max=probs.shape[-1] - 1), total[:, 0] > 0
 
 
 def _below(points: Tensor, end: Tensor) -> Tensor:
-    """Rounding may take a point to the end of the shares, or past it."""
+    """Rounding may move a point to the end of the cumulative distribution, or past it."""
     return torch.minimum(points, torch.nextafter(end, torch.zeros_like(end)))
 
 
-def sample_token(
-    logits: Tensor, sampling: Sampling, uniform: Tensor, seen: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(B, V) -> (B,), (B,): the next token of each row, by numbers from [0, 1), and whether there is one."""
-    if sampling.temperature == 0:
-        logits = _penalised(logits, sampling, seen)
-        token = logits.argmax(-1)
-        return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # nor is nan
-    if kernels.use_in_decoding(logits) and not sampling.cuts and sampling.temperature < math.inf:
-        from chainrule.kernels.draw import draw_tokens
-
-        return draw_tokens(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
-    return draw(distribution(logits, sampling, seen), uniform)
-
-
 def uniforms(seed: int, step: int, rows: int) -> Tensor:
-    """A number from [0, 1) for each row. One generator a step: the first rows get theirs however many follow."""
+    """(B,): a number from [0, 1) for each row. With one generator a step, those of the first rows do not depend on
+    how many rows follow."""
     return torch.from_numpy(np.random.default_rng((seed, step)).random(rows))

@@ -163,10 +163,10 @@ def test_of_many_texts_the_one_most_like_the_others_is_told(chainrule, asked, co
     assert wild["temperature"] is None                                           # JSON knows no infinity
     for how in ([], ["--samples", "4"]):
         assert [len(line.split()) for line in asked(lines, "runs/m", *how, "--limit", "2").out.splitlines()] == [2, 2]
-    assert "samples=0 will not do" in complaint("eval", "runs/m", *numbers, "--samples", "0")
-    assert "limit=0 will not do" in complaint("eval", "runs/m", *numbers, "--limit", "0")
+    assert "samples=0 is not valid" in complaint("eval", "runs/m", *numbers, "--samples", "0")
+    assert "limit=0 is not valid" in complaint("eval", "runs/m", *numbers, "--limit", "0")
     cold = ["--samples", "1", "--temperature", "-1"]
-    assert "temperature=-1.0 will not do" in complaint("eval", "runs/m", *numbers, *cold)
+    assert "temperature=-1.0 is not valid" in complaint("eval", "runs/m", *numbers, *cold)
 
 
 def test_the_rows_of_a_table_are_answered(chainrule, asked, complaint, reviews, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 
@@ -21,8 +21,8 @@ def test_a_gpu_finds_the_same_texts(kind):
     with torch.no_grad():
         model.out.weight *= 6
     beam = Beam(width=4, best=3, limit=12)
-    here = search(model, beam, prompts=PROMPTS)
-    there = search(model.cuda(), beam, prompts=PROMPTS)
+    here = beam_search(model, beam, prompts=PROMPTS)
+    there = beam_search(model.cuda(), beam, prompts=PROMPTS)
     for one, other in zip(here, there):
         assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
         assert [text.log_prob for text in one.texts] == pytest.approx([text.log_prob for text in other.texts], abs=1e-3)

@@ -10,19 +10,19 @@ from contract.toy import Attentive, Recurrent, ToySettings
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.model import LanguageModel
 
 VOCAB = 4
 
 
 class Echo(LanguageModel):
-    """Says what follows the last token, by tables that take turns. State: whose turn; the source says who begins."""
+    """Predicts from the last token, by tables used in turn. State: the next table; the source says which is first."""
 
     def __init__(self, vocab: int, sharp: float = 1.5, seed: int = 1):
         super().__init__()
-        chance = torch.Generator().manual_seed(seed)
-        self.table = nn.Parameter(sharp * torch.randn(7, vocab, vocab, generator=chance))
+        generator = torch.Generator().manual_seed(seed)
+        self.table = nn.Parameter(sharp * torch.randn(7, vocab, vocab, generator=generator))
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         if source is None:
@@ -67,7 +67,7 @@ def greedy(model, limit, source, lengths):
 def test_a_beam_as_wide_as_the_space_is_exhaustive(alpha, seed):
     model = Echo(VOCAB, seed=seed)
     source, lengths = torch.tensor([[3, 1, 2], [5, 6, 6], [1, 1, 0]]), torch.tensor([3, 1, 2])
-    found = search(model, Beam(width=VOCAB * 3**3, alpha=alpha, best=10, limit=4), source=source, lengths=lengths)
+    found = beam_search(model, Beam(width=VOCAB * 3**3, alpha=alpha, best=10, limit=4), source=source, lengths=lengths)
     for row, answer in enumerate(found):
         texts = every_text(model, 4, source[row : row + 1], lengths[row : row + 1])
         assert [text.tokens for text in answer.texts] == ranked(texts, alpha)[:10]
@@ -81,7 +81,7 @@ def test_width_1_is_greedy(alpha):
     model = Echo(VOCAB, sharp=2)
     source = torch.arange(21).reshape(7, 3)
     lengths = torch.tensor([1, 2, 3, 3, 2, 1, 3])
-    found = search(model, Beam(width=1, alpha=alpha, limit=9), source=source, lengths=lengths)
+    found = beam_search(model, Beam(width=1, alpha=alpha, limit=9), source=source, lengths=lengths)
     wanted = [greedy(model, 9, source[row : row + 1], lengths[row : row + 1]) for row in range(7)]
     assert [answer.texts[0].tokens for answer in found] == wanted
     assert len(set(wanted)) > 2
@@ -94,16 +94,16 @@ def test_stopping_early_changes_nothing(width, alpha, sharp, monkeypatch):
     model = Echo(VOCAB, sharp=sharp, seed=4)
     source, lengths = torch.arange(60).reshape(20, 3), torch.full((20,), 3)
     beam = Beam(width=width, alpha=alpha, best=2, limit=12)
-    early = search(model, beam, source=source, lengths=lengths, tree=True)
-    monkeypatch.setattr("chainrule.inference.beam.Growing.over", lambda self: False)
-    whole = search(model, beam, source=source, lengths=lengths, tree=True)
+    early = beam_search(model, beam, source=source, lengths=lengths, tree=True)
+    monkeypatch.setattr("chainrule.inference.beam.BeamStrategy._settled", lambda *_: torch.zeros(20, dtype=torch.bool))
+    whole = beam_search(model, beam, source=source, lengths=lengths, tree=True)
     assert [answer.texts for answer in early] == [answer.texts for answer in whole]
     if width > 1:                                                # a greedy one has nothing left when it has ended
         assert sum(len(answer.tree) for answer in early) < sum(len(answer.tree) for answer in whole)
 
 
 def plain_beam(model, beam, source, lengths):
-    """The search as the docstring tells it, in lists, for one row."""
+    """The search as the docstring describes it, in lists, for one row."""
     live, finished = [((), 0.0)], []
     for step in range(beam.limit + 1):
         grown = []
@@ -116,7 +116,7 @@ def plain_beam(model, beam, source, lengths):
         stay = sorted(grown, key=lambda one: -one[1])[: beam.width]
         finished += [(text[:-1], total) for text, total in stay if text[-1] == 0]
         live = [one for one in stay if one[0][-1] != 0]
-    finished.sort(key=lambda one: -one[1] / beam.penalty(len(one[0]) + 1))
+    finished.sort(key=lambda one: -one[1] / beam.length_penalty(len(one[0]) + 1))
     return finished[: beam.best]
 
 
@@ -127,7 +127,7 @@ def plain_beam(model, beam, source, lengths):
 def test_every_width_is_the_search_written_out(beam):
     model = Echo(VOCAB, seed=6)
     source, lengths = torch.arange(30).reshape(10, 3), torch.tensor([1, 2, 3, 1, 2, 3, 1, 2, 3, 1])
-    found = search(model, beam, source=source, lengths=lengths)
+    found = beam_search(model, beam, source=source, lengths=lengths)
     for row, answer in enumerate(found):
         wanted = plain_beam(model, beam, source[row : row + 1], lengths[row : row + 1])
         assert [text.tokens for text in answer.texts] == [text for text, _ in wanted]
@@ -136,14 +136,14 @@ def test_every_width_is_the_search_written_out(beam):
 
 
 @pytest.mark.parametrize("kind", [Recurrent, Attentive])
-def test_a_state_follows_its_beginning(kind):
+def test_a_state_follows_its_hypothesis(kind):
     """With a state that remembers all, the log p of what is found is that of reading it from the start."""
     torch.manual_seed(5)
     model = kind(ToySettings(context=16), VOCAB)
     with torch.no_grad():
         model.out.weight *= 6
     prompts = [np.array([1, 2, 3]), np.array([], np.int64), np.array([2])]
-    found = search(model, Beam(width=3, alpha=0.5, best=3, limit=8), prompts=prompts)
+    found = beam_search(model, Beam(width=3, alpha=0.5, best=3, limit=8), prompts=prompts)
     for prompt, answer in zip(prompts, found):
         assert len({text.tokens for text in answer.texts}) == 3
         for text in answer.texts:
@@ -159,8 +159,8 @@ def test_rows_never_meet():
     model = Echo(VOCAB, seed=2)
     source, lengths = torch.arange(24).reshape(8, 3), torch.tensor([1, 2, 3, 1, 2, 3, 1, 2])
     beam = Beam(width=3, best=2, limit=7)
-    together = search(model, beam, source=source, lengths=lengths)
-    alone = [search(model, beam, source=source[row : row + 1], lengths=lengths[row : row + 1])[0] for row in range(8)]
+    together = beam_search(model, beam, source=source, lengths=lengths)
+    alone = [beam_search(model, beam, source=source[row : row + 1], lengths=lengths[row : row + 1])[0] for row in range(8)]
     for one, other in zip(together, alone):
         assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
 
@@ -168,7 +168,7 @@ def test_rows_never_meet():
 def test_the_tree_holds_every_text_that_was_found():
     model = Echo(VOCAB, seed=3)
     source, lengths = torch.arange(9).reshape(3, 3), torch.full((3,), 3)
-    for answer in search(model, Beam(width=3, best=3, limit=6), source=source, lengths=lengths, tree=True):
+    for answer in beam_search(model, Beam(width=3, best=3, limit=6), source=source, lengths=lengths, tree=True):
         texts = {}
         for depth, step in enumerate(answer.tree):
             assert len(step) <= 3
@@ -182,19 +182,19 @@ def test_the_tree_holds_every_text_that_was_found():
         for text in answer.texts:
             depth, place = finished[text.tokens]
             assert answer.tree[depth][place].score == text.log_prob
-    assert search(model, source=source, lengths=lengths)[0].tree is None
+    assert beam_search(model, source=source, lengths=lengths)[0].tree is None
 
 
-def test_the_device_is_looked_at_once_a_token(monkeypatch):
-    looks = []
+def test_the_device_is_asked_once_a_step(monkeypatch):
+    asked = []
     for name in ("__bool__", "item", "__int__", "__float__", "tolist"):
         real = getattr(Tensor, name)
-        monkeypatch.setattr(Tensor, name, lambda self, real=real, name=name: (looks.append(name), real(self))[1])
+        monkeypatch.setattr(Tensor, name, lambda self, real=real, name=name: (asked.append(name), real(self))[1])
     model = Echo(VOCAB, seed=3)
-    answer = search(model, Beam(width=3, limit=9, least=9), source=torch.arange(9).reshape(3, 3),
+    answer = beam_search(model, Beam(width=3, limit=9, least=9), source=torch.arange(9).reshape(3, 3),
                     lengths=torch.full((3,), 3))
     assert len(answer[0].texts[0].tokens) == 9
-    assert looks == ["__bool__"] * 9
+    assert asked == ["__bool__"] * 9
 
 
 def test_the_limit_is_what_the_model_holds():
@@ -202,12 +202,12 @@ def test_the_limit_is_what_the_model_holds():
     model = Attentive(ToySettings(context=6), VOCAB)
     with torch.no_grad():
         model.out.bias[0] = -50                                  # it never wants to end
-    found = search(model, Beam(width=2, limit=100), prompts=[[], [1, 2]])
+    found = beam_search(model, Beam(width=2, limit=100), prompts=[[], [1, 2]])
     assert [len(answer.texts[0].tokens) for answer in found] == [3, 3]
     with pytest.raises(UserError, match="holds 6 tokens, of which 6 are read"):
-        search(model, Beam(), prompts=[[1, 2, 3, 1, 2]])
-    with pytest.raises(UserError, match="no room for 5 more"):
-        search(model, Beam(least=5), prompts=[[1]])
+        beam_search(model, Beam(), prompts=[[1, 2, 3, 1, 2]])
+    with pytest.raises(UserError, match="5 more do not fit"):
+        beam_search(model, Beam(least=5), prompts=[[1]])
 
 
 class Impossible(Echo):
@@ -221,25 +221,25 @@ class Impossible(Echo):
 
 
 def test_what_has_probability_0_is_never_found():
-    found = search(Impossible(VOCAB), Beam(width=5, alpha=0, best=9, limit=4), prompts=[[]], tree=True)[0]
+    found = beam_search(Impossible(VOCAB), Beam(width=5, alpha=0, best=9, limit=4), prompts=[[]], tree=True)[0]
     assert {text.tokens for text in found.texts} == {(), (2,)}
     assert [sorted(branch.token for branch in step) for step in found.tree] == [[0, 2], [0]]
 
 
-def test_dropout_sleeps_and_the_mode_comes_back():
+def test_dropout_is_off_and_the_mode_is_restored():
     model = Echo(VOCAB)
     model.train()
-    assert search(model, prompts=[[]])[0].texts
+    assert beam_search(model, prompts=[[]])[0].texts
     assert model.training
 
 
 @pytest.mark.parametrize(("given", "match"), [
-    ({"width": 0}, "width=0 will not do: it must be 1"),
-    ({"alpha": -1}, "alpha=-1 will not do"),
-    ({"alpha": 400}, "alpha=400 will not do: it must be from 0"),
-    ({"best": 0}, "best=0 will not do"),
-    ({"limit": 0}, "limit=0 will not do"),
-    ({"least": 9, "limit": 8}, "least=9 will not do: it must be from 0 to limit=8"),
+    ({"width": 0}, "width=0 is not valid: it must be 1"),
+    ({"alpha": -1}, "alpha=-1 is not valid"),
+    ({"alpha": 400}, "alpha=400 is not valid: it must be from 0"),
+    ({"best": 0}, "best=0 is not valid"),
+    ({"limit": 0}, "limit=0 is not valid"),
+    ({"least": 9, "limit": 8}, "least=9 is not valid: it must be from 0 to limit=8"),
 ])
 def test_a_beam_that_cannot_be_is_refused(given, match):
     with pytest.raises(UserError, match=match):
@@ -247,6 +247,6 @@ def test_a_beam_that_cannot_be_is_refused(given, match):
 
 
 def test_a_source_and_prompts_together_are_refused():
-    with pytest.raises(ValueError, match="not from both"):
-        search(Echo(VOCAB), source=torch.zeros(1, 1, dtype=torch.long), prompts=[[]])
-    assert search(Echo(VOCAB), prompts=[]) == []
+    with pytest.raises(ValueError, match="not both"):
+        beam_search(Echo(VOCAB), source=torch.zeros(1, 1, dtype=torch.long), prompts=[[]])
+    assert beam_search(Echo(VOCAB), prompts=[]) == []

@@ -1,66 +1,211 @@
-"""Room for turns: as much as pays."""
+"""The decode loop: how many steps are reserved and captured, and that replayed steps choose the same tokens.
 
+There is no GPU here, so a graph is played by a class that runs the captured function again on the same fixed tensors.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from contract.toy import Attentive, ToySettings
+from contract.moved import moved
+from contract.toy import Attentive, Recurrent, ToySettings
+from torch import Tensor
 
 from chainrule import kernels
 from chainrule.errors import UserError
-from chainrule.inference.decoding import ROOM, Writing
-from chainrule.inference.sampling import Sampling
+from chainrule.inference import decoding, generate
+from chainrule.inference.beam import Beam, BeamStrategy, beam_search
+from chainrule.inference.decoding import RESERVED, RESERVED_REORDERED, DecodeLoop, prefill_prompts
+from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
+from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible
+from chainrule.models import build
+from chainrule.tasks.registry import recipe_for
+
+VOCAB = 12
+WRITERS = {
+    "seq2seq": {"hidden": 8, "layers": 1, "dropout": 0.0},
+    "transformer": {"layers": 1, "width": 16, "heads": 2, "context": 40},
+    "gpt": {"layers": 2, "width": 16, "heads": 2, "context": 48},
+}
 
 
-def writing(rows: int, temperature: float = 1) -> Writing:
+def loop_of(rows: int, temperature: float = 1) -> DecodeLoop:
     model = Attentive(ToySettings(width=16, context=12), 50)
     with torch.no_grad():
-        return Writing(model, [np.array([1, 2, 3])] * rows, Sampling(temperature), ends=False)
+        prefilled = prefill_prompts(model, [np.array([1, 2, 3])] * rows)
+        return DecodeLoop(model, prefilled, SamplingStrategy(Sampling(temperature), ends=False))
 
 
-@pytest.mark.parametrize(("rows", "room"), [(1, 512), (64, 512), (128, 256), (256, 128), (5000, 128)])
-def test_many_rows_have_little_room_where_all_of_it_is_read(rows: int, room: int) -> None:
-    assert writing(rows)._room() == room
+@pytest.mark.parametrize(("rows", "steps"), [(1, 512), (64, 512), (128, 256), (256, 128), (5000, 128)])
+def test_many_rows_reserve_few_steps_where_attention_reads_all_that_is_reserved(rows: int, steps: int) -> None:
+    assert loop_of(rows)._reserved() == steps
 
 
-def test_where_only_what_is_there_is_read_memory_says_how_much_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, many = writing(1), writing(8)
-    one.quick = many.quick = True
+def test_where_kernels_read_only_what_is_written_free_memory_says_how_much_is_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, many = loop_of(1), loop_of(8)
+    one.use_kernels = many.use_kernels = True
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 31))
-    assert one._room() > 10_000
-    assert many._room() == pytest.approx(one._room() / 8, rel=0.01)
+    assert one._reserved() > 10_000
+    assert many._reserved() == pytest.approx(one._reserved() / 8, rel=0.01)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 1 << 31))
-    assert one._room() == ROOM[0]
+    assert one._reserved() == RESERVED[0]
+
+
+def test_a_beam_whose_state_is_copied_in_each_step_reserves_little() -> None:
+    model = Attentive(ToySettings(width=16, context=200), 50)
+    with torch.no_grad():
+        loop = DecodeLoop(model, prefill_prompts(model, [[1]]), BeamStrategy(Beam(width=1), 100))
+    assert loop._reserved() == RESERVED_REORDERED
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize(("learns_by", "says"), [("gradient", "it diverged"), ("counting", "train it with smoothing")])
-def test_where_no_token_can_be_drawn_the_cure_is_that_of_the_kind(
+def test_where_no_token_can_be_sampled_the_message_is_that_of_the_kind(
     temperature: float, learns_by: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Attentive, "learns_by", learns_by)
-    here = writing(2, temperature)
-    here.turn(torch.zeros(2), 2)
-    here.refuse_nothing()
-    here = writing(2, temperature)
-    here.first = torch.full((2, 50), torch.nan)
-    here.turn(torch.zeros(2), 2)
+    loop = loop_of(2, temperature)
+    loop.next_token(torch.zeros(2), 2)
+    require_possible(loop)
+    loop = loop_of(2, temperature)
+    loop.logits = torch.full((2, 50), torch.nan)
+    loop.next_token(torch.zeros(2), 2)
     with pytest.raises(UserError, match=says):
-        here.refuse_nothing()
+        require_possible(loop)
 
 
-def test_kernels_are_asked_about_turns_that_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_asked_about_steps_that_can_be_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def repay(turns: int) -> bool:
-        asked.append(turns)
+    def worthwhile(steps: int) -> bool:
+        asked.append(steps)
         return False
 
-    monkeypatch.setattr(kernels, "worthwhile", repay)
-    here: Any = writing(2)
-    assert here._turns_without_another_shape(100) == 0         # not on a CPU
-    here.recordable, here.first = True, None
-    assert here._turns_without_another_shape(100) == 12 - 4    # the context, less what is held
-    assert here._turns_without_another_shape(3) == 3
+    monkeypatch.setattr(kernels, "worthwhile", worthwhile)
+    loop: Any = loop_of(2)
+    assert loop._steps_of_one_shape(100) == 0         # not on a CPU
+    loop.capturable, loop.logits = True, None
+    assert loop._steps_of_one_shape(100) == 12 - 4    # the context, less what is held
+    assert loop._steps_of_one_shape(3) == 3
     assert asked == [8, 3]
+
+
+class PlayedGraph:
+    """As a CUDA graph: a replay reads inputs and state from fixed tensors, and leaves the state in them."""
+
+    replays = 0
+
+    def __init__(
+        self, function: Callable[[], Iterable[Tensor]], inputs: Iterable[Tensor], state: Iterable[Tensor], *, tidy: bool
+    ):
+        self.function, self.inputs, self.state = function, list(inputs), list(state)
+        assert not tidy                                            # a tidy capture takes as long as a sentence
+
+    def replay(self, inputs: Iterable[Tensor]) -> None:
+        PlayedGraph.replays += 1
+        for fixed, new in zip(self.inputs, inputs, strict=True):
+            fixed.copy_(new)
+        for fixed, new in zip(self.state, self.function(), strict=True):
+            assert fixed.shape == new.shape
+            fixed.copy_(new)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, steps are captured and replayed, and the host asks only now and then, as on a GPU."""
+
+    def play() -> None:
+        monkeypatch.setattr(decoding, "CudaGraph", PlayedGraph)
+        monkeypatch.setattr(decoding, "can_capture", lambda tensor: True)
+        for module in ("generate", "beam", "mbr"):
+            monkeypatch.setattr(f"chainrule.inference.{module}.sync_every", lambda device: 5)
+        PlayedGraph.replays = 0
+
+    return play
+
+
+def writer(kind: str) -> Any:
+    torch.manual_seed(3)
+    recipe = recipe_for(kind, {f"model.{name}": value for name, value in WRITERS[kind].items()}, "translate")
+    return moved(build(kind, recipe.model, VOCAB).eval(), 0.3)
+
+
+def sources(rows: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(2, 9, (rows,), generator=generator)
+    tokens = torch.randint(1, VOCAB, (rows, 9), generator=generator)
+    tokens[torch.arange(rows), lengths - 1] = 0
+    return tokens[:, : int(lengths.max())], lengths
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("beam", [Beam(3, 0.6, 2, 30), Beam(4, 1.0, 1, 25, least=12), Beam(1, 0.0, 1, 30)], ids=str)
+def test_a_beam_search_by_graphs_finds_the_same_texts(kind: str, beam: Beam, graphs: Callable[[], None]) -> None:
+    model, (source, lengths) = writer(kind), sources(7)
+    wanted = beam_search(model, beam, source=source, lengths=lengths, tree=True)
+    graphs()
+    found = beam_search(model, beam, source=source, lengths=lengths, tree=True)
+    assert PlayedGraph.replays > 5
+    for one, other in zip(wanted, found):
+        assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
+        assert [text.score for text in one.texts] == pytest.approx([text.score for text in other.texts], abs=1e-5)
+        assert one.tree is not None and other.tree is not None
+        assert [[branch.token for branch in step] for step in one.tree] == [
+            [branch.token for branch in step] for step in other.tree
+        ]
+
+
+def test_a_beam_search_by_graphs_ends_at_what_the_model_holds(graphs: Callable[[], None]) -> None:
+    torch.manual_seed(1)
+    model = Attentive(ToySettings(context=26), VOCAB)
+    with torch.no_grad():
+        model.out.bias[0] = -50                                  # it never ends a text
+    prompts = [np.array([1, 2]), np.array([3])]
+    wanted = beam_search(model, Beam(3, limit=100), prompts=prompts)
+    graphs()
+    assert beam_search(model, Beam(3, limit=100), prompts=prompts) == wanted
+    assert [len(result.texts[0].tokens) for result in wanted] == [23, 23]
+    assert PlayedGraph.replays > 10
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_samples_for_sources_by_graphs_are_the_same(kind: str, graphs: Callable[[], None]) -> None:
+    model, (source, lengths) = writer(kind), sources(6)
+    mbr, ids = MinimumBayesRisk(5, Sampling(1.3), limit=30), [4, 0, 9, 2, 3, 1]
+    wanted = draw_texts(model, mbr, source, lengths, ids)
+    graphs()
+    assert draw_texts(model, mbr, source, lengths, ids) == wanted
+    assert PlayedGraph.replays > 5
+    assert len({len(text) for texts in wanted for text in texts}) > 4    # rows are dropped at different steps
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=9, repetition_penalty=1.3)], ids=str)
+def test_a_sample_by_graphs_is_the_same_past_the_context_too(
+    kind: Any, sampling: Sampling, graphs: Callable[[], None]
+) -> None:
+    torch.manual_seed(1)
+    model = kind(ToySettings(width=16, context=30), 50)
+    prompts = [np.arange(size) % 50 for size in (0, 3, 11, 29, 40)]
+    wanted = torch.stack(list(generate.sample(model, prompts, 120, sampling, ends=False)))
+    graphs()
+    assert torch.equal(torch.stack(list(generate.sample(model, prompts, 120, sampling, ends=False))), wanted)
+    assert PlayedGraph.replays > 30
+
+
+def test_a_model_that_waits_for_its_device_is_not_captured(
+    graphs: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any, **named: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    torch.manual_seed(1)
+    model = Recurrent(ToySettings(width=16), 50)
+    wanted = torch.stack(list(generate.sample(model, [np.array([1])] * 3, 40, ends=False)))
+    graphs()
+    monkeypatch.setattr(decoding, "CudaGraph", refuse)
+    assert torch.equal(torch.stack(list(generate.sample(model, [np.array([1])] * 3, 40, ends=False))), wanted)

@@ -12,7 +12,7 @@ from test_beam import VOCAB, Echo, greedy
 
 from chainrule.errors import UserError
 from chainrule.inference import predict
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts, rank_by_similarity
 from chainrule.inference.metrics import rouge_l
 from chainrule.inference.sampling import Sampling, uniforms
@@ -123,7 +123,7 @@ def test_at_temperature_0_each_text_is_the_greedy_one():
     model = Echo(VOCAB, sharp=2)
     source, lengths = torch.arange(21).reshape(7, 3), torch.tensor([1, 2, 3, 3, 2, 1, 3])
     drawn = draw_texts(model, MinimumBayesRisk(3, Sampling(0), limit=9), source, lengths, range(7))
-    found = search(model, Beam(width=1, limit=9), source=source, lengths=lengths)
+    found = beam_search(model, Beam(width=1, limit=9), source=source, lengths=lengths)
     for row, texts in enumerate(drawn):
         wanted = greedy(model, 9, source[row : row + 1], lengths[row : row + 1])
         assert texts == [list(wanted)] * 3 == [list(found[row].texts[0].tokens)] * 3
@@ -248,9 +248,9 @@ def test_dropout_sleeps_and_the_mode_comes_back():
 
 
 @pytest.mark.parametrize(("given", "match"), [
-    ({"samples": 0}, "samples=0 will not do: it must be 1 or more"),
-    ({"samples": -3}, "samples=-3 will not do"),
-    ({"limit": 0}, "limit=0 will not do: it must be 1 or more"),
+    ({"samples": 0}, "samples=0 is not valid: it must be 1 or more"),
+    ({"samples": -3}, "samples=-3 is not valid"),
+    ({"limit": 0}, "limit=0 is not valid: it must be 1 or more"),
 ])
 def test_a_consensus_that_cannot_be_is_refused(given, match):
     with pytest.raises(UserError, match=match) as caught:

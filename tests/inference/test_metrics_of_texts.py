@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.errors import UserError
-from chainrule.inference.metrics import longest_common, measure_overlap, rouge_l
+from chainrule.inference.metrics import longest_common_subsequence, measure_overlap, rouge_l
 
 WORDS = ["The", "the", "cat", "sat", "on", "a", "mat", ",", "and", "dog", "ran", "away", ".", "Two", "men", "bushes"]
 ROUGE = [    # by Google's rouge-score 0.1.2, without its stemmer
@@ -77,7 +77,7 @@ def test_rouge_l_is_that_of_rouge_score(told, wanted, score):
 def test_no_common_subsequence_is_longer(first, second):
     every = [{part for size in range(len(words) + 1) for part in itertools.combinations(words, size)}
              for words in (first, second)]
-    assert longest_common(first, second) == max(map(len, every[0] & every[1]))
+    assert longest_common_subsequence(first, second) == max(map(len, every[0] & every[1]))
 
 
 def test_words_of_any_script_are_words():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from chainrule.inference import predict
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 from chainrule.tasks.padding import Ragged, Sequences
 
@@ -41,7 +41,7 @@ def scarce(most, error):
         asked.append(len(source))
         if len(source) > most:
             raise error
-        return search(model, beam, source=source, lengths=lengths)
+        return beam_search(model, beam, source=source, lengths=lengths)
 
     return limited, asked
 
@@ -77,7 +77,7 @@ def test_a_wide_beam_takes_fewer_sources_at_a_time_and_texts_come_with_their_sco
     assert max(asked) == 3                                                  # of 4 texts each
     model, examples = made
     batch = examples.batch(np.array([5]), [size[5] for size in examples.sizes])
-    wanted = search(model, Beam(4, alpha=2.0, best=2, limit=6), source=batch.source, lengths=batch.source_lengths)
+    wanted = beam_search(model, Beam(4, alpha=2.0, best=2, limit=6), source=batch.source, lengths=batch.source_lengths)
     assert [score for _, score in told[5]] == pytest.approx([text.score for text in wanted[0].texts], abs=1e-4)
 
 

@@ -11,7 +11,7 @@ from viewer.subjects import subject
 from viewer.tasks import task_subject
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.model import BOUNDARY, watch
 from chainrule.viewer.views import alignment
 from chainrule.viewer.views.alignment import VIEW
@@ -51,7 +51,7 @@ def looked(subject, tokens, text=LINE):
 
 def best(subject, width=4, alpha=0.6, text=LINE):
     beam = Beam(width, alpha, best=width, limit=alignment.TEXT)
-    return search(subject.model, beam, source=source_of(subject, text))[0].texts
+    return beam_search(subject.model, beam, source=source_of(subject, text))[0].texts
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "transformer"])

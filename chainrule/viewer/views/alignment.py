@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam, Branch, Hypothesis, search
+from chainrule.inference.beam import Beam, Branch, Hypothesis, beam_search
 from chainrule.inference.forward import on_device
 from chainrule.model import BOUNDARY
 from chainrule.viewer.arrays import pack
@@ -52,7 +52,7 @@ def fits(subject: Subject) -> bool:
 def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     subject, beam = subjects[0], _beam(options)
     source = read_source(subject, text, SOURCE)
-    found = search(subject.model, beam, source=source.tokens, tree=True)[0]
+    found = beam_search(subject.model, beam, source=source.tokens, tree=True)[0]
     tree = found.tree or ()
     texts = ranked(tree, beam, found.texts)[:TEXTS]
     maps = [_maps(subject, source, one.tokens) for one in texts]                      # each (L, H, T, S)
@@ -90,7 +90,7 @@ def finished(tree: Tree, beam: Beam) -> Iterator[Finished]:
         for place, branch in enumerate(branches):
             if branch.token == BOUNDARY:
                 tokens = tuple(tree[at][here].token for at, here in path(tree, step, place)[:-1])
-                yield Finished(step, place, tokens, branch.score, branch.score / beam.penalty(step + 1))
+                yield Finished(step, place, tokens, branch.score, branch.score / beam.length_penalty(step + 1))
 
 
 def ranked(tree: Tree, beam: Beam, best: Sequence[Hypothesis]) -> list[Finished]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam, search
+from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
@@ -163,7 +163,7 @@ def _going_on(subject: Subject, text: str, more: int, seed: int) -> Scene:
 def _about_source(subject: Subject, text: str) -> Scene:
     """A source, and the likeliest text about it."""
     model, source = subject.model, read_source(subject, text, LIMIT)
-    found = search(model, Beam(limit=ANSWER), source=source.tokens)[0]
+    found = beam_search(model, Beam(limit=ANSWER), source=source.tokens)[0]
     tokens = [BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
     texts = {"source": Told(source.tokens[0].tolist()), "text": Told(tokens, 1)}
@@ -173,7 +173,7 @@ def _about_source(subject: Subject, text: str) -> Scene:
 def _in_one_row(subject: Subject, text: str) -> Scene:
     """A source and the likeliest text about it, by a model that goes on from the one to the other."""
     model, source = subject.model, read_source(subject, text, min(LIMIT, subject.model.context) // 2)
-    found = search(model, Beam(limit=ANSWER), source=source.tokens)[0]
+    found = beam_search(model, Beam(limit=ANSWER), source=source.tokens)[0]
     given = [BOUNDARY, *source.tokens[0, :-1].tolist()]
     tokens = [*given, BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
