@@ -154,10 +154,9 @@ def max_new_tokens(capacity: int | None, limit: int, least: int = 1, read: int =
 class BeamStrategy:
     """The beams of all rows and the best texts that are finished, as tensors on the model's device."""
 
-    reorders = True
-
     def __init__(self, beam: Beam, steps: int):
         self.beam, self.steps = beam, steps
+        self.reorders = beam.width > 1                     # a single hypothesis always extends itself
         self.must_end = False                              # in the last step
 
     def begin(self, logits: Tensor) -> Values:
@@ -229,7 +228,8 @@ class BeamStrategy:
 
     def results(self, values: Values, taken: int, tree: bool) -> list[SearchResult]:
         """Of a search that took so many steps."""
-        tokens, parents, scores = (values[name][:taken].cpu().numpy() for name in ("tokens_at", "parents_at", "scores_at"))
+        beams = ("tokens_at", "parents_at", "scores_at")
+        tokens, parents, scores = (values[name][:taken].cpu().numpy() for name in beams)
         end, log_probs, finals = (values[name].cpu().numpy() for name in ("end", "log_prob", "score"))
         written = _trace(tokens, parents, end)
         results = []

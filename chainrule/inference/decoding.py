@@ -27,7 +27,7 @@ Tokens: TypeAlias = NDArray[np.integer]
 Values: TypeAlias = dict[str, Any]    # what a step changes: a state, like everything that has rows
 
 MIN_STEPS = 8              # steps that repay the capture of a graph
-RESERVED = 128, 512        # steps for which a state is reserved at a time, least and most: attention in torch reads it all
+RESERVED = 128, 512        # steps, least and most, for which a state is reserved at a time: torch reads all of it
 RESERVED_CELLS = 1 << 15   # rows times steps, between these
 RESERVED_REORDERED = 63    # and where each step copies the state: with the boundary 64, the unit of a KV cache
 FREE_SHARE = 0.25          # of free memory that may be reserved where kernels read only what has been written
@@ -151,7 +151,7 @@ class DecodeLoop:
 
     def _prefill_again(self, full: NDArray[np.bool_]) -> tuple[Tensor, State]:
         """Rows whose context is full begin again with the last half of it; the others go on."""
-        assert self.tail is not None and not self.strategy.reorders    # whoever has no tail stops before
+        assert self.tail is not None                       # without one, whoever decodes stops at the capacity
         self.tail = [torch.cat(self.tail, 1)[:, -_kept(self.capacity) :]]
         again, others = torch.from_numpy(np.flatnonzero(full)), torch.from_numpy(np.flatnonzero(~full))
         parts = [prefill(self.model, pick(self.tail[0], again))]

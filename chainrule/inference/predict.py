@@ -43,7 +43,7 @@ def buckets(model: Any, examples: Examples) -> Buckets:
 
 def batches(model: Model, examples: Examples, title: str) -> Iterator[tuple[Any, Batch]]:
     """Which examples, and they as a batch where the model is."""
-    device: Any = device_of(model)  # type: ignore[arg-type]
+    device: Any = device_of(model)
     with bar(title, len(examples), "examples") as advance:
         for ids, batch in buckets(model, examples).every():
             yield ids, batch.to(device)

@@ -153,33 +153,33 @@ def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, mo
     given = {"model.layers": 2, "model.width": 192, "model.heads": 3, "model.context": 128} if "gpt" in name else {}
     model = build(name, recipe_for(name, given).model, 50).cuda()
     moved(model, 0.05)
-    prompts, written, recorded = [np.arange(size % 40) % 50 for size in range(3, 3 + rows)], [], []
-    begin = decoding.Graph.__init__
-    monkeypatch.setattr(decoding.Graph, "__init__", lambda *args: [begin(*args), recorded.append(1)][0])
+    prompts, written, captured = [np.arange(size % 40) % 50 for size in range(3, 3 + rows)], [], []
+    graph = decoding.CudaGraph
+    monkeypatch.setattr(decoding, "CudaGraph", lambda *args, **named: [graph(*args, **named), captured.append(1)][0])
     for worth in (10**9, 16):
         monkeypatch.setattr(kernels, "STEPS_TO_LOAD", worth)
         monkeypatch.setattr(kernels, "STEPS_ONCE_LOADED", worth)
-        recorded.clear()
+        captured.clear()
         written.append(torch.stack(list(sample(model, prompts, 300, sampling, ends=False))))
-        assert recorded                                         # nothing was compiled in the midst of a recording
+        assert captured                                         # nothing was compiled during a capture
     assert torch.equal(written[0][:20], written[1][:20])
-    assert (written[0] == written[1]).float().mean() > 0.8      # a rounding may turn a row off its course
+    assert (written[0] == written[1]).float().mean() > 0.8      # rounding may change a row
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-def test_a_recorded_turn_of_gpt2_is_few_kernels(monkeypatch):
+def test_a_captured_step_of_gpt2_is_few_kernels(monkeypatch):
     model = build("gpt2", recipe_for("gpt2").model, 50_257).cuda().bfloat16()
     launched = []
-    turn = decoding.Graph.turn
+    replay = decoding.DecodeLoop._replay
 
-    def watched(graph, uniform):
+    def watched(loop, graph, inputs):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            column = turn(graph, uniform)
+            tokens = replay(loop, graph, inputs)
             torch.cuda.synchronize()
         launched.append(sum(event.count for event in profile.key_averages()))
-        monkeypatch.setattr(decoding.Graph, "turn", turn)
-        return column
+        monkeypatch.setattr(decoding.DecodeLoop, "_replay", replay)
+        return tokens
 
-    monkeypatch.setattr(decoding.Graph, "turn", watched)
+    monkeypatch.setattr(decoding.DecodeLoop, "_replay", watched)
     list(sample(model, [np.arange(8)], 300, ends=False))
     assert launched[0] < 100                                    # there were 214

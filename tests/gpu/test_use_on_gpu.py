@@ -50,7 +50,7 @@ def test_greedy_samples_are_the_same_past_the_context_too(pair: tuple[LanguageMo
 
 @pytest.mark.parametrize("kind", ["gpt", "lstm", "feedforward"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=9, top_p=0.9, repetition_penalty=1.3)], ids=str)
-def test_recorded_turns_write_what_turns_as_written_would(
+def test_captured_steps_sample_what_plain_steps_sample(
     kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(1)
@@ -58,22 +58,22 @@ def test_recorded_turns_write_what_turns_as_written_would(
     model = build(kind, recipe_for(kind, given).model, VOCAB).cuda()
     moved(model, 0.05)
     prompts = [np.arange(size) % VOCAB for size in (0, 3, 30)]
-    recorded = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
+    captured = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     replays: list[int] = []
     replay = torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: [replays.append(1), replay(graph)])
     again = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     assert len(replays) > 100
-    assert torch.equal(again, recorded)
-    monkeypatch.setattr(decoding, "WORTH", 1000)
+    assert torch.equal(again, captured)
+    monkeypatch.setattr(decoding, "MIN_STEPS", 1000)
     replays.clear()
-    written = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
+    plain = torch.stack(list(sample(model, prompts, 150, sampling, ends=False)))
     assert not replays
-    assert (recorded == written).float().mean() > 0.9      # a rounding may turn a row off its course
-    assert torch.equal(recorded[:20], written[:20])
+    assert (captured == plain).float().mean() > 0.9      # rounding may change a row
+    assert torch.equal(captured[:20], plain[:20])
 
 
-def test_a_recorded_sample_ends_where_all_rows_have_ended(pair: tuple[LanguageModel, LanguageModel]) -> None:
+def test_a_captured_sample_ends_where_all_rows_have_ended(pair: tuple[LanguageModel, LanguageModel]) -> None:
     here, there = (torch.stack(list(sample(model, [np.array([1])] * 5, 400))) for model in pair)
     assert len(here) == len(there)
     assert (there[-1] == 0).all()
@@ -81,23 +81,23 @@ def test_a_recorded_sample_ends_where_all_rows_have_ended(pair: tuple[LanguageMo
 
 
 class Waiting(Recurrent):
-    """Waits for the GPU in every step, which no graph can."""
+    """Waits for the GPU in every step, which cannot be captured."""
 
     def step(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
         assert tokens.max().item() < VOCAB
         return super().step(tokens, state)
 
 
-def test_a_recording_that_fails_harms_nothing() -> None:
+def test_a_capture_that_fails_changes_nothing() -> None:
     torch.manual_seed(1)
     model = Waiting(ToySettings(width=16), VOCAB).cuda()
     torch.manual_seed(2)
     _, wanted = torch.randn(5, device="cuda"), torch.randn(5, device="cuda")
     torch.manual_seed(2)
     torch.randn(5, device="cuda")
-    written = torch.stack(list(sample(model, [np.array([1])] * 3, 60, ends=False)))
-    assert torch.equal(torch.randn(5, device="cuda"), wanted)           # chance goes on where it was
-    assert torch.equal(torch.stack(list(sample(model.cpu(), [np.array([1])] * 3, 60, ends=False))), written.cpu())
+    plain = torch.stack(list(sample(model, [np.array([1])] * 3, 60, ends=False)))
+    assert torch.equal(torch.randn(5, device="cuda"), wanted)           # the generator goes on where it was
+    assert torch.equal(torch.stack(list(sample(model.cpu(), [np.array([1])] * 3, 60, ends=False))), plain.cpu())
 
 
 def test_a_seed_draws_the_same_tokens() -> None:

@@ -160,7 +160,8 @@ def test_rows_never_meet():
     source, lengths = torch.arange(24).reshape(8, 3), torch.tensor([1, 2, 3, 1, 2, 3, 1, 2])
     beam = Beam(width=3, best=2, limit=7)
     together = beam_search(model, beam, source=source, lengths=lengths)
-    alone = [beam_search(model, beam, source=source[row : row + 1], lengths=lengths[row : row + 1])[0] for row in range(8)]
+    rows = [slice(row, row + 1) for row in range(8)]
+    alone = [beam_search(model, beam, source=source[row], lengths=lengths[row])[0] for row in rows]
     for one, other in zip(together, alone):
         assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
 

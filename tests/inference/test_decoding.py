@@ -16,12 +16,14 @@ from torch import Tensor
 from chainrule import kernels
 from chainrule.errors import UserError
 from chainrule.inference import decoding, generate
-from chainrule.inference.beam import Beam, BeamStrategy, beam_search
+from chainrule.inference.beam import Beam, BeamStrategy, SearchResult, beam_search
 from chainrule.inference.decoding import RESERVED, RESERVED_REORDERED, DecodeLoop, prefill_prompts
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible
+from chainrule.model import LanguageModel, State
 from chainrule.models import build
 from chainrule.tasks.registry import recipe_for
+from chainrule.training import pipeline
 
 VOCAB = 12
 WRITERS = {
@@ -58,7 +60,7 @@ def test_where_kernels_read_only_what_is_written_free_memory_says_how_much_is_re
 def test_a_beam_whose_state_is_copied_in_each_step_reserves_little() -> None:
     model = Attentive(ToySettings(width=16, context=200), 50)
     with torch.no_grad():
-        loop = DecodeLoop(model, prefill_prompts(model, [[1]]), BeamStrategy(Beam(width=1), 100))
+        loop = DecodeLoop(model, prefill_prompts(model, [[1]]).repeat(2), BeamStrategy(Beam(width=2), 100))
     assert loop._reserved() == RESERVED_REORDERED
 
 
@@ -104,13 +106,18 @@ class PlayedGraph:
     ):
         self.function, self.inputs, self.state = function, list(inputs), list(state)
         assert not tidy                                            # a tidy capture takes as long as a sentence
+        before = [tensor.clone() for tensor in self.state]
+        shapes = [tensor.shape for tensor in function()]
+        if shapes != [tensor.shape for tensor in before]:
+            raise RuntimeError("a state that grows cannot be captured")
+        for fixed, old in zip(self.state, before):                 # a capture runs no kernel
+            fixed.copy_(old)
 
     def replay(self, inputs: Iterable[Tensor]) -> None:
         PlayedGraph.replays += 1
         for fixed, new in zip(self.inputs, inputs, strict=True):
             fixed.copy_(new)
         for fixed, new in zip(self.state, self.function(), strict=True):
-            assert fixed.shape == new.shape
             fixed.copy_(new)
 
 
@@ -134,12 +141,41 @@ def writer(kind: str) -> Any:
     return moved(build(kind, recipe.model, VOCAB).eval(), 0.3)
 
 
+def language_model(kind: str = "gpt", context: int = 30) -> Any:
+    torch.manual_seed(1)
+    small = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": context}
+    return moved(build(kind, pipeline.recipe_for(kind, small if kind == "gpt" else {}).model, VOCAB), 0.3)
+
+
+class Endless(LanguageModel):
+    """Another model, which it keeps from ever ending a text."""
+
+    def __init__(self, model: LanguageModel):
+        super().__init__()
+        self.model, self.context = model, model.context
+
+    def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
+        return self.model.start(rows)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        logits, state = self.model.step(tokens, state)
+        return logits.index_fill(-1, torch.tensor([0]), -50.0), state
+
+    def reserve(self, state: State, tokens: int) -> State:
+        return self.model.reserve(state, tokens)
+
+
 def sources(rows: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(2, 9, (rows,), generator=generator)
     tokens = torch.randint(1, VOCAB, (rows, 9), generator=generator)
     tokens[torch.arange(rows), lengths - 1] = 0
     return tokens[:, : int(lengths.max())], lengths
+
+
+def shape(result: SearchResult) -> list[list[tuple[int, int]]]:
+    assert result.tree is not None
+    return [[(branch.token, branch.parent) for branch in step] for step in result.tree]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -149,21 +185,15 @@ def test_a_beam_search_by_graphs_finds_the_same_texts(kind: str, beam: Beam, gra
     wanted = beam_search(model, beam, source=source, lengths=lengths, tree=True)
     graphs()
     found = beam_search(model, beam, source=source, lengths=lengths, tree=True)
-    assert PlayedGraph.replays > 5
+    assert PlayedGraph.replays > 2
     for one, other in zip(wanted, found):
         assert [text.tokens for text in one.texts] == [text.tokens for text in other.texts]
         assert [text.score for text in one.texts] == pytest.approx([text.score for text in other.texts], abs=1e-5)
-        assert one.tree is not None and other.tree is not None
-        assert [[branch.token for branch in step] for step in one.tree] == [
-            [branch.token for branch in step] for step in other.tree
-        ]
+        assert shape(one) == shape(other)
 
 
 def test_a_beam_search_by_graphs_ends_at_what_the_model_holds(graphs: Callable[[], None]) -> None:
-    torch.manual_seed(1)
-    model = Attentive(ToySettings(context=26), VOCAB)
-    with torch.no_grad():
-        model.out.bias[0] = -50                                  # it never ends a text
+    model = Endless(language_model(context=26))
     prompts = [np.array([1, 2]), np.array([3])]
     wanted = beam_search(model, Beam(3, limit=100), prompts=prompts)
     graphs()
@@ -183,18 +213,18 @@ def test_samples_for_sources_by_graphs_are_the_same(kind: str, graphs: Callable[
     assert len({len(text) for texts in wanted for text in texts}) > 4    # rows are dropped at different steps
 
 
-@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+@pytest.mark.parametrize("kind", ["gpt", "lstm", "attentive"])
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=9, repetition_penalty=1.3)], ids=str)
 def test_a_sample_by_graphs_is_the_same_past_the_context_too(
-    kind: Any, sampling: Sampling, graphs: Callable[[], None]
+    kind: str, sampling: Sampling, graphs: Callable[[], None]
 ) -> None:
     torch.manual_seed(1)
-    model = kind(ToySettings(width=16, context=30), 50)
-    prompts = [np.arange(size) % 50 for size in (0, 3, 11, 29, 40)]
+    model = Attentive(ToySettings(width=16, context=30), VOCAB) if kind == "attentive" else language_model(kind)
+    prompts = [np.arange(size) % VOCAB for size in (0, 3, 11, 29, 40)]
     wanted = torch.stack(list(generate.sample(model, prompts, 120, sampling, ends=False)))
     graphs()
     assert torch.equal(torch.stack(list(generate.sample(model, prompts, 120, sampling, ends=False))), wanted)
-    assert PlayedGraph.replays > 30
+    assert PlayedGraph.replays > 10
 
 
 def test_a_model_that_waits_for_its_device_is_not_captured(

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.inference import forward
-from chainrule.inference.generate import BLOCK, generate, sample, stream_text
+from chainrule.inference.decoding import SYNC_EVERY
+from chainrule.inference.generate import generate, sample, stream_text
 from chainrule.inference.sampling import Sampling
 from chainrule.model import LanguageModel
 from chainrule.recipe import Text
@@ -194,7 +195,7 @@ def test_sampling_stops_soon_after_the_last_row_has_stopped() -> None:
     step = model.step
     model.step = lambda tokens, state: read.append(tokens.shape[1]) or step(tokens, state)
     assert generate(model, BYTES, "", 1000, Sampling(temperature=0, stop=("b",)), rows=3) == ["a"] * 3
-    assert sum(read) <= 2 * BLOCK + 2
+    assert sum(read) <= 2 * SYNC_EVERY + 2
 
 
 def test_rows_and_prompts_are_told_apart() -> None:

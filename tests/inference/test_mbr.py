@@ -34,7 +34,7 @@ class Words:
 
 
 def writer(kind):
-    """A network that translates, as chance made it; louder, so that sources matter and texts end soon or late."""
+    """A random network that translates; its weights are moved so that sources matter and texts differ in length."""
     torch.manual_seed(3)
     recipe = recipe_for(kind, {f"model.{name}": value for name, value in WRITERS[kind].items()}, "translate")
     model = build(kind, recipe.model, WORDS).eval()
@@ -43,9 +43,9 @@ def writer(kind):
 
 def sources(rows, seed=1):
     """(B, S) of different lengths, each ended by a boundary, and (B,) how long each is."""
-    chance = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, 9, (rows,), generator=chance)
-    tokens = torch.randint(1, WORDS, (rows, 9), generator=chance)
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 9, (rows,), generator=generator)
+    tokens = torch.randint(1, WORDS, (rows, 9), generator=generator)
     tokens[torch.arange(rows), lengths - 1] = 0
     return tokens[:, : int(lengths.max())], lengths
 
@@ -57,7 +57,7 @@ def examples(rows):
     return Sequences(Ragged(flat, np.cumsum(lengths.numpy())), one_each)
 
 
-# What is drawn
+# Samples
 
 
 def by_a_plain_loop(model, how, source, lengths, ids):
@@ -69,8 +69,8 @@ def by_a_plain_loop(model, how, source, lengths, ids):
         with torch.no_grad():
             logits, state = model.step(tokens, state)
         shares = (logits[:, -1].double() / how.sampling.temperature).softmax(-1).cumsum(-1)
-        luck = uniforms(how.sampling.seed, step, 1000)
-        mine = torch.stack([luck[number * how.samples + text] for number in ids for text in range(how.samples)])
+        numbers = uniforms(how.sampling.seed, step, 1000)
+        mine = torch.stack([numbers[number * how.samples + text] for number in ids for text in range(how.samples)])
         tokens = (shares <= mine[:, None] * shares[:, -1:]).sum(-1, keepdim=True)
         columns.append(tokens[:, 0].tolist())
     texts = [list(itertools.takewhile(bool, text)) for text in zip(*columns)]
@@ -129,11 +129,11 @@ def test_at_temperature_0_each_text_is_the_greedy_one():
         assert texts == [list(wanted)] * 3 == [list(found[row].texts[0].tokens)] * 3
 
 
-# Luck
+# Random numbers
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_source_has_the_same_luck_whatever_is_beside_it(kind):
+def test_a_source_has_the_same_random_numbers_in_any_batch(kind):
     model, how = writer(kind), MinimumBayesRisk(5, limit=7)
     source, lengths = sources(8)
     together = draw_texts(model, how, source, lengths, range(8))
@@ -144,7 +144,7 @@ def test_a_source_has_the_same_luck_whatever_is_beside_it(kind):
         assert draw_texts(model, how, source[here, : lengths[row]], lengths[here], [row]) == [together[row]]
 
 
-def test_sources_that_are_alike_have_luck_of_their_own_and_each_seed_another():
+def test_equal_sources_have_random_numbers_of_their_own_and_each_seed_others():
     model = writer("seq2seq")
     source, lengths = (part[:1].repeat_interleave(2, 0) for part in sources(1))
     first, second = draw_texts(model, MinimumBayesRisk(8, limit=6), source, lengths, [0, 1])
@@ -196,7 +196,7 @@ def test_what_is_written_is_what_was_drawn_ranked():
     assert any(texts[0][1] != texts[-1][1] for texts in wanted)
 
 
-# How far
+# Limits
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -230,13 +230,13 @@ class Silent(Echo):
         return torch.full((*tokens.shape, VOCAB), -math.inf), state
 
 
-def test_a_model_that_allows_nothing_is_told_so_in_one_line():
+def test_a_model_that_allows_no_token_is_refused_in_one_line():
     with pytest.raises(UserError, match="it diverged; train again") as caught:
         draw_texts(Silent(VOCAB), MinimumBayesRisk(2), torch.ones(1, 1, dtype=torch.long), torch.tensor([1]), [0])
     assert "\n" not in str(caught.value)
 
 
-def test_dropout_sleeps_and_the_mode_comes_back():
+def test_dropout_is_off_and_the_mode_is_restored():
     model, how = writer("transformer"), MinimumBayesRisk(3, limit=4)
     wanted = draw_texts(model, how, *sources(3), range(3))
     model.train()
@@ -252,16 +252,16 @@ def test_dropout_sleeps_and_the_mode_comes_back():
     ({"samples": -3}, "samples=-3 is not valid"),
     ({"limit": 0}, "limit=0 is not valid: it must be 1 or more"),
 ])
-def test_a_consensus_that_cannot_be_is_refused(given, match):
+def test_invalid_settings_are_refused(given, match):
     with pytest.raises(UserError, match=match) as caught:
         MinimumBayesRisk(**given)
     assert "\n" not in str(caught.value)
 
 
-# What is chosen
+# Ranking
 
 
-def test_the_likest_text_comes_first_and_how_often_it_was_drawn_counts():
+def test_the_most_similar_text_comes_first_and_how_often_it_was_drawn_counts():
     texts = ["dogs bark", "the cat sat", "the cat ran", "the cat sat"]
     assert rank_by_similarity(texts) == [
         ("the cat sat", pytest.approx((2 * 1 + 2 / 3) / 4)),                # 2 of 3 words are those of the third text
@@ -272,11 +272,11 @@ def test_the_likest_text_comes_first_and_how_often_it_was_drawn_counts():
     assert [text for text, _ in rank_by_similarity(["a b", "a c", "d"])] == ["a b", "a c", "d"]
 
 
-def test_a_likeness_is_the_mean_over_all_samples_itself_among_them():
+def test_a_similarity_is_the_mean_over_all_samples_itself_among_them():
     texts = ["re: the plan", "The plan", "plan for monday", "the plan", "lunch", "re: the plan"]
-    for text, likeness in rank_by_similarity(texts):
-        assert likeness == pytest.approx(np.mean([rouge_l(text, other) for other in texts]))
-    scores = [likeness for _, likeness in rank_by_similarity(texts)]
+    for text, similarity in rank_by_similarity(texts):
+        assert similarity == pytest.approx(np.mean([rouge_l(text, other) for other in texts]))
+    scores = [similarity for _, similarity in rank_by_similarity(texts)]
     assert scores == sorted(scores, reverse=True)
     assert {text for text, _ in rank_by_similarity(texts)} == set(texts)
     assert len(rank_by_similarity(texts)) == 5
@@ -288,12 +288,12 @@ def test_a_short_text_that_is_drawn_most_gives_way_to_what_the_others_share():
     assert rank_by_similarity(texts)[0][0] == "meeting on monday"
 
 
-def test_texts_without_a_word_are_like_nothing():
+def test_texts_without_a_word_are_similar_to_none():
     assert rank_by_similarity(["", "a", ""]) == [("a", pytest.approx(1 / 3)), ("", 0)]
     assert rank_by_similarity(["", ""]) == [("", 0)]
     assert rank_by_similarity(["?", "!"]) == [("?", 0), ("!", 0)]
     assert rank_by_similarity([]) == []
 
 
-def test_one_sample_is_its_own_consensus():
+def test_one_sample_is_similar_to_itself():
     assert rank_by_similarity(["as it came"]) == [("as it came", 1)]

@@ -52,7 +52,7 @@ def scarce(most, error):
 def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
     wanted = predict.write(*made, Letters(), Beam(2, limit=6))
     limited, asked = scarce(3, error)
-    monkeypatch.setattr("chainrule.inference.beam.search", limited)
+    monkeypatch.setattr("chainrule.inference.beam.beam_search", limited)
     monkeypatch.setattr(predict, "ROWS", 8)
     told = predict.write(*made, Letters(), Beam(2, limit=6))
     assert [texts[0][0] for texts in told] == [texts[0][0] for texts in wanted]
@@ -64,14 +64,14 @@ def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
 
 @pytest.mark.parametrize(("most", "error"), [(0, torch.OutOfMemoryError("no")), (3, RuntimeError("a bug"))])
 def test_what_fewer_do_not_mend_is_not_hidden(made, monkeypatch, most, error):
-    monkeypatch.setattr("chainrule.inference.beam.search", scarce(most, error)[0])
+    monkeypatch.setattr("chainrule.inference.beam.beam_search", scarce(most, error)[0])
     with pytest.raises(type(error), match=str(error)):
         predict.write(*made, Letters(), Beam(2, limit=6))
 
 
 def test_a_wide_beam_takes_fewer_sources_at_a_time_and_texts_come_with_their_scores(made, monkeypatch):
     limited, asked = scarce(TEXTS, None)
-    monkeypatch.setattr("chainrule.inference.beam.search", limited)
+    monkeypatch.setattr("chainrule.inference.beam.beam_search", limited)
     monkeypatch.setattr(predict, "TEXTS", 12)
     told = predict.write(*made, Letters(), Beam(4, alpha=2.0, best=2, limit=6))
     assert max(asked) == 3                                                  # of 4 texts each

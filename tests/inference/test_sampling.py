@@ -118,7 +118,7 @@ def test_the_die_falls_as_often_as_it_should() -> None:
     assert torch.bincount(fallen, minlength=5).tolist() == [100, 400, 50, 300, 150]
 
 
-def test_the_die_never_falls_on_probability_0() -> None:
+def test_a_token_of_probability_0_is_never_drawn() -> None:
     probs = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]]).expand(4, -1)
     uniform = torch.tensor([0.0, 0.5, 1 - 2**-53, 1.0], dtype=torch.float64)
     assert draw(probs, uniform)[0].tolist() == [1, 3, 3, 3]
