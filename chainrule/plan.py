@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.cross_entropy import LOGITS
+from chainrule.layers.cross_entropy import CHUNK_LOGITS
 from chainrule.layers.embedding import TokenEmbedding
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -178,7 +178,7 @@ def memory_of(work: Work, train: Gradient, tokens: int, gpus: int, how: str) -> 
         gradients=4 * work.parameters / share + (4 * (work.layer + outside) if share > 1 else 0),
         optimizer=optimizer_bytes(work, train) / share,
         activations=work.kept * tokens,
-        logits=min(work.logits * tokens, 8.0 * LOGITS["cuda"]),
+        logits=min(work.logits * tokens, 8.0 * CHUNK_LOGITS["cuda"]),
     )
 
 

@@ -25,7 +25,7 @@ GPT2_LAYER = {
     "feed_forward.up": "mlp.c_fc",
     "feed_forward.out": "mlp.c_proj",
 }
-GPT2 = {"embedding.words": "wte", "embedding.places": "wpe", "stack.norm": "ln_f"}
+GPT2 = {"embedding.words": "wte", "embedding.positions": "wpe", "stack.norm": "ln_f"}
 
 LLAMA_LAYER = {
     "attention_norm": ["input_layernorm"],

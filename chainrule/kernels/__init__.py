@@ -1,11 +1,12 @@
-"""Kernels of our own, in Triton: for a GPU that rolls a die and reads a token, again and again; and some for learning.
+"""Fused kernels in Triton, and the switches that say where they are used. Everything also works without them.
 
-Torch's kernels are made for large tensors. A step of one token has small ones and hundreds of launches, so here several
-steps of the way are one kernel each. While a model learns, tensors are large, and steps that are one kernel save the
-reading and writing between them: a sum and its norm (norm.py), queries and keys that are normed and turned (heads.py),
-a bias and an activation (activation.py), what is learned from a word's logits (surprise.py). Triton comes with torch
-for CUDA; it is loaded only once kernels are wanted, and whoever wants them says so, for they take seconds to compile
-the first time and moments in each process. Everything that they do is also done without them.
+    with kernels.in_training(True):    layers ask `use_in_training(x)`, and fuse a sum and its norm, QK norm and RoPE,
+                                       bias and activation: large tensors are not read and written in between
+    with kernels.in_decoding(True):    models and samplers ask `use_in_decoding(x)`: a step of one token is a few
+                                       launches instead of hundreds
+
+Triton comes with torch for CUDA. It is loaded when a kernel is first called, since kernels take seconds to compile the
+first time and half a second to load in each process.
 """
 
 from collections.abc import Iterator
@@ -19,50 +20,50 @@ from torch import Tensor
 
 from chainrule.device import Switch
 
-STEPS_TO_LOAD = 256         # turns that repay loading the kernels, which takes half a second
-STEPS_ONCE_LOADED = 32          # turns that repay using them once they are loaded
-MIN_CAPABILITY = (8, 0)     # the compute capability for which they are written
-OVERLAP = False     # does a kernel read its weights while the one before it still works? From HOPPER on
+STEPS_TO_LOAD = 256           # decoding steps for which it pays to load the kernels
+STEPS_ONCE_LOADED = 32        # decoding steps for which it pays to use them once they are loaded
+MIN_CAPABILITY = (8, 0)       # the compute capability for which they are written
 HOPPER = (9, 0)
-FUSED_DEVICES = {"cuda"}    # devices on which steps are joined
+OVERLAP = False               # whether a kernel may load its weights before the one before it ends; from HOPPER on
+FUSED_DEVICES = {"cuda"}      # devices whose training steps are fused
 
-_in_decoding = ContextVar("kernels are wanted", default=False)
-_in_training = Switch()
-in_training = _in_training.set    # within `in_training(True)` parts of what learns on a GPU are joined
+_in_training = Switch()       # a plain attribute: torch.compile cannot read a context variable
+_in_decoding = ContextVar("kernels are used in decoding", default=False)    # each thread of a server has its own
 _loaded = False
+
+in_training = _in_training.set
 
 
 @contextmanager
-def in_decoding(yes: bool) -> Iterator[None]:
-    """Within, kernels are used wherever they fit."""
-    before = _in_decoding.set(yes)
+def in_decoding(on: bool) -> Iterator[None]:
+    token = _in_decoding.set(on)
     try:
         yield
     finally:
-        _in_decoding.reset(before)
+        _in_decoding.reset(token)
 
 
-def use_in_decoding(tensor: Tensor) -> bool:
-    """Whether what is made of this tensor now should be made by kernels, if there is one for it."""
+def use_in_training(x: Tensor) -> bool:
+    """Whether a layer should compute with x by a fused kernel that has a backward pass."""
+    return _in_training.on and x.device.type in FUSED_DEVICES and torch.is_grad_enabled()
+
+
+def use_in_decoding(x: Tensor) -> bool:
+    """Whether a step from x should be computed by kernels without a backward pass, if there are some for it."""
     if torch.compiler.is_compiling() or not _in_decoding.get():
         return False
-    plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled(tensor.device.type)
-    return plain and tensor.is_cuda and tensor.get_device() == torch.cuda.current_device()    # where Triton launches
+    plain = not torch.is_grad_enabled() and not torch.is_autocast_enabled(x.device.type)
+    return plain and x.is_cuda and x.get_device() == torch.cuda.current_device()    # where Triton launches
 
 
-def use_in_training(tensor: Tensor) -> bool:
-    """Whether steps that are made of this tensor now should be one."""
-    return _in_training.on and tensor.device.type in FUSED_DEVICES and torch.is_grad_enabled()
-
-
-def worthwhile(turns: int) -> bool:
-    """Whether so many turns repay them here."""
-    return turns >= (STEPS_ONCE_LOADED if _loaded else STEPS_TO_LOAD) and torch.cuda.is_available() and available()
+def worthwhile(steps: int) -> bool:
+    """Whether so many decoding steps repay the loading of kernels on this machine."""
+    return steps >= (STEPS_ONCE_LOADED if _loaded else STEPS_TO_LOAD) and torch.cuda.is_available() and available()
 
 
 @cache
 def available() -> bool:
-    """Whether they run on this machine: there may be no Triton, an old GPU, or no compiler for what launches them."""
+    """Whether kernels run on this machine: it has Triton, a GPU that is new enough, and a C compiler for launchers."""
     global _loaded
     if find_spec("triton") is None or torch.version.cuda is None or torch.cuda.get_device_capability() < MIN_CAPABILITY:
         return False
@@ -73,6 +74,6 @@ def available() -> bool:
 
 
 def launch_options() -> dict[str, bool]:
-    """How to launch kernels that read what never changes, and only then wait for those before them."""
+    """For kernels that load weights, which never change, and only then wait for the kernels before them."""
     yes = OVERLAP and torch.cuda.get_device_capability() >= HOPPER
     return {"OVERLAP": True, "launch_pdl": True} if yes else {"OVERLAP": False}

@@ -1,8 +1,8 @@
-"""What torch.compile leaves alone, once somebody compiles. Until then the mark costs nothing.
+"""Marks for torch.compile: functions that it must not compile. Until something is compiled a mark costs nothing.
 
-    @as_written    a place where one compiled part ends and the next begins
+    @not_compiled    a graph break: one compiled graph ends here and the next one begins
 
-Marking with torch's own decorator would load its compiler, which takes seconds, wherever a model is used.
+Torch's own decorator, torch.compiler.disable, would load the compiler, which takes seconds, wherever a model is used.
 """
 
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from chainrule.kernels.ops import register_fallbacks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_marked: list["_Mark"] = []
+_marks: list["_Mark"] = []
 
 
 class _Mark:
     def __init__(self, function: Any):
         self.plain = self.now = function
-        _marked.append(self)
+        _marks.append(self)
 
-    def heed(self) -> None:
+    def disable(self) -> None:
         if self.now is self.plain:
             self.now = torch.compiler.disable(self.plain)
 
-    def forget(self) -> None:
+    def restore(self) -> None:
         self.now = self.plain
 
 
@@ -42,14 +42,14 @@ def not_compiled(function: Function) -> Function:
 
 
 def compiled(function: Function) -> Function:
-    """`function` through torch.compile, with all marks heeded and our operators known."""
-    for mark in _marked:
-        mark.heed()
+    """`function` through torch.compile, which leaves marked functions alone and knows our operators."""
+    for mark in _marks:
+        mark.disable()
     register_fallbacks()
     return torch.compile(function)  # type: ignore[return-value]
 
 
 def reset_marks() -> None:
-    """No mark is heeded any more, as if nothing had been compiled."""
-    for mark in _marked:
-        mark.forget()
+    """All functions as they were before anything was compiled."""
+    for mark in _marks:
+        mark.restore()

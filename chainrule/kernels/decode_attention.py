@@ -1,11 +1,11 @@
-"""Attention of one new token a row, which reads what the row has and no more.
+"""Attention of one new token per row over the KV cache. It reads the keys that a row has, not the unused capacity.
 
-A program has one head of queries of one row. It norms and turns the new query and key, writes key and value into their
-place in the cache, and mixes the values behind that place, a block of keys at a time. Each key of a block begins a
-running softmax of its own (Milakov and Gimelshein 2018), so that threads do not wait for each other before the end.
-Where rows are few, several programs share a head, each with a split of its keys, and the reader weighs their parts.
+A program has one query head of one row. It applies QK norm and RoPE to the new query and key, writes the new key and
+value into the cache, and attends to the keys so far, one block at a time. Each position in a block has a running
+softmax of its own (Milakov and Gimelshein 2018), so that threads wait for each other only at the end. For a small batch
+several programs share a head, each with a split of its keys, and kernels/linear.py combines their parts.
 
-Shapes: B rows, H heads of queries, G heads of keys, C room, S splits, N keys of a block, d numbers in a head.
+Shapes: B rows, H query heads, G key/value heads, C capacity, S splits, N keys of a block, d numbers in a head.
 """
 
 import math
@@ -17,46 +17,46 @@ import triton.language as tl
 from torch import Tensor
 
 from chainrule.kernels import launch_options
-from chainrule.kernels.add_norm import NONE, Norm, normed
+from chainrule.kernels.add_norm import NO_NORM, Norm, norm_rows
 
 SHAPES = {32: (128, 4), 64: (64, 4), 128: (64, 8)}    # by d: keys of a block, and warps; so a key stays in one warp
 LOG2E = math.log2(math.e)
-STAGES = tl.constexpr(3)     # blocks under way at once, from memory
-LOW = tl.constexpr(-1e30)    # a score below all scores, and still a number
+STAGES = tl.constexpr(3)     # blocks that are loaded at the same time
+LOW = tl.constexpr(-1e30)    # below all scores, and finite
 
 
-class Parts(NamedTuple):
-    """Mixtures of splits of the keys, not yet divided by their weights; or a whole, which needs none."""
+class AttentionParts(NamedTuple):
+    """The output of attention (B, H·d); or those of splits of the keys, not yet divided by their total weights."""
 
-    mixed: Tensor                    # (B, S, H, d) float32; (B, H·d)
-    most: Tensor | None = None       # (B, S, H) the highest score of a key in it, in powers of 2
-    total: Tensor | None = None      # (B, S, H) the weights of all, where that key has 1
+    mixed: Tensor                             # (B, H·d); of splits (B, S, H, d) float32
+    highest_score: Tensor | None = None       # (B, S, H) of the keys of a split, to the base 2
+    total_weight: Tensor | None = None        # (B, S, H) of the keys of a split, relative to the highest score
 
     @property
     def splits(self) -> int:
-        return 1 if self.most is None else self.most.shape[1]
+        return 1 if self.highest_score is None else self.highest_score.shape[1]
 
 
 @triton.jit
-def _prepared(x, gains, shift, cos, sin, epsilon, SIZE: tl.constexpr, NORM: tl.constexpr):
-    """(1, d) float32: normed and turned, each as it is asked for."""
-    number = tl.arange(0, SIZE)[None, :]
-    here = number < SIZE
-    vector = tl.load(x + number).to(tl.float32)
+def _norm_and_rotate(x, weight, bias, cos, sin, epsilon, SIZE: tl.constexpr, NORM: tl.constexpr):
+    """(1, d) float32: with QK norm and RoPE, each if it is given."""
+    column = tl.arange(0, SIZE)[None, :]
+    valid = column < SIZE
+    vector = tl.load(x + column).to(tl.float32)
     if NORM is not None:
-        vector = normed(vector, gains, shift, number, here, SIZE, epsilon, NORM)
-    if cos is not None:    # what stands opposite is read and normed once more, rather than sent around
-        across = (number + SIZE // 2) % SIZE
-        other = tl.load(x + across).to(tl.float32)
+        vector = norm_rows(vector, weight, bias, column, valid, SIZE, epsilon, NORM)
+    if cos is not None:    # the other half is loaded and normed again, which is faster than to exchange it
+        opposite = (column + SIZE // 2) % SIZE
+        other = tl.load(x + opposite).to(tl.float32)
         if NORM is not None:
-            other = normed(other, gains, shift, across, here, SIZE, epsilon, NORM)
-        vector = vector * tl.load(cos + number) + other * tl.load(sin + number)
+            other = norm_rows(other, weight, bias, opposite, valid, SIZE, epsilon, NORM)
+        vector = vector * tl.load(cos + column) + other * tl.load(sin + column)
     return vector
 
 
 @triton.jit
-def _attend(
-    projected, keys, values, length, cos, sin, q_gains, q_shift, k_gains, k_shift, out, most, total,
+def _decode_attention(
+    packed, keys, values, length, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
     row_stride, head_stride, scale, epsilon, window,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     NORM: tl.constexpr, OVERLAP: tl.constexpr,
@@ -66,87 +66,88 @@ def _attend(
         tl.extra.cuda.gdc_wait()
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group = head // (HEADS // GROUPS)
-    place = tl.load(length + row).to(tl.int32)
-    number = tl.arange(0, SIZE)[None, :]
+    position = tl.load(length + row).to(tl.int32)
+    column = tl.arange(0, SIZE)[None, :]
     if cos is not None:
-        cos += place * SIZE
-        sin += place * SIZE
-    x = projected + row.to(tl.int64) * ((HEADS + 2 * GROUPS) * SIZE)
-    query = _prepared(x + head * SIZE, q_gains, q_shift, cos, sin, epsilon, SIZE, NORM)
-    key = _prepared(x + (HEADS + group) * SIZE, k_gains, k_shift, cos, sin, epsilon, SIZE, NORM)
+        cos += position * SIZE
+        sin += position * SIZE
+    x = packed + row.to(tl.int64) * ((HEADS + 2 * GROUPS) * SIZE)
+    query = _norm_and_rotate(x + head * SIZE, q_weight, q_bias, cos, sin, epsilon, SIZE, NORM)
+    key = _norm_and_rotate(x + (HEADS + group) * SIZE, k_weight, k_bias, cos, sin, epsilon, SIZE, NORM)
     key = key.to(keys.dtype.element_ty)
-    value = tl.load(x + (HEADS + GROUPS + group) * SIZE + number)
+    value = tl.load(x + (HEADS + GROUPS + group) * SIZE + column)
     first = row.to(tl.int64) * row_stride + group.to(tl.int64) * head_stride
     if (split == 0) & (head % (HEADS // GROUPS) == 0):
-        tl.store(keys + first + place * SIZE + number, key)
-        tl.store(values + first + place * SIZE + number, value)
+        tl.store(keys + first + position * SIZE + column, key)
+        tl.store(values + first + position * SIZE + column, value)
 
     query = query.to(keys.dtype.element_ty).to(tl.float32) * scale
-    best = tl.full((BLOCK,), LOW, tl.float32)                     # (N,) of the keys so far in each place of the block
-    weight = tl.zeros((BLOCK,), tl.float32)
+    best = tl.full((BLOCK,), LOW, tl.float32)                # (N,) the highest score so far, by position in a block
+    weight_sum = tl.zeros((BLOCK,), tl.float32)
     mixed = tl.zeros((BLOCK, SIZE), tl.float32)
-    begin = tl.maximum(place + 1 - window, 0)
-    count = tl.cdiv(place - begin, SPLITS)
+    begin = tl.maximum(position + 1 - window, 0)
+    count = tl.cdiv(position - begin, SPLITS)
     begin += split * count
-    end = tl.minimum(begin + count, place)
+    end = tl.minimum(begin + count, position)
     for at in tl.range(begin, end, BLOCK, num_stages=STAGES):
         there = at + tl.arange(0, BLOCK)
-        seen = there < end
-        where = first + tl.minimum(there, end - 1)[:, None] * SIZE + number    # no mask: what is read is always there
+        visible = there < end
+        where = first + tl.minimum(there, end - 1)[:, None] * SIZE + column    # no mask: the address is always valid
         some_keys, some_values = tl.load(keys + where), tl.load(values + where)
-        score = tl.where(seen, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
-        higher = tl.maximum(best, score)
-        fade, take = tl.exp2(best - higher), tl.exp2(score - higher)    # what is not seen is LOW, and fades in the end
-        weight = weight * fade + take
+        score = tl.where(visible, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
+        new_best = tl.maximum(best, score)
+        fade, take = tl.exp2(best - new_best), tl.exp2(score - new_best)    # LOW gets weight 0 in the end
+        weight_sum = weight_sum * fade + take
         mixed = mixed * fade[:, None] + take[:, None] * some_values.to(tl.float32)
-        best = higher
+        best = new_best
 
     own = tl.where(split == 0, tl.sum(tl.sum(query * key.to(tl.float32), 1), 0), LOW)    # the new key, once
     highest = tl.maximum(tl.max(best, 0), own)
     fade, take = tl.exp2(best - highest), tl.exp2(own - highest)
-    whole = tl.sum(weight * fade, 0) + take
+    whole = tl.sum(weight_sum * fade, 0) + take
     result = tl.sum(mixed * fade[:, None], 0)[None, :] + take * value.to(tl.float32)
     to = (row * SPLITS + split) * HEADS + head
     if SPLITS == 1:
         result /= whole
     else:
-        tl.store(most + to, highest)
-        tl.store(total + to, whole)
-    tl.store(out + to * SIZE + number, result)
+        tl.store(highest_score + to, highest)
+        tl.store(total_weight + to, whole)
+    tl.store(out + to * SIZE + column, result)
 
 
-def attend(
-    projected: Tensor,
+def decode_attention(
+    packed: Tensor,
     keys: Tensor,
     values: Tensor,
     length: Tensor,
     *,
-    norms: tuple[Norm, Norm] = (NONE, NONE),
+    norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
     rope: tuple[Tensor, Tensor] | None = None,
     window: int | None = None,
     splits: int = 1,
-) -> Parts:
-    """(B, (H + 2G)·d) queries, keys and values of a token a row; caches (B, G, C, d), of which `length` (B,) are read.
+) -> AttentionParts:
+    """(B, (H + 2G)·d) query, key and value of one token per row; caches (B, G, C, d), `length` (B,) of them filled.
 
-    `turns`: (C, d) each, cos and sin of every place, as positions.turns has them.
+    `rope`: cos and sin of every position, (C, d) each, as attention.rope_tables computes them.
     """
-    rows, groups, room, size = keys.shape
-    heads = projected.shape[1] // size - 2 * groups
-    parts = _empty(projected, rows, splits, heads, size)
-    of_query, of_key = norms
+    rows, groups, capacity, size = keys.shape
+    heads = packed.shape[1] // size - 2 * groups
+    parts = _empty(packed, rows, splits, heads, size)
+    query_norm, key_norm = norms
     cos, sin = rope or (None, None)
     block, warps = SHAPES[size]
-    _attend[(heads, rows, splits)](
-        projected, keys, values, length, cos, sin, of_query.gains, of_query.shift, of_key.gains, of_key.shift, *parts,
-        keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), of_query.epsilon, window or room + 1,
-        HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=of_query.kind, num_warps=warps,
+    _decode_attention[(heads, rows, splits)](
+        packed, keys, values, length, cos, sin,
+        query_norm.weight, query_norm.bias, key_norm.weight, key_norm.bias, *parts,
+        keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), query_norm.epsilon, window or capacity + 1,
+        HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=query_norm.kind, num_warps=warps,
         **launch_options(),
     )  # fmt: skip
     return parts
 
 
-def _empty(like: Tensor, rows: int, splits: int, heads: int, size: int) -> Parts:
+def _empty(like: Tensor, rows: int, splits: int, heads: int, size: int) -> AttentionParts:
     if splits == 1:
-        return Parts(like.new_empty(rows, heads * size))
-    most = like.new_empty(rows, splits, heads, dtype=torch.float32)
-    return Parts(most.new_empty(rows, splits, heads, size), most, torch.empty_like(most))
+        return AttentionParts(like.new_empty(rows, heads * size))
+    highest = like.new_empty(rows, splits, heads, dtype=torch.float32)
+    return AttentionParts(highest.new_empty(rows, splits, heads, size), highest, torch.empty_like(highest))

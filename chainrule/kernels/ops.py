@@ -1,13 +1,13 @@
-"""The operators behind joined.py: kernels going up and going back, as torch's autograd and its compiler know them.
+"""Fused operators for training, as torch's autograd and torch.compile know them: one operation each, with a backward.
 
-    total, normed, scale, mean = add_norm(stream, found, gains, shift, ε, centred, dtype)
-    out = bent(product, bias, activation)
-    queries, keys, values = heads(product, cos, sin, H, G, ε, norm)
+    total, normed, rstd, mean = add_norm(x, delta, weight, bias, ε, subtract_mean, dtype)      add_norm.py
+    out = bias_act(product, bias, activation)                                                  bias_act.py
+    queries, keys, values = qk_norm_rope(packed, cos, sin, H, G, ε, norm)                      qk_norm_rope.py
 
-`scale` and `mean` of each row are for the way back. There, what is learned of a bias, of gains and of a shift is summed
-on the way.
+`rstd` and `mean` of each row are for the backward pass. Each operator has a kernel, and a `_like` function that makes
+empty tensors of the shapes that it returns, from which the compiler learns them.
 
-Shapes: N rows, D width, W and H inputs and outputs of an activation, or H and G heads of queries and of keys.
+Shapes: N rows, D width, W and H inputs and outputs of an activation, or H query heads and G key/value heads.
 """
 
 from collections.abc import Callable
@@ -18,164 +18,176 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Operators of our own: to the compiler each is one operation. Torch's decorator that does the same would load it.
+# How operators are defined. The decorator torch.library.custom_op does the same, but loads the compiler.
 
-OURS: Any = torch.library.Library("chainrule", "DEF")
-_every: list[Any] = []
+LIBRARY: Any = torch.library.Library("chainrule", "DEF")
+_operators: list[Any] = []
 
 
-def operator(schema: str, function: Callable[..., Any], empty: Callable[..., Any]) -> Any:
-    """The function as an operator of torch. `empty` makes tensors like those that it answers with."""
+def operator(schema: str, function: Callable[..., Any], like: Callable[..., Any]) -> Any:
+    """`function` as an operator of torch. `like` makes empty tensors with the shapes of its results."""
     name = schema.partition("(")[0]
-    OURS.define(schema)
-    OURS.impl(name, _where_tensors_are(function), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{OURS.ns}::{name}", empty, lib=OURS)
+    LIBRARY.define(schema)
+    LIBRARY.impl(name, _on_their_device(function), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{LIBRARY.ns}::{name}", like, lib=LIBRARY)
     packet = getattr(torch.ops.chainrule, name)
-    _every.append(packet.default)
+    _operators.append(packet.default)
     return packet
 
 
-def _where_tensors_are(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Triton launches on the device that is the current one, which need not be theirs."""
-
-    def call(*given: Any) -> Any:
-        device = next(each.device for each in given if isinstance(each, Tensor))
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return function(*given)
-
-    return call
-
-
-def register_backward(name: str, backward: Callable[..., Any], setup: Callable[..., None]) -> None:
-    """Gradients go through an operator."""
-    torch.library.register_autograd(f"{OURS.ns}::{name}", backward, setup_context=setup, lib=OURS)
+def register_backward(name: str, backward: Callable[..., Any], setup_context: Callable[..., None]) -> None:
+    torch.library.register_autograd(f"{LIBRARY.ns}::{name}", backward, setup_context=setup_context, lib=LIBRARY)
 
 
 def register_fallbacks() -> None:
-    """Torch's compiler is told of all operators, before it meets them.
+    """Tells torch's compiler about all operators before it meets them.
 
-    One that is new to it is announced in its log with all that leads to it, and before torch 2.13 that is written out
-    though nobody reads the log. Where operators follow upon each other, as those of joined.py do, it takes for ever.
+    It logs an unknown operator with the whole expression that leads to it, and before torch 2.13 it builds that text
+    even if nobody reads the log. Where operators follow one another, as here, the text grows without bound.
     """
     from torch._inductor.lowering import lowerings, make_fallback
 
-    for each in _every:
+    for each in _operators:
         if each not in lowerings:
             make_fallback(each)
 
 
+def _on_their_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton launches on the current device, which need not be that of the tensors."""
+
+    def call(*args: Any) -> Any:
+        device = next(each.device for each in args if isinstance(each, Tensor))
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return function(*args)
+
+    return call
+
+
 def _kernel(module: str, name: str) -> Callable[..., Any]:
-    """Loaded, with Triton, once it is called."""
-    return lambda *given: getattr(import_module(f"chainrule.kernels.{module}"), name)(*given)
+    """A function of a module that is loaded, with Triton, when it is first called."""
+    return lambda *args: getattr(import_module(f"chainrule.kernels.{module}"), name)(*args)
 
 
 def _new(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def _add_norm(stream: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    *_, dtype = given
-    scale, mean = (stream.new_empty(stream.shape[:-1].numel(), dtype=torch.float32) for _ in range(2))
-    return _new(stream), _new(stream, dtype), scale, mean
+# Adding to the residual stream, and the norm of the sum
 
 
-def _add_norm_back(to_total: Any, to_normed: Any, total: Tensor, *given: Any) -> tuple[Tensor, ...]:
-    *_, dtype, shared = given
-    of_found = total.new_empty(0) if dtype == total.dtype else _new(total, dtype)
-    return _new(total), of_found, total.new_empty((2, total.shape[-1]) if shared else 0, dtype=torch.float32)
+def _add_norm_like(x: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    *_, dtype = args
+    rstd, mean = (x.new_empty(x.shape[:-1].numel(), dtype=torch.float32) for _ in range(2))
+    return _new(x), _new(x, dtype), rstd, mean
+
+
+def _add_norm_backward_like(grad_total: Any, grad_normed: Any, total: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    *_, dtype, has_parameters = args
+    grad_delta = total.new_empty(0) if dtype == total.dtype else _new(total, dtype)
+    columns = total.new_empty((2, total.shape[-1]) if has_parameters else 0, dtype=torch.float32)
+    return _new(total), grad_delta, columns
 
 
 add_norm = operator(
-    "add_norm(Tensor stream, Tensor found, Tensor? gains, Tensor? shift, float epsilon, bool centred, "
+    "add_norm(Tensor x, Tensor delta, Tensor? weight, Tensor? bias, float epsilon, bool subtract_mean, "
     "ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
-    _kernel("add_norm", "add_norm_to_learn"), _add_norm,
+    _kernel("add_norm", "add_norm_forward"), _add_norm_like,
 )
-add_norm_back = operator(
-    "add_norm_back(Tensor? to_total, Tensor to_normed, Tensor total, Tensor scale, Tensor mean, Tensor? gains, "
-    "bool centred, ScalarType dtype, bool shared) -> (Tensor, Tensor, Tensor)",
-    _kernel("add_norm", "add_norm_back"), _add_norm_back,
+add_norm_backward = operator(
+    "add_norm_backward(Tensor? grad_total, Tensor grad_normed, Tensor total, Tensor rstd, Tensor mean, Tensor? weight, "
+    "bool subtract_mean, ScalarType dtype, bool has_parameters) -> (Tensor, Tensor, Tensor)",
+    _kernel("add_norm", "add_norm_backward"), _add_norm_backward_like,
 )
 
 
-def _keep_sum(ctx: Any, inputs: Any, output: Any) -> None:
-    _, found, gains, shift, _, ctx.centred, _ = inputs
-    total, _, scale, mean = output
-    ctx.save_for_backward(total, scale, mean, gains)
-    ctx.dtype, ctx.columns = found.dtype, [None if x is None else x.dtype for x in (gains, shift)]
-    ctx.mark_non_differentiable(scale, mean)
+def _add_norm_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    _, delta, weight, bias, _, ctx.subtract_mean, _ = inputs
+    total, _, rstd, mean = output
+    ctx.save_for_backward(total, rstd, mean, weight)
+    ctx.dtype, ctx.parameter_dtypes = delta.dtype, [None if x is None else x.dtype for x in (weight, bias)]
+    ctx.mark_non_differentiable(rstd, mean)
     ctx.set_materialize_grads(False)
 
 
-def _learn_sum(ctx: Any, to_total: Tensor | None, to_normed: Tensor | None, *_: Any) -> Any:
-    total, scale, mean, gains = ctx.saved_tensors
-    to_normed = torch.zeros_like(total) if to_normed is None else to_normed
-    shared = any(ctx.columns)
-    of_stream, of_found, columns = add_norm_back(
-        to_total, to_normed, total, scale, mean, gains, ctx.centred, ctx.dtype, shared
+def _add_norm_grad(ctx: Any, grad_total: Tensor | None, grad_normed: Tensor | None, *_: Any) -> Any:
+    total, rstd, mean, weight = ctx.saved_tensors
+    grad_normed = torch.zeros_like(total) if grad_normed is None else grad_normed
+    has_parameters = any(ctx.parameter_dtypes)
+    grad_x, grad_delta, columns = add_norm_backward(
+        grad_total, grad_normed, total, rstd, mean, weight, ctx.subtract_mean, ctx.dtype, has_parameters
     )
-    of_gains, of_shift = (dtype and columns[row].to(dtype) for row, dtype in enumerate(ctx.columns))
-    of_found = of_stream if ctx.dtype == total.dtype else of_found
-    return of_stream, of_found, of_gains, of_shift, None, None, None
+    grad_weight, grad_bias = (dtype and columns[row].to(dtype) for row, dtype in enumerate(ctx.parameter_dtypes))
+    grad_delta = grad_x if ctx.dtype == total.dtype else grad_delta
+    return grad_x, grad_delta, grad_weight, grad_bias, None, None, None
 
 
-register_backward("add_norm", _learn_sum, _keep_sum)
+register_backward("add_norm", _add_norm_grad, _add_norm_setup_context)
 
 
-def _bent(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+# Bias and activation
+
+
+def _bias_act_like(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return product.new_empty(*product.shape[:-1], product.shape[-1] // (2 if activation == "swiglu" else 1))
 
 
-def _bent_back(above: Tensor, product: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
-    return _new(product), above.new_empty(0 if bias is None else len(bias), dtype=torch.float32)
+def _bias_act_backward_like(
+    grad_out: Tensor, product: Tensor, bias: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    return _new(product), grad_out.new_empty(0 if bias is None else len(bias), dtype=torch.float32)
 
 
-bent: Callable[[Tensor, Tensor | None, str], Tensor] = operator(                # (…, W), (W,) -> (…, H)
-    "bent(Tensor product, Tensor? bias, str activation) -> Tensor", _kernel("bias_act", "bend"), _bent
+bias_act: Callable[[Tensor, Tensor | None, str], Tensor] = operator(                # (…, W), (W,) -> (…, H)
+    "bias_act(Tensor product, Tensor? bias, str activation) -> Tensor",
+    _kernel("bias_act", "bias_act_forward"), _bias_act_like,
 )
-bent_back = operator(
-    "bent_back(Tensor above, Tensor product, Tensor? bias, str activation) -> (Tensor, Tensor)",
-    _kernel("bias_act", "bend_back"), _bent_back,
+bias_act_backward = operator(
+    "bias_act_backward(Tensor grad_out, Tensor product, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    _kernel("bias_act", "bias_act_backward"), _bias_act_backward_like,
 )
 
 
-def _keep_product(ctx: Any, inputs: Any, output: Tensor) -> None:
+def _bias_act_setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
     product, bias, ctx.activation = inputs
     ctx.save_for_backward(product, bias)
 
 
-def _learn_product(ctx: Any, above: Tensor) -> Any:
+def _bias_act_grad(ctx: Any, grad_out: Tensor) -> Any:
     product, bias = ctx.saved_tensors
-    below, sums = bent_back(above, product, bias, ctx.activation)
-    return below, None if bias is None else sums.to(bias.dtype), None
+    grad_product, grad_bias = bias_act_backward(grad_out, product, bias, ctx.activation)
+    return grad_product, None if bias is None else grad_bias.to(bias.dtype), None
 
 
-register_backward("bent", _learn_product, _keep_product)
+register_backward("bias_act", _bias_act_grad, _bias_act_setup_context)
 
 
-def _heads(product: Tensor, cos: Any, sin: Any, queries: int, keys: int, *how: Any) -> tuple[Tensor, ...]:
-    size = product.shape[-1] // (queries + 2 * keys)
-    return tuple(product.new_empty(*product.shape[:-1], count, size) for count in (queries, keys, keys))
+# QK norm and RoPE
 
 
-heads: Callable[..., tuple[Tensor, Tensor, Tensor]] = operator(
-    "heads(Tensor product, Tensor? cos, Tensor? sin, int queries, int keys, float epsilon, str? norm) "
+def _qk_norm_rope_like(packed: Tensor, cos: Any, sin: Any, heads: int, kv_heads: int, *_: Any) -> tuple[Tensor, ...]:
+    size = packed.shape[-1] // (heads + 2 * kv_heads)
+    return tuple(packed.new_empty(*packed.shape[:-1], count, size) for count in (heads, kv_heads, kv_heads))
+
+
+qk_norm_rope: Callable[..., tuple[Tensor, Tensor, Tensor]] = operator(
+    "qk_norm_rope(Tensor packed, Tensor? cos, Tensor? sin, int heads, int kv_heads, float epsilon, str? norm) "
     "-> (Tensor, Tensor, Tensor)",
-    _kernel("qk_norm_rope", "heads"), _heads,
+    _kernel("qk_norm_rope", "qk_norm_rope_forward"), _qk_norm_rope_like,
 )
-heads_back = operator(
-    "heads_back(Tensor of_queries, Tensor of_keys, Tensor of_values, Tensor product, Tensor? cos, Tensor? sin, "
-    "float epsilon, str? norm) -> Tensor",
-    _kernel("qk_norm_rope", "heads_back"), lambda of_queries, of_keys, of_values, product, *_: _new(product),
+qk_norm_rope_backward = operator(
+    "qk_norm_rope_backward(Tensor grad_queries, Tensor grad_keys, Tensor grad_values, Tensor packed, "
+    "Tensor? cos, Tensor? sin, float epsilon, str? norm) -> Tensor",
+    _kernel("qk_norm_rope", "qk_norm_rope_backward"), lambda queries, keys, values, packed, *_: _new(packed),
 )
 
 
-def _keep_heads(ctx: Any, inputs: Any, output: Any) -> None:
-    product, cos, sin, _, _, *ctx.how = inputs
-    ctx.save_for_backward(product, cos, sin)
+def _qk_norm_rope_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    packed, cos, sin, _, _, *ctx.how = inputs
+    ctx.save_for_backward(packed, cos, sin)
 
 
-def _learn_heads(ctx: Any, *of_heads: Tensor) -> Any:
-    return heads_back(*of_heads, *ctx.saved_tensors, *ctx.how), None, None, None, None, None, None
+def _qk_norm_rope_grad(ctx: Any, *grads: Tensor) -> Any:
+    return qk_norm_rope_backward(*grads, *ctx.saved_tensors, *ctx.how), None, None, None, None, None, None
 
 
-register_backward("heads", _learn_heads, _keep_heads)
+register_backward("qk_norm_rope", _qk_norm_rope_grad, _qk_norm_rope_setup_context)

@@ -1,4 +1,4 @@
-"""The smallest kernel there is, to see whether any can be compiled and launched here."""
+"""A probe: the smallest possible kernel, to find out whether kernels can be compiled and launched here."""
 
 import warnings
 
@@ -15,8 +15,8 @@ def _one(out):
 def succeeds() -> bool:
     out = torch.zeros(1, dtype=torch.int32, device="cuda")
     try:
-        with warnings.catch_warnings(action="ignore"):    # Triton may say once how it compiles
+        with warnings.catch_warnings(action="ignore"):    # Triton may warn once about how it compiles
             _one[(1,)](out)
-    except Exception:    # of the compiler, of the linker, of the driver: each has its own
+    except Exception:    # compiler, linker and driver each raise their own
         return False
     return bool(out)

@@ -1,180 +1,231 @@
-"""Attention, a fuzzy look-up: a token asks (q) all that it may see (k), and takes a mixture of what they hold (v).
+"""Attention: multi-head self-attention and cross-attention, causal and padding masks, rotary positions (RoPE).
 
-    X' = softmax(Q Kᵀ / √d + M) V        M = 0 where a query may see a key, -∞ where not
+    attention(Q, K, V) = softmax(Q Kᵀ / √d + M) V        M = 0 where a query may attend to a key, -∞ where not
 
-Torch's fused kernels do it, and never hold the pattern; where somebody watches the pattern it is written out. Keys and
-values that were read before come from a cache, each at its token's place, so rows may differ in length.
+Torch's fused kernels compute it without storing the attention weights; while the weights are watched, they are computed
+as the formula says. Keys and values of earlier tokens come from the KV cache, each at its token's position.
 
-Shapes: B rows, T queries, C keys, D width, H heads of queries, G heads of keys, d numbers in a head.
+Shapes: B rows, T queries, C keys, S source tokens, D width, H query heads, G key/value heads, d numbers in a head.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from chainrule.layers import norm
-from chainrule.layers.kv_cache import LayerCache, Pair
-from chainrule.layers.positions import Rope, apply_rope
+from chainrule import kernels
+from chainrule.kernels import ops
+from chainrule.layers.kv_cache import KeysValues, LayerCache
+from chainrule.layers.transformer_settings import ROPE_THETA
 from chainrule.model import Tap
 
-# Several linear maps of one vector, made by one product: the rows of each lie under those of the one before.
-
-class PackedLinear(nn.Linear):
-    def __init__(self, width: int, parts: Sequence[int], bias: bool):
-        super().__init__(width, sum(parts), bias)
-        self.parts = list(parts)    # rows of each map
+# Masks
 
 
 @dataclass(frozen=True)
 class Mask:
-    """What a query may see."""
+    """Which keys a query may attend to. Without a tensor and not causal: all of them."""
 
-    mask: Tensor | None = None    # (B or 1, H or 1, T, C): True where it sees, or a number that is added to the score
-    causal: bool = False          # without a mask: the keys that are not after it, of the same tokens
+    tensor: Tensor | None = None    # (B or 1, H or 1, T, C): True where it may, or a bias that is added to the scores
+    causal: bool = False            # without a tensor: the keys up to the query's own position, of the same tokens
 
-    def added(self, dtype: torch.dtype) -> "Mask":
-        """The same as numbers that are added, which fused kernels would otherwise make of it in every layer."""
-        if self.mask is None or self.mask.dtype != torch.bool:
+    def as_bias(self, dtype: torch.dtype) -> "Mask":
+        """The same as numbers to add, 0 or -∞, which the fused kernels would otherwise make in every layer."""
+        if self.tensor is None or self.tensor.dtype != torch.bool:
             return self
-        return Mask(torch.zeros_like(self.mask, dtype=dtype).masked_fill(~self.mask, -math.inf))
+        return Mask(torch.zeros_like(self.tensor, dtype=dtype).masked_fill(~self.tensor, -math.inf))
 
-    def as_mask(self, queries: int, device: torch.device) -> Tensor | None:
-        if self.mask is not None or not self.causal:
-            return self.mask
+    def as_tensor(self, queries: int, device: torch.device) -> Tensor | None:
+        if self.tensor is not None or not self.causal:
+            return self.tensor
         return torch.ones(queries, queries, dtype=torch.bool, device=device).tril()
 
 
-def causal_mask(places: Tensor, keys: Tensor, window: int | None = None) -> Tensor:
-    """(B, T), (C,) -> (B, 1, T, C): True for a key at the query's own place or before it, within the window."""
-    distance = places[:, None, :, None] - keys
+def causal_mask(positions: Tensor, keys: Tensor, window: int | None = None) -> Tensor:
+    """(B, T), (C,) -> (B, 1, T, C): True for a key at the query's own position or before it, within the window."""
+    distance = positions[:, None, :, None] - keys
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
 def padding_mask(lengths: Tensor, keys: int) -> Tensor:
-    """(B,) -> (B, 1, 1, C): True for a key that is no padding."""
+    """(B,) -> (B, 1, 1, C): True for a key that is not padding."""
     return (torch.arange(keys, device=lengths.device) < lengths[:, None])[:, None, None]
 
 
+# Rotary positions (Su et al. 2021): queries and keys are rotated by their position, so scores depend on distances only
+
+Rope = tuple[Tensor, Tensor]    # (B or 1, T, 1, d) each: cos twice, and sin with its two signs
+
+
+def angles(positions: Tensor, size: int, theta: float = ROPE_THETA) -> Tensor:
+    """(…) -> (…, d/2): position · θ^(-2i/d), one angle for each pair of d numbers."""
+    exponent = torch.arange(0, size, 2, dtype=torch.float32, device=positions.device) / size
+    return positions[..., None] * theta**-exponent
+
+
+def rope_tables(positions: Tensor, size: int, theta: float, dtype: torch.dtype = torch.float32) -> Rope:
+    """(B, T) -> the rotation at each position."""
+    angle = angles(positions, size, theta)[:, :, None]
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
+
+
+def apply_rope(x: Tensor, rope: Rope) -> Tensor:
+    """(B, T, H, d): number i of the first half and number i of the second are a point in a plane, which is rotated.
+
+        (a, b) → (a cos - b sin, b cos + a sin)
+    """
+    cos, sin = rope
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+# Attention layers
+
+
+class PackedLinear(nn.Linear):
+    """Several linear maps of one vector as one matrix product: their weights lie one below the other."""
+
+    def __init__(self, width: int, parts: Sequence[int], bias: bool):
+        super().__init__(width, sum(parts), bias)
+        self.parts = list(parts)    # outputs of each map
+
+
 class Attention(nn.Module):
-    """Queries, keys and values of the same tokens."""
+    """Multi-head self-attention: queries, keys and values of the same tokens."""
 
     def __init__(
         self,
         width: int,
         heads: int,
-        keys: int,                 # heads of keys and values: each serves heads / keys heads of queries
-        size: int,                 # numbers in a head
+        kv_heads: int,             # heads of keys and values: each serves heads / kv_heads query heads
+        head_size: int,
         *,
         bias: bool = False,
-        dropout: float = 0.0,      # share of the pattern that is dropped while learning
-        norms: tuple[nn.Module, nn.Module] | None = None,    # of queries and of keys, before they meet
+        dropout: float = 0.0,      # probability of dropping an attention weight in training
+        norms: tuple[nn.Module, nn.Module] | None = None,    # of queries and of keys (QK norm)
     ):
         super().__init__()
-        self.heads, self.keys, self.size, self.dropout = heads, keys, size, dropout
-        self.project = PackedLinear(width, [heads * size, keys * size, keys * size], bias)    # queries, keys, values
-        self.out = nn.Linear(heads * size, width, bias)
+        self.heads, self.kv_heads, self.head_size, self.dropout = heads, kv_heads, head_size, dropout
+        self.project = PackedLinear(width, [heads * head_size, kv_heads * head_size, kv_heads * head_size], bias)
+        self.out = nn.Linear(heads * head_size, width, bias)
         self.norms = nn.ModuleList(norms or ())
-        self.pattern = Tap()                        # (B, H, T, C): how much of each key a query takes
+        self.pattern = Tap()                        # (B, H, T, C): the attention weights
 
     def forward(
-        self, x: Tensor, sight: Mask, rope: Rope | None = None, past: LayerCache | None = None
-    ) -> tuple[Tensor, Pair]:
-        """(B, T, D) -> (B, T, D), and the keys and values that were looked at."""
-        query, key, value = (part.transpose(1, 2) for part in self._in_heads(self.project(x), rope))
-        if past is not None:
-            key, value = past.write(key, value)
-        mixed = mix(query, key, value, sight, self.dropout if self.training else 0.0, self.pattern)
+        self, x: Tensor, mask: Mask, rope: Rope | None = None, cache: LayerCache | None = None
+    ) -> tuple[Tensor, KeysValues]:
+        """(B, T, D) -> (B, T, D), and all keys and values that were attended to, (B, G, C, d) each."""
+        query, key, value = (part.transpose(1, 2) for part in self._heads(self.project(x), rope))
+        if cache is not None:
+            key, value = cache.write(key, value)
+        mixed = attend(query, key, value, mask, self.dropout if self.training else 0.0, self.pattern)
         return self.out(mixed.transpose(1, 2).flatten(2)), (key, value)
 
-    def _in_heads(self, product: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d), normed and turned."""
-        if norm.joins_heads(product, self.size, self.norms, rope):
-            return norm.heads(product, self.heads, self.keys, self.norms, rope)
-        parts = split(product, self.project.parts, -1)
-        query, key, value = (part.view(*part.shape[:2], -1, self.size) for part in parts)
+    def _heads(self, packed: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, (H + 2G)d) -> queries (B, T, H, d), keys and values (B, T, G, d), with QK norm and RoPE."""
+        if self._can_fuse(packed, rope):
+            return fused_qk_norm_rope(packed, self.heads, self.kv_heads, self.norms, rope)
+        parts = split(packed, self.project.parts, -1)
+        query, key, value = (part.view(*part.shape[:2], -1, self.head_size) for part in parts)
         if self.norms:
             query, key = self.norms[0](query).type_as(value), self.norms[1](key).type_as(value)
         if rope is not None:
             query, key = apply_rope(query, rope), apply_rope(key, rope)
         return query, key, value
 
+    def _can_fuse(self, packed: Tensor, rope: Rope | None) -> bool:
+        """The kernel is for norms without parameters and for heads whose size is a power of 2."""
+        power = self.head_size > 1 and self.head_size & (self.head_size - 1) == 0
+        plain = next(self.norms.parameters(), None) is None
+        return kernels.use_in_training(packed) and power and bool(self.norms or rope) and plain
+
+
+def fused_qk_norm_rope(
+    packed: Tensor, heads: int, kv_heads: int, norms: nn.ModuleList, rope: Rope | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`Attention._heads` as one kernel (kernels/qk_norm_rope.py)."""
+    norm: Any = norms[0] if norms else None               # that of the keys is the same
+    kind = None if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"
+    tables = (None, None) if rope is None else rope
+    return ops.qk_norm_rope(packed, *tables, heads, kv_heads, 0.0 if norm is None else norm.eps, kind)
+
 
 @dataclass(frozen=True)
 class CrossMemory:
-    """What one layer knows of what a text is about."""
+    """The encoded source as one layer of the decoder attends to it."""
 
     keys: Tensor        # (B, G, S, d)
     values: Tensor      # (B, G, S, d)
-    sight: Mask        # which of them are no padding; no query is before or behind another here
+    mask: Mask          # which of them are not padding
 
 
 class CrossAttention(nn.Module):
-    """Queries of a text; keys and values of its source, which are made once. Arguments as above."""
+    """Multi-head cross-attention: queries of a text, keys and values of its source. Arguments as for Attention."""
 
     def __init__(
         self,
         width: int,
         heads: int,
-        keys: int,
-        size: int,
+        kv_heads: int,
+        head_size: int,
         *,
         bias: bool = False,
         dropout: float = 0.0,
         norms: tuple[nn.Module, nn.Module] | None = None,
     ):
         super().__init__()
-        self.size, self.dropout = size, dropout
-        self.queries = nn.Linear(width, heads * size, bias)
-        self.memory = PackedLinear(width, [keys * size] * 2, bias)    # keys, values
-        self.out = nn.Linear(heads * size, width, bias)
+        self.head_size, self.dropout = head_size, dropout
+        self.queries = nn.Linear(width, heads * head_size, bias)
+        self.memory = PackedLinear(width, [kv_heads * head_size] * 2, bias)    # keys, values
+        self.out = nn.Linear(heads * head_size, width, bias)
         self.norms = nn.ModuleList(norms or ())
-        self.pattern = Tap()                        # (B, H, T, S): how much of each part of the source a token takes
+        self.pattern = Tap()                        # (B, H, T, S): the attention weights
 
-    def remember(self, source: Tensor) -> Pair:
-        """(B, S, D) -> its keys and values."""
-        key, value = (in_heads(part, self.size) for part in self.memory(source).chunk(2, -1))
+    def keys_values(self, source: Tensor) -> KeysValues:
+        """(B, S, D) -> (B, G, S, d) each; they are computed once for all tokens of the text."""
+        key, value = (split_heads(part, self.head_size) for part in self.memory(source).chunk(2, -1))
         return self.norms[1](key).type_as(value) if self.norms else key, value
 
     def forward(self, x: Tensor, source: CrossMemory) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        query = in_heads(self.queries(x), self.size)
+        query = split_heads(self.queries(x), self.head_size)
         if self.norms:
             query = self.norms[0](query).type_as(source.values)
         drop = self.dropout if self.training else 0.0
-        mixed = mix(query, source.keys, source.values, source.sight, drop, self.pattern)
+        mixed = attend(query, source.keys, source.values, source.mask, drop, self.pattern)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 
 
-def in_heads(x: Tensor, size: int) -> Tensor:
+def split_heads(x: Tensor, size: int) -> Tensor:
     """(B, T, H·d) -> (B, H, T, d)"""
     return x.view(*x.shape[:2], -1, size).transpose(1, 2)
 
 
-def mix(query: Tensor, key: Tensor, value: Tensor, sight: Mask, drop: float, pattern: Tap) -> Tensor:
-    """(B, H, T, d): values by how well their keys answer the queries."""
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: float, pattern: Tap) -> Tensor:
+    """Scaled dot-product attention: (B, H, T, d), (B, G, C, d), (B, G, C, d) -> (B, H, T, d)."""
     if pattern.watched:
-        return attend(query, key, value, sight, drop, pattern)
+        return attend_by_formula(query, key, value, mask, drop, pattern)
     if query.dtype == torch.bfloat16 and query.device.type == "cpu" and torch.is_grad_enabled():
-        with autocast("cpu", enabled=False):    # going back through torch's kernel in bfloat16 is many times slower
-            return mix(query.float(), key.float(), value.float(), sight, drop, pattern).to(query.dtype)
-    mask = sight.mask if sight.mask is None or sight.mask.dtype == torch.bool else sight.mask.to(query.dtype)
-    shared = key.shape[1] != query.shape[1]
+        with autocast("cpu", enabled=False):    # torch's backward pass in bfloat16 is many times slower on a CPU
+            return attend(query.float(), key.float(), value.float(), mask, drop, pattern).to(query.dtype)
+    tensor = mask.tensor if mask.tensor is None or mask.tensor.dtype == torch.bool else mask.tensor.to(query.dtype)
+    grouped = key.shape[1] != query.shape[1]
     return scaled_dot_product_attention(
-        query, key, value, mask, drop, sight.causal and mask is None, enable_gqa=shared
+        query, key, value, tensor, drop, mask.causal and tensor is None, enable_gqa=grouped
     )
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, sight: Mask, drop: float, pattern: Tap) -> Tensor:
-    """The formula above, written out."""
-    share = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+def attend_by_formula(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: float, pattern: Tap) -> Tensor:
+    """The same as the formula above says; `pattern` sees the attention weights (B, H, T, C)."""
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     scores = (query @ key.mT).float() / math.sqrt(query.shape[-1])
-    mask = sight.as_mask(query.shape[2], query.device)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    tensor = mask.as_tensor(query.shape[2], query.device)
+    if tensor is not None:
+        scores = scores.masked_fill(~tensor, -math.inf) if tensor.dtype == torch.bool else scores + tensor
     return dropout(pattern(scores.softmax(-1)), drop).to(value.dtype) @ value

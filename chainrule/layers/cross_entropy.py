@@ -1,10 +1,10 @@
-"""The nats of a large vocabulary, without ever holding all its logits.
+"""Cross-entropy over a large vocabulary in chunks, so that the logits of a batch are never held all at once.
 
-    nats = Σ -log softmax(cap · tanh((h Wᵀ + b) / cap))[target]
+    loss = Σ -log softmax(cap · tanh((h Wᵀ + b) / cap))[target]
 
-Rows of hidden vectors are taken a chunk at a time. The gradients of a chunk follow from its probabilities, so they are
-made on the spot and the logits forgotten; going backward only scales them. Sums are kept in float32, matrix products in
-the precision of autocast, or else of the hidden vectors.
+The hidden vectors are taken one chunk at a time. The gradient of a chunk follows from its probabilities, so it is
+computed at once and the logits are freed; the backward pass only scales it. Sums are in float32, matrix products in the
+precision of autocast, or else of the hidden vectors. Label smoothing and logit soft-capping are here too.
 
 Shapes: N hidden vectors, C of them in a chunk, D width, V vocabulary.
 """
@@ -21,12 +21,12 @@ from chainrule.device import working_dtype
 from chainrule.kernels.ops import operator
 from chainrule.model import Batch
 
-LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of one chunk: 16 MB of float32, and 2 GB
-ALIGNED = {"cuda": 64}                        # words are padded to a multiple, without which products are slow there
-UNROLLED = 16                                 # chunks, at most, where a compiler writes each of them out
-QUICK = {"cuda"}                              # where there is a kernel of our own, and words that repay it,
-LARGE = 4096                                  # since it takes a second to be made
-NEVER = -1e9                                  # the logit of such a padding
+CHUNK_LOGITS = {"cpu": 1 << 22, "cuda": 1 << 29}    # numbers in the logits of a chunk: 16 MB of float32, and 2 GB
+VOCAB_MULTIPLE = {"cuda": 64}                       # the vocabulary is padded to it: other matrix products are slow
+MAX_COMPILED_CHUNKS = 16                            # torch.compile writes out the loop over chunks
+FUSED_DEVICES = {"cuda"}                            # devices with a kernel for a chunk (kernels/softmax_loss.py)
+MIN_FUSED_VOCAB = 4096                              # which takes a second to compile: only for large vocabularies
+PADDING_LOGIT = -1e9                                # of the padding after the vocabulary
 
 
 def chunked_cross_entropy(
@@ -38,41 +38,42 @@ def chunked_cross_entropy(
     weights: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """`loss` of the logits of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats and a count.
+    """The cross-entropy of (…, D) hidden vectors under a (V, D) output matrix: a sum in nats, and the target count.
 
-    `weights`: what each target weighs in the sum, in the shape of the targets; None: 1. `smoothing`: gradients are of
-    targets of which this share is spread over all words (Szegedy et al. 2016); the nats are still the targets' own.
+    `weights`: the weight of each target in the sum, in the shape of the targets; None: 1. `label_smoothing`: gradients
+    are those of targets with this share spread over the vocabulary (Szegedy et al. 2016); the loss is still the
+    targets' own.
     """
-    counted = batch.loss_mask
-    targets = batch.targets.where(counted, 0).flatten()
-    weights = (counted.float() if weights is None else weights * counted).flatten()    # (N,) 0 where none counts
+    mask = batch.loss_mask
+    targets = batch.targets.where(mask, 0).flatten()
+    weights = (mask.float() if weights is None else weights * mask).flatten()          # (N,) 0 where none counts
     inputs = hidden.flatten(0, -2), weight, bias
-    wanted = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)
+    needs_grad = tuple(torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs)
     with torch.no_grad():
-        nats, gradients = _in_chunks(wanted, *inputs, targets, weights, cap, label_smoothing)
-    return _with_gradients(nats, inputs, gradients), counted.sum()
+        loss, grads = _sum_over_chunks(needs_grad, *inputs, targets, weights, cap, label_smoothing)
+    return _attach_grads(loss, inputs, grads), mask.sum()
 
 
 def softcap(logits: Tensor, cap: float | None) -> Tensor:
-    """Logits held softly between -cap and cap."""
+    """Logit soft-capping: cap · tanh(logits / cap), between -cap and cap."""
     return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
-def _with_gradients(value: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
-    """`value` as it is, which going backward has these gradients.
+def _attach_grads(loss: Tensor, inputs: Sequence[Tensor | None], grads: Sequence[Tensor | None]) -> Tensor:
+    """`loss` as it is, whose gradients in the backward pass are these.
 
-    They are those of Σ x · g, of which nothing is added. A function of its own for autograd would say it more plainly,
-    but compiled whole with a model it has given gradients of zero (torch 2.11, CUDA).
+    A workaround: x · g - (x · g).detach() is 0 and its gradient for x is g. A torch.autograd.Function would be plainer,
+    but compiled as part of a model it returned gradients of zero (torch 2.11 on CUDA).
     """
-    for x, gradient in zip(inputs, gradients):
-        if x is not None and gradient is not None:
-            product = (x * gradient).sum(dtype=torch.float32)
-            value = value + (product - product.detach())
-    return value
+    for x, grad in zip(inputs, grads):
+        if x is not None and grad is not None:
+            product = (x * grad).sum(dtype=torch.float32)
+            loss = loss + (product - product.detach())
+    return loss
 
 
-def _in_chunks(
-    wanted: tuple[bool, ...],
+def _sum_over_chunks(
+    needs_grad: tuple[bool, ...],
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -81,59 +82,60 @@ def _in_chunks(
     cap: float | None,
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """The sum over all chunks, and those of its gradients that are wanted."""
+    """The loss, and those gradients for hidden vectors, weight and bias that are needed."""
     device = hidden.device.type
     dtype = working_dtype(hidden)
-    matrix, shift = (_padded(part, dtype) for part in (weight, bias))
-    nats = hidden.new_zeros((), dtype=torch.float32)
-    to_hidden: list[Tensor] = []
-    to_weight = torch.zeros_like(matrix, dtype=torch.float32) if wanted[1] else None
-    to_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and wanted[2] else None
-    size = rows_at_once(len(hidden), len(weight), device)
-    for first in range(0, len(hidden), size):    # nothing is written over: what is kept for later must stay what it is
+    matrix, shift = (_pad_vocab(part, dtype) for part in (weight, bias))
+    loss = hidden.new_zeros((), dtype=torch.float32)
+    grad_hidden: list[Tensor] = []
+    grad_weight = torch.zeros_like(matrix, dtype=torch.float32) if needs_grad[1] else None
+    grad_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and needs_grad[2] else None
+    size = chunk_rows(len(hidden), len(weight), device)
+    for first in range(0, len(hidden), size):    # no sum is made in place: torch.compile keeps them for later
         here = slice(first, first + size)
         some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
             logits = linear(some, matrix, shift)                                           # (C, V)
-            if not any(wanted):
-                nats = nats + weights[here] @ _nats(_log_probs(_held(logits, len(weight), cap)), targets[here])
+            if not any(needs_grad):
+                loss = loss + weights[here] @ _nats(_log_probs(_masked(logits, len(weight), cap)), targets[here])
                 continue
-            by = fused_cross_entropy_and_grad if device in QUICK and len(weight) >= LARGE else surprises
-            surprise, error = by(logits, targets[here], len(weight), cap, label_smoothing)      # (C,), (C, V)
-            nats = nats + weights[here] @ surprise
-            if wanted[0]:
-                to_hidden.append((error @ matrix) * weigh)
-            if to_weight is not None:
-                to_weight = to_weight + error.T @ (some * weigh)
-            if to_bias is not None:
-                to_bias = to_bias + (error.T @ weigh)[:, 0]
-    every = torch.cat(to_hidden).to(hidden.dtype) if to_hidden else None
-    return nats, [every, _like(to_weight, weight), _like(to_bias, bias)]
+            fused = device in FUSED_DEVICES and len(weight) >= MIN_FUSED_VOCAB
+            compute = fused_cross_entropy_and_grad if fused else cross_entropy_and_grad
+            nats, grad = compute(logits, targets[here], len(weight), cap, label_smoothing)  # (C,), (C, V)
+            loss = loss + weights[here] @ nats
+            if needs_grad[0]:
+                grad_hidden.append((grad @ matrix) * weigh)
+            if grad_weight is not None:
+                grad_weight = grad_weight + grad.T @ (some * weigh)
+            if grad_bias is not None:
+                grad_bias = grad_bias + (grad.T @ weigh)[:, 0]
+    every = torch.cat(grad_hidden).to(hidden.dtype) if grad_hidden else None
+    return loss, [every, _unpad_vocab(grad_weight, weight), _unpad_vocab(grad_bias, bias)]
 
 
-def surprises(
+def cross_entropy_and_grad(
     logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Nats of each target, and their gradient for the logits as they were before the cap: probability less truth.
+    """The loss of each target, and its gradient for the logits before the cap: softmax(logits) - one_hot(target).
 
-    Of the truth `smoothing` is taken from the target and spread over all words. What lies behind `vocab` is padding.
+    `label_smoothing` is taken from the target and spread over the vocabulary. Columns after `vocab` are padding.
     """
-    held = _held(logits, vocab, cap)
-    log_probs = _log_probs(held)
+    capped = _masked(logits, vocab, cap)
+    log_probs = _log_probs(capped)
     nats = _nats(log_probs, targets)
-    error = log_probs.exp_().to(logits.dtype)
-    error.scatter_(-1, targets[:, None], (torch.expm1(-nats) + label_smoothing).to(logits.dtype)[:, None])
+    grad = log_probs.exp_().to(logits.dtype)
+    grad.scatter_(-1, targets[:, None], (torch.expm1(-nats) + label_smoothing).to(logits.dtype)[:, None])
     if label_smoothing:
-        error -= label_smoothing / vocab
+        grad -= label_smoothing / vocab
     if cap is not None:
-        error *= 1 - (held.float() / cap).square()            # tanh' = 1 - tanh²
-    return nats, error
+        grad *= 1 - (capped.float() / cap).square()           # tanh' = 1 - tanh²
+    return nats, grad
 
 
-def _held(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
-    """(C, V) capped, and never what lies behind the vocabulary; without a cap that is written over."""
+def _masked(logits: Tensor, vocab: int, cap: float | None) -> Tensor:
+    """(C, V) capped, and the padding impossible; without a cap that is done in place."""
     logits = softcap(logits, cap)
-    logits[:, vocab:] = NEVER
+    logits[:, vocab:] = PADDING_LOGIT
     return logits
 
 
@@ -146,38 +148,38 @@ def _nats(log_probs: Tensor, targets: Tensor) -> Tensor:
     return -log_probs.gather(-1, targets[:, None])[:, 0]
 
 
-def _by_kernel(
+def _fused(
     logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
     if not kernels.available():
-        return surprises(logits.clone(), targets, vocab, cap, label_smoothing)
-    from chainrule.kernels.softmax_loss import surprise
+        return cross_entropy_and_grad(logits.clone(), targets, vocab, cap, label_smoothing)
+    from chainrule.kernels.softmax_loss import softmax_loss
 
-    return surprise(logits.contiguous(), targets, vocab, cap, label_smoothing)
+    return softmax_loss(logits.contiguous(), targets, vocab, cap, label_smoothing)
 
 
-fused_cross_entropy_and_grad = operator(                             # the same by one kernel
-    "surprises(Tensor logits, Tensor targets, int vocab, float? cap, float smoothing) -> (Tensor, Tensor)",
-    _by_kernel, lambda logits, *_: (logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)),
+fused_cross_entropy_and_grad = operator(                    # the same by one kernel
+    "cross_entropy_and_grad(Tensor logits, Tensor targets, int vocab, float? cap, float label_smoothing) "
+    "-> (Tensor, Tensor)",
+    _fused, lambda logits, *_: (logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)),
 )
 
 
-def rows_at_once(rows: int, vocab: int, device: str) -> int:
-    """So many that their logits fit, more or less, and the chunks are alike."""
-    chunks = -(-rows * vocab // LOGITS.get(device, LOGITS["cpu"]))
+def chunk_rows(rows: int, vocab: int, device: str) -> int:
+    """Rows of a chunk: so many that their logits are about CHUNK_LOGITS, and that chunks are of equal size."""
+    chunks = -(-rows * vocab // CHUNK_LOGITS.get(device, CHUNK_LOGITS["cpu"]))
     if torch.compiler.is_compiling():
-        chunks = min(chunks, UNROLLED)
-    size, multiple = -(-rows // chunks), ALIGNED.get(device, 1)
+        chunks = min(chunks, MAX_COMPILED_CHUNKS)
+    size, multiple = -(-rows // chunks), VOCAB_MULTIPLE.get(device, 1)
     return -(-size // multiple) * multiple
 
 
-def _padded(parameter: Tensor | None, dtype: torch.dtype) -> Any:
+def _pad_vocab(parameter: Tensor | None, dtype: torch.dtype) -> Any:
     if parameter is None:
         return None
-    more, same = -len(parameter) % ALIGNED.get(parameter.device.type, 1), parameter.to(dtype)
+    more, same = -len(parameter) % VOCAB_MULTIPLE.get(parameter.device.type, 1), parameter.to(dtype)
     return torch.cat([same, same.new_zeros(more, *same.shape[1:])]) if more else same
 
 
-def _like(gradient: Tensor | None, parameter: Tensor | None) -> Tensor | None:
-    """Without the padding."""
-    return None if gradient is None or parameter is None else gradient[: len(parameter)].to(parameter.dtype)
+def _unpad_vocab(grad: Tensor | None, parameter: Tensor | None) -> Tensor | None:
+    return None if grad is None or parameter is None else grad[: len(parameter)].to(parameter.dtype)

@@ -1,4 +1,4 @@
-"""What can be chosen about a Transformer, and one dial, `size`, for its measures."""
+"""The settings of Transformers: layers, width, heads, positions, norms; and `size`, one setting for all measures."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ SIZES = {    # layers, width, heads, context
     "xl": (24, 2048, 16, 2048),
 }
 ROPE_THETA = 10_000.0
-ROUND = 64           # a hidden width that was not asked for is a multiple of this
+HIDDEN_MULTIPLE = 64    # the hidden size of SwiGLU is rounded up to a multiple of this, if it is not given
 SizeOr0 = Annotated[int, Range(0, 1 << 24)]
 
 
@@ -51,7 +51,7 @@ class TransformerSettings(Settings):
         self._check_heads()
 
     def _fill_sizes(self) -> None:
-        """What was left open is filled in, so that a recipe says what was built whatever the sizes become."""
+        """Fills in what was left open, so that a recipe says what was built even if the sizes change later."""
         names = ("layers", "width", "heads", "context")
         if self.size is not None and all(getattr(self, name) for name in names):
             raise UserError(f"model.size={self.size} changes nothing where {', '.join(names)} are given; leave it out.")
@@ -67,12 +67,12 @@ class TransformerSettings(Settings):
             raise UserError(f"model.heads={self.heads} does not divide model.width={self.width}, as {near} would.")
         self._fill("head_size", self.width // self.heads)
         self._fill("kv_heads", self.heads)
-        gated = -(-8 * self.width // 3 // ROUND) * ROUND
+        gated = -(-8 * self.width // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE
         self._fill("hidden", gated if self.activation == "swiglu" else 4 * self.width)
         if self.heads % self.kv_heads:
             raise UserError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
         if self.positions == "rotary" and self.head_size % 2:
-            raise UserError(f"rotary positions turn pairs, and model.head_size={self.head_size} is odd. Make it even.")
+            raise UserError(f"RoPE rotates pairs, and model.head_size={self.head_size} is odd. Make it even.")
 
     def _fill(self, name: str, value: int) -> None:
         if not getattr(self, name):

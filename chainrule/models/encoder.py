@@ -1,7 +1,8 @@
-"""A Transformer encoder: every token sees all of its text, before it and behind it (Devlin et al. 2019).
+"""Transformer encoder: bidirectional attention and masked language modelling (BERT, Devlin et al. 2019).
 
-Words that were hidden from it are foretold from both sides: its task is `mask`. Its vectors serve heads (heads.py), and
-their mean stands for a sentence. With BERT's settings it reads BERT's files (formats/bert.py). It cannot go on.
+Every token attends to all of its text. Tokens that were masked are predicted from both sides: the task is `mask`. The
+hidden vectors serve heads that classify or tag (heads.py), and their mean is the vector of a sentence. With BERT's
+settings it reads BERT's files (formats/bert.py). It has no state and cannot generate text.
 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """
@@ -16,7 +17,14 @@ from torch.nn.functional import linear
 
 from chainrule.errors import UserError
 from chainrule.layers import kv_cache
-from chainrule.layers.blocks import ACTIVATIONS, Embedding, TransformerStack, make_norm, make_output, reset_output
+from chainrule.layers.blocks import (
+    ACTIVATIONS,
+    InputEmbedding,
+    TransformerStack,
+    make_norm,
+    output_projection,
+    reset_output_projection,
+)
 from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -33,7 +41,7 @@ class EncoderSettings(TransformerSettings, PretrainedVectors):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window is not None:
-            raise UserError(f"model.window={self.window}: an encoder sees all of its text. Leave it out.")
+            raise UserError(f"model.window={self.window}: an encoder attends to all of its text. Leave it out.")
         if self.transform and self.activation == "swiglu":
             raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
 
@@ -50,29 +58,29 @@ class TransformerEncoder(Model):
         super().__init__()
         self.settings, self.context = settings, settings.context
         self.width = self.inputs = settings.width
-        self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
+        self.embedding = InputEmbedding(settings, nn.Embedding(vocab, settings.width))
         self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
         self.stack = TransformerStack(settings, causal=False)
         self.transform = Transform(settings) if settings.transform else nn.Identity()
-        self.output = make_output(settings, settings.tied, vocab, self.stack)
+        self.output = output_projection(settings, settings.tied, vocab, self.stack)    # None: tied to the embedding
         self.bias = nn.Parameter(torch.zeros(vocab)) if settings.transform else None
         self._reset()
 
     @property
     def embeddings(self) -> Tensor:
-        """(V, D): the vectors by which it knows its tokens."""
+        """(V, D): the vectors of the tokens."""
         return self.embedding.words.weight
 
     def _reset(self) -> None:
-        self.embedding.reset(compared=self.output is None)
+        self.embedding.reset(tied=self.output is None)
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=self.settings.init or 0.02)
         if self.output is not None:
-            reset_output(self.settings, self.output)
+            reset_output_projection(self.settings, self.output)
 
     @property
-    def matrix(self) -> Tensor:
-        """(V, D): what a vector is compared with to foretell the word that was hidden."""
+    def output_matrix(self) -> Tensor:
+        """(V, D): the logits are its products with a hidden vector."""
         weight: Tensor = (self.output or self.embedding.words).weight
         return weight
 
@@ -83,27 +91,27 @@ class TransformerEncoder(Model):
         more: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """(B, T) -> (B, T, D). `more` is added to the vectors of words; `segments` (B, T), without which all is one."""
-        kv_cache.refuse_more(tokens.shape[1], self.context)
-        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        """(B, T) -> (B, T, D). `more` (B, T, D) is added to the vectors of the tokens; `segments` (B, T): None is 0."""
+        kv_cache.check_length(tokens.shape[1], self.context)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         if self.segments is not None:
-            which = self.segments(torch.zeros_like(tokens) if segments is None else segments)
-            more = which if more is None else which + more
-        vectors: Tensor = self.stack(self.embedding(tokens, places, more), places, lengths)[0]
-        return vectors
+            segment = self.segments(torch.zeros_like(tokens) if segments is None else segments)
+            more = segment if more is None else segment + more
+        hidden: Tensor = self.stack(self.embedding(tokens, positions, more), positions, lengths)[0]
+        return hidden
 
     def forward(self, batch: Batch) -> Tensor:
-        return linear(self.transform(self.encode(batch.tokens, batch.lengths)), self.matrix, self.bias)
+        return linear(self.transform(self.encode(batch.tokens, batch.lengths)), self.output_matrix, self.bias)
 
     def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
-        vectors, counted = self.encode(batch.tokens, batch.lengths), batch.loss_mask
-        if not vectors.is_cuda and counted.any():    # few words were hidden; a GPU would have to wait to know how many
-            vectors, batch = vectors[counted], Batch(batch.tokens[counted], batch.targets[counted])
-        return *chunked_cross_entropy(self.transform(vectors), self.matrix, self.bias, batch), None
+        hidden, mask = self.encode(batch.tokens, batch.lengths), batch.loss_mask
+        if not hidden.is_cuda and mask.any():    # few tokens are masked; a GPU would wait for their number
+            hidden, batch = hidden[mask], Batch(batch.tokens[mask], batch.targets[mask])
+        return *chunked_cross_entropy(self.transform(hidden), self.output_matrix, self.bias, batch), None
 
 
 class Transform(nn.Module):
-    """What BERT does to a vector before it is compared with the words."""
+    """The prediction head of BERT between the last hidden vector and the output matrix."""
 
     def __init__(self, settings: EncoderSettings):
         super().__init__()

@@ -1,10 +1,12 @@
-"""GPT: a Transformer that sees only what is behind it, and says what comes next (Radford et al. 2018).
+"""GPT: a causal Transformer that predicts the next token (Radford et al. 2018).
 
-By default as the best small ones are built today: rotary positions, RMS norms before each part and on queries and keys,
-ReLU², no biases, projections that begin at zero; the presets are the published ones. State: the keys and values of what
-was read, and its length. With a source, the text goes on from it in one row: 0 x1 … xm 0 y1 … yn.
+    token ids → embedding → blocks (layers/blocks.py, layers/attention.py) → norm → logits → cross-entropy
 
-Shapes: B rows, T tokens, S source tokens, D width.
+By default it is built as the best small ones are today: RoPE, pre-norm RMSNorm and QK norm, ReLU², no biases,
+zero-initialised output projections; the presets are the published sizes. State: the KV cache. With a source, the text
+goes on from it in the same row: 0 x1 … xm 0 y1 … yn.
+
+Shapes: B rows, T tokens, S source tokens, D width, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -18,21 +20,14 @@ from torch.nn.functional import linear
 from chainrule import kernels
 from chainrule.layers import decode, kv_cache
 from chainrule.layers.attention import CrossMemory
-from chainrule.layers.blocks import Embedding, TransformerStack, make_output, reset_output
+from chainrule.layers.blocks import InputEmbedding, TransformerStack, output_projection, reset_output_projection
 from chainrule.layers.cross_entropy import chunked_cross_entropy, softcap
 from chainrule.layers.embedding import PretrainedVectors
-from chainrule.layers.kv_cache import Cache, Pair
+from chainrule.layers.kv_cache import Cache, KeysValues
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.settings import Positive
 
-# What decoders have in common: words in, a stack that sees only what is behind, words compared with what comes out.
-#
-# State: the keys and values of what was read, and its length (`kv_cache.py`); a kind with a source keeps more beside
-# them.
-# Learning needs no cache: whole windows are read at once.
-#
-# Shapes: B rows, T tokens, D width, V vocabulary.
 
 @dataclass(frozen=True)
 class DecoderSettings(TransformerSettings, PretrainedVectors):
@@ -41,97 +36,107 @@ class DecoderSettings(TransformerSettings, PretrainedVectors):
 
 
 class Decoder(LanguageModel):
+    """What GPT and the decoder of an encoder-decoder (transformer.py) have in common."""
+
     embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding", "stack.bias")
     context: int
+    label_smoothing = 0.0
 
     def __init__(self, settings: DecoderSettings, vocab: int, *, cross: bool = False):
         super().__init__()
         self.settings, self.context = settings, settings.context
         if settings.window is not None:
             self.receptive_field = 1 + settings.layers * (settings.window - 1)
-        self.embedding = Embedding(settings, nn.Embedding(vocab, settings.width))
+        self.embedding = InputEmbedding(settings, nn.Embedding(vocab, settings.width))
         self.stack = TransformerStack(settings, causal=True, cross=cross)
-        self.output = make_output(settings, settings.tied, vocab, self.stack)
-        self.embedding.reset(compared=self.output is None)
+        self.output = output_projection(settings, settings.tied, vocab, self.stack)    # None: tied to the embedding
+        self.embedding.reset(tied=self.output is None)
         if self.output is not None:
-            reset_output(settings, self.output)
+            reset_output_projection(settings, self.output)
 
     @property
     def embeddings(self) -> Tensor:
-        """(V, D): the vectors by which it knows its tokens."""
+        """(V, D): the vectors of the tokens."""
         return self.embedding.words.weight
 
     @property
-    def matrix(self) -> Tensor:
-        """(V, D): what a hidden vector is compared with to foretell each token."""
+    def output_matrix(self) -> Tensor:
+        """(V, D): the logits are its products with a hidden vector."""
         weight: Tensor = (self.output or self.embedding.words).weight
         return weight
 
-    def source(self, state: Cache) -> Sequence[CrossMemory]:
-        """What each layer knows of the source; nothing, for a kind without one."""
-        return ()
-
-    # Learning: whole windows, no cache
+    # Training: whole windows at once, without a cache
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.logits(self._whole(batch))
+        return self.logits(self._hidden(batch))
 
     def loss(self, batch: Batch, state: Cache | None = None) -> tuple[Tensor, Tensor, Cache | None]:
-        hidden, state = (self._whole(batch), None) if state is None else self.read(batch.tokens, state)
+        hidden, state = (self._hidden(batch), None) if state is None else self.read(batch.tokens, state)
         return *self.loss_from(hidden, batch), state
 
-    def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """`loss` of what (B, T, D) hidden vectors foretell; with `weights` (B, T) targets count for more or less."""
-        smoothing = getattr(self.settings, "label_smoothing", 0.0) if self.training else 0.0
-        return chunked_cross_entropy(hidden, self.matrix, None, batch, self.settings.logit_softcap, weights, smoothing)
+    def _hidden(self, batch: Batch) -> Tensor:
+        """(B, T, D): the hidden vectors of the tokens of a batch."""
+        return self.run(batch.tokens)[0]
+
+    def run(
+        self, tokens: Tensor, sources: Sequence[CrossMemory] = (), more: Tensor | None = None
+    ) -> tuple[Tensor, list[KeysValues]]:
+        """(B, T) from the beginning of a text -> (B, T, D), and each layer's keys and values.
+
+        `more` (B, T, D) is added to the vectors of the tokens.
+        """
+        kv_cache.check_length(tokens.shape[1], self.context)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        x = self.embedding(tokens, positions, more)
+        hidden, layers = self.stack(x, positions, sources=sources)
+        return hidden, layers
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return softcap(linear(hidden, self.matrix), self.settings.logit_softcap)
+        """(B, T, D) -> (B, T, V)"""
+        return softcap(linear(hidden, self.output_matrix), self.settings.logit_softcap)
+
+    def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`loss` of (B, T, D) hidden vectors, chunk by chunk; `weights` (B, T): those of the targets in the sum."""
+        smoothing, cap = self.label_smoothing if self.training else 0.0, self.settings.logit_softcap
+        return chunked_cross_entropy(hidden, self.output_matrix, None, batch, cap, weights, smoothing)
 
     def read_out(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) as any block leaves it -> (B, T, V): what would follow, were there no blocks above."""
+        """(B, T, D) after any block -> (B, T, V): the logits if it were the last one (the logit lens)."""
         return self.logits(self.stack.norm(hidden))
 
-    # Going on
+    # Decoding: with the KV cache
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         settings = self.settings
-        return kv_cache.empty(rows, settings.layers, settings.kv_heads, settings.head_size, self.matrix)
+        return kv_cache.empty(rows, settings.layers, settings.kv_heads, settings.head_size, self.output_matrix)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-        if kernels.use_in_decoding(tokens) and decode.suits(self, tokens, state):
+        if kernels.use_in_decoding(tokens) and decode.supports(self, tokens, state):
             return decode.step(self, tokens, state)
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 
     def read(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-        """(B, T) -> (B, T, D): what `step` says, before it is compared with the words."""
-        length, source = state["length"] + tokens.shape[1], self.source(state)
-        if kv_cache.room(state) == 0:
-            hidden, pairs = self._from_nothing(tokens, source)
-            return hidden, kv_cache.widened(state | kv_cache.stacked(pairs, length), tokens.shape[1], self.context)
-        state = kv_cache.with_room(state, tokens.shape[1], self.context)
-        places = state["length"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        past = kv_cache.layers(state, places)
-        hidden, pairs = self.stack(self.embedding(tokens, places), places, past=past, source=source)
+        """(B, T) -> (B, T, D): `step` without the logits. From an empty cache this is the prefill."""
+        length, sources = state["length"] + tokens.shape[1], self.sources(state)
+        if kv_cache.capacity(state) == 0:
+            hidden, layers = self.run(tokens, sources)
+            return hidden, kv_cache.grow(state | kv_cache.from_layers(layers, length), tokens.shape[1], self.context)
+        state = kv_cache.ensure(state, tokens.shape[1], self.context)
+        positions = state["length"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        caches = kv_cache.layer_caches(state, positions)
+        x = self.embedding(tokens, positions)
+        hidden, layers = self.stack(x, positions, caches=caches, sources=sources)
         if torch.is_grad_enabled():
-            return hidden, state | kv_cache.stacked(pairs, length)
+            return hidden, state | kv_cache.from_layers(layers, length)
         return hidden, {**state, "length": length}
+
+    def sources(self, state: Cache) -> Sequence[CrossMemory]:
+        """What the cross-attention of each block attends to; empty without cross-attention."""
+        return ()
 
     def reserve(self, state: Cache, tokens: int) -> Cache:
         return kv_cache.reserve(state, tokens, self.context)
-
-    def _whole(self, batch: Batch) -> Tensor:
-        """(B, T, D): the top of the stack, of texts that begin here."""
-        return self._from_nothing(batch.tokens)[0]
-
-    def _from_nothing(
-        self, tokens: Tensor, source: Sequence[CrossMemory] = (), more: Tensor | None = None
-    ) -> tuple[Tensor, list[Pair]]:
-        kv_cache.refuse_more(tokens.shape[1], self.context)
-        places = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        hidden, pairs = self.stack(self.embedding(tokens, places, more), places, source=source)
-        return hidden, pairs
 
 
 GPTSettings = DecoderSettings
@@ -148,31 +153,32 @@ class GPT(Decoder):
         self.width = self.inputs = settings.width
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
-        """A body for heads (heads.py): (B, T) -> (B, T, D). Padding is behind all that is real, so nothing sees it."""
-        return self._from_nothing(tokens, more=more)[0]
+        """(B, T) -> (B, T, D), for heads. The causal mask hides the padding, which comes after all other tokens."""
+        return self.run(tokens, more=more)[0]
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         state = super().start(rows)
         if source is None:
             return state
-        _, state = self.read(_begun(source), state)
-        return state if lengths is None else {**state, "length": lengths.clone()}    # what lies behind is written over
+        _, state = self.read(_shift_right(source), state)
+        return state if lengths is None else {**state, "length": lengths.clone()}    # padding after it is overwritten
 
     def max_tokens(self, source: Tensor | None) -> int:
         return self.context - (0 if source is None else source.shape[1])
 
-    def _whole(self, batch: Batch) -> Tensor:
+    def _hidden(self, batch: Batch) -> Tensor:
+        """With a source: the tokens are placed after it in the same row, and only their hidden vectors are returned."""
         if batch.source is None:
-            return super()._whole(batch)
-        rows, behind = _begun(batch.source), batch.source_lengths
-        if behind is None:
-            behind = torch.full((len(rows),), rows.shape[1], device=rows.device)
-        places = behind[:, None] + torch.arange(batch.tokens.shape[1], device=rows.device)             # (B, T)
-        joined = torch.cat([rows, torch.full_like(batch.tokens, BOUNDARY)], 1).scatter(1, places, batch.tokens)
-        hidden, _ = self._from_nothing(joined)                                                         # (B, S + T, D)
-        return hidden.gather(1, places[..., None].expand(-1, -1, self.width))
+            return super()._hidden(batch)
+        rows, lengths = _shift_right(batch.source), batch.source_lengths
+        if lengths is None:
+            lengths = torch.full((len(rows),), rows.shape[1], device=rows.device)
+        positions = lengths[:, None] + torch.arange(batch.tokens.shape[1], device=rows.device)         # (B, T)
+        joined = torch.cat([rows, torch.full_like(batch.tokens, BOUNDARY)], 1).scatter(1, positions, batch.tokens)
+        hidden, _ = self.run(joined)                                                                   # (B, S + T, D)
+        return hidden.gather(1, positions[..., None].expand(-1, -1, self.width))
 
 
-def _begun(source: Tensor) -> Tensor:
-    """(B, S): x1 … xm 0 as 0 x1 … xm, for a text begins with the boundary, and so does the one that goes on from it."""
+def _shift_right(source: Tensor) -> Tensor:
+    """(B, S): x1 … xm 0 as 0 x1 … xm. The source begins with the boundary, and so does the text that follows it."""
     return torch.cat([torch.full_like(source[:, :1], BOUNDARY), source[:, :-1]], 1)

@@ -1,10 +1,11 @@
-"""The Transformer as it was published: an encoder reads the source, a decoder writes about it (Vaswani et al. 2017).
+"""The encoder-decoder Transformer: an encoder reads the source, a decoder with cross-attention writes about it.
 
-    memory = encoder(source), without a mask;   x ← x + softmax(Q Kᵀ / √d) V,  Q of the text, K and V of the memory
+    memory = encoder(source), without a causal mask
+    x ← x + softmax(Q Kᵀ / √d) V      cross-attention: Q of the text, K and V of the memory    (Vaswani et al. 2017)
 
-State: the keys and values of what was written, as in a GPT, and those of the source, which are made once, in `start`.
+State: the KV cache of the text, as in GPT, and the keys and values of the source, which `start` computes once.
 
-Shapes: B rows, T tokens, S source tokens or vectors, L layers, G heads of keys, D width, d numbers in a head.
+Shapes: B rows, T tokens, S source tokens or vectors, L layers, G key/value heads, D width, d numbers in a head.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.layers.attention import CrossMemory, Mask, padding_mask
-from chainrule.layers.blocks import Embedding, TransformerStack
+from chainrule.layers.blocks import InputEmbedding, TransformerStack
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
 from chainrule.model import Batch
@@ -38,9 +39,10 @@ class EncoderDecoder(Decoder):
 
     def __init__(self, settings: EncoderDecoderSettings, vocab: int):
         super().__init__(settings, vocab, cross=True)
-        self.source_embedding = Embedding(settings, self._source_words())
+        self.label_smoothing = settings.label_smoothing
+        self.source_embedding = InputEmbedding(settings, self._source_words())
         self.encoder = TransformerStack(settings, causal=False)
-        self.source_embedding.reset(compared=self.output is None)
+        self.source_embedding.reset(tied=self.output is None)
 
     def _source_words(self) -> nn.Embedding | nn.Linear:
         if self.settings.source_features is not None:
@@ -49,26 +51,26 @@ class EncoderDecoder(Decoder):
             return nn.Embedding(self.settings.source_vocab, self.settings.width)
         return self.embedding.words
 
+    def _hidden(self, batch: Batch) -> Tensor:
+        return self.run(batch.tokens, self.sources(self.begin(batch)))[0]
+
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
-        """The source's keys and values are (B, L, G, S, d)."""
+        """The keys and values of the source are (B, L, G, S, d)."""
         source, lengths = checked_source(self.settings, rows, source, lengths)
-        memory = self.remember(source, lengths)
-        keys, values = (torch.stack(part, 1) for part in zip(*self.stack.remember(memory), strict=True))
+        memory = self.encode_source(source, lengths)
+        keys, values = (torch.stack(part, 1) for part in zip(*self.stack.source_keys_values(memory), strict=True))
         return super().start(rows) | {"source_keys": keys, "source_values": values, "source_length": lengths}
 
-    def remember(self, source: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, S) or (B, S, F) -> (B, S, D): what the encoder makes of the source."""
+    def encode_source(self, source: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """(B, S) or (B, S, F) -> (B, S, D): the encoder's hidden vectors, the memory of the decoder."""
         size = source.shape[1]
         if size > self.context:
             raise UserError(f"a source of {size} tokens is longer than model.context={self.context}. Shorten it.")
-        places = torch.arange(size, device=source.device)[None]
-        memory: Tensor = self.encoder(self.source_embedding(source, places), places, lengths)[0]
+        positions = torch.arange(size, device=source.device)[None]
+        memory: Tensor = self.encoder(self.source_embedding(source, positions), positions, lengths)[0]
         return memory
 
-    def _whole(self, batch: Batch) -> Tensor:
-        return self._from_nothing(batch.tokens, self.source(self.begin(batch)))[0]
-
-    def source(self, state: Cache) -> Sequence[CrossMemory]:
-        sight = Mask(padding_mask(state["source_length"], state["source_keys"].shape[3]))
+    def sources(self, state: Cache) -> Sequence[CrossMemory]:
+        mask = Mask(padding_mask(state["source_length"], state["source_keys"].shape[3]))
         pairs = zip(state["source_keys"].unbind(1), state["source_values"].unbind(1), strict=True)
-        return [CrossMemory(keys, values, sight) for keys, values in pairs]
+        return [CrossMemory(keys, values, mask) for keys, values in pairs]

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from chainrule.inference.forward import eval_mode
-from chainrule.layers.attention import Attention
-from chainrule.layers.blocks import Block, FeedForwardLayer, TransformerStack
-from chainrule.layers.positions import apply_rope, rope_tables, sinusoids
+from chainrule.layers.attention import Attention, apply_rope, rope_tables
+from chainrule.layers.blocks import Block, FeedForwardLayer, PostNormBlock, TransformerStack
+from chainrule.layers.positions import sinusoids
 from chainrule.viewer.network import DEPTH, Input, Network, raised
 from chainrule.viewer.subject import Subject
 
@@ -26,7 +26,7 @@ Squash: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]
 
 def suits(model: Any) -> bool:
     stack = getattr(model, "stack", None)
-    return isinstance(stack, TransformerStack) and stack.causal and stack.parts == 2
+    return isinstance(stack, TransformerStack) and stack.causal and stack.sublayers == 2
 
 
 def unroll(subject: Subject, tokens: Tensor) -> Network:
@@ -64,8 +64,8 @@ class Walk:
         x = self.add("e", "vectors of the tokens", "E[w_t]", "lookup", x=words[self.tokens], matrix=words)
         if settings.positions == "sinusoidal":
             x = self.placed(x, sinusoids(self.places, settings.width), "sines and cosines", math.sqrt(settings.width))
-        if embedding.places is not None:
-            x = self.placed(x, embedding.places(self.places), "vectors of the places", 1.0)
+        if embedding.positions is not None:
+            x = self.placed(x, embedding.positions(self.places), "vectors of the places", 1.0)
         return self.norm(x, embedding.norm, "x", "normed")
 
     def placed(self, made: Made, where: Tensor, name: str, factor: float) -> Made:
@@ -91,12 +91,12 @@ class Walk:
         return self.after(block, block.feed_forward_norm, x, found, mark)
 
     def before(self, block: Block, norm: nn.Module, x: Made, mark: str) -> Made:
-        return self.norm(x, norm, "n", f"normed{mark}") if block.norm_first else x
+        return x if isinstance(block, PostNormBlock) else self.norm(x, norm, "n", f"normed{mark}")
 
     def after(self, block: Block, norm: nn.Module, x: Made, found: Made, mark: str) -> Made:
         made = self.add("x", f"residual{mark}", f"x_t + {found.symbol}_t", "each", x, found, x=x.x + found.x, how="add",
                         factor=1.0)
-        return made if block.norm_first else self.norm(made, norm, "x", f"normed{mark}")
+        return self.norm(made, norm, "x", f"normed{mark}") if isinstance(block, PostNormBlock) else made
 
     def norm(self, made: Made, norm: nn.Module, symbol: str, name: str) -> Made:
         if isinstance(norm, nn.Identity):
@@ -123,7 +123,7 @@ class Walk:
 
     def attend(self, attention: Attention, made: Made, mark: str) -> Made:
         self.network.below()
-        heads, groups = attention.heads, attention.keys
+        heads, groups = attention.heads, attention.kv_heads
         queries = [self.asking(attention, made, 0, head, mark) for head in range(heads)]
         keys = [self.asking(attention, made, 1, group, mark) for group in range(groups)]
         values = [self.asking(attention, made, 2, group, mark) for group in range(groups)]
@@ -138,10 +138,10 @@ class Walk:
     def asking(self, attention: Attention, made: Made, which: int, head: int, mark: str) -> Made:
         """Queries, keys or values of one head."""
         symbol, name, letter = (("q", "queries", "W_Qᵀ"), ("k", "keys", "W_Kᵀ"), ("v", "values", "W_Vᵀ"))[which]
-        several = (attention.heads, attention.keys, attention.keys)[which] > 1
+        several = (attention.heads, attention.kv_heads, attention.kv_heads)[which] > 1
         symbol, name = symbol + raised(head + 1) * several, f"{name}{f' of head {head + 1}' if several else ''}{mark}"
-        first = sum(attention.project.parts[:which]) + head * attention.size
-        rows = slice(first, first + attention.size)
+        first = sum(attention.project.parts[:which]) + head * attention.head_size
+        rows = slice(first, first + attention.head_size)
         bias = None if attention.project.bias is None else attention.project.bias[rows]
         part = self.map(made, attention.project.weight[rows], bias, symbol, name, letter)
         if which < 2 and len(attention.norms):
@@ -176,7 +176,7 @@ class Walk:
     def scores(self, query: Made, key: Made, head: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """(T, T) each: the scores, -∞ where t may not see j; whether it may; and what relative places add."""
         scores = query.x @ key.x.T / math.sqrt(self.settings.head_size)
-        mask = self.model.stack.sight(self.places[None]).as_mask(len(self.places), self.places.device)
+        mask = self.model.stack.mask(self.places[None]).as_tensor(len(self.places), self.places.device)
         if mask.dtype == torch.bool:
             sees = mask.expand(1, 1, *scores.shape)[0, 0] if mask.dim() == 4 else mask
             return scores.masked_fill(~sees, -math.inf), sees.int(), None
@@ -211,7 +211,7 @@ class Walk:
     def answer(self, top: Made) -> None:
         self.network.below()
         letter, cap = "W" if self.model.output is not None else "E", self.settings.logit_softcap
-        y = self.map(top, self.model.matrix, None, "y", "logits", letter, labels="vocab")
+        y = self.map(top, self.model.output_matrix, None, "y", "logits", letter, labels="vocab")
         if cap is not None:
             y = self.add("y", "logits, capped", "c tanh(y_t / c)", "each", y, x=cap * torch.tanh(y.x / cap), how="cap",
                          factor=cap, labels="vocab")

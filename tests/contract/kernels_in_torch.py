@@ -1,6 +1,6 @@
-"""What kernels should say, written out in torch: a stand-in for them where there is no Triton, and their judge.
+"""The kernels in plain torch: a stand-in for them where there is no Triton, and the reference for their tests.
 
-Shapes: B rows, H heads of queries, G heads of keys, C room, d numbers in a head.
+Shapes: B rows, H query heads, G key/value heads, C capacity, d numbers in a head.
 """
 
 import math
@@ -13,80 +13,81 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
+from chainrule.layers.attention import apply_rope
 from chainrule.layers.blocks import ACTIVATIONS
-from chainrule.layers.positions import apply_rope
 
 
 class Norm(NamedTuple):
     kind: str | None
     epsilon: float
-    gains: Tensor | None
-    shift: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
 
 
-class Parts(NamedTuple):
+class AttentionParts(NamedTuple):
     mixed: Tensor
 
 
-NONE = Norm(None, 0.0, None, None)
+NO_NORM = Norm(None, 0.0, None, None)
 
 
 def normed(x: Tensor, norm: Any) -> Tensor:
-    gains, shift = (None if part is None else part.float() for part in (norm.gains, norm.shift))
+    weight, bias = (None if part is None else part.float() for part in (norm.weight, norm.bias))
     if norm.kind == "rms":
-        return rms_norm(x.float(), x.shape[-1:], gains, norm.epsilon)
-    return layer_norm(x.float(), x.shape[-1:], gains, shift, norm.epsilon) if norm.kind == "layer" else x.float()
+        return rms_norm(x.float(), x.shape[-1:], weight, norm.epsilon)
+    return layer_norm(x.float(), x.shape[-1:], weight, bias, norm.epsilon) if norm.kind == "layer" else x.float()
 
 
-def add_norm(x: Tensor, found: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
-    total = x if found is None else x + found
+def fused_add_norm(x: Tensor, delta: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:
+    total = x if delta is None else x + delta
     return total, normed(total, norm).to(x.dtype)
 
 
-def add_norm_to_learn(
-    x: Tensor, found: Tensor, gains: Tensor | None, shift: Tensor | None, epsilon: float, centred: bool,
+def add_norm_forward(
+    x: Tensor, delta: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, subtract_mean: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:
-    total = (x.float() + found.float()).to(x.dtype)
+    total = (x.float() + delta.float()).to(x.dtype)
     rows = total.float().flatten(0, -2)
-    mean = rows.mean(1) if centred else torch.zeros(len(rows))
-    scale = ((rows - mean[:, None]).square().mean(1) + epsilon).rsqrt()
-    norm = Norm("layer" if centred else "rms", epsilon, gains, shift)
-    return total, normed(total, norm).to(dtype), scale, mean
+    mean = rows.mean(1) if subtract_mean else torch.zeros(len(rows))
+    rstd = ((rows - mean[:, None]).square().mean(1) + epsilon).rsqrt()
+    norm = Norm("layer" if subtract_mean else "rms", epsilon, weight, bias)
+    return total, normed(total, norm).to(dtype), rstd, mean
 
 
-def add_norm_back(
-    to_total: Tensor | None, to_normed: Tensor, total: Tensor, scale: Tensor, mean: Tensor, gains: Tensor | None,
-    centred: bool, dtype: torch.dtype, shared: bool,
+def add_norm_backward(
+    grad_total: Tensor | None, grad_normed: Tensor, total: Tensor, rstd: Tensor, mean: Tensor, weight: Tensor | None,
+    subtract_mean: bool, dtype: torch.dtype, has_parameters: bool,
 ) -> tuple[Tensor, ...]:
-    """By autograd. What is given is how rows were scaled, and not ε."""
+    """By autograd. The kernel gets rstd and not ε, so ε is computed from it."""
     with torch.enable_grad():
         x = total.detach().double().requires_grad_()
-        gain = (torch.ones(x.shape[-1]) if gains is None else gains.detach()).double().requires_grad_()
-        shift = torch.zeros(x.shape[-1], dtype=torch.float64, requires_grad=True)
-        around = x - x.mean(-1, keepdim=True) if centred else x
+        gain = (torch.ones(x.shape[-1]) if weight is None else weight.detach()).double().requires_grad_()
+        bias = torch.zeros(x.shape[-1], dtype=torch.float64, requires_grad=True)
+        around = x - x.mean(-1, keepdim=True) if subtract_mean else x
         level = around.square().mean(-1, keepdim=True)
-        epsilon = (scale.double().view(*x.shape[:-1], 1) ** -2 - level).detach()
-        made = around * (level + epsilon).rsqrt() * gain + shift
-        of_x, of_gains, of_shift = torch.autograd.grad(made, (x, gain, shift), to_normed.double())
-    of_x = of_x if to_total is None else of_x + to_total.double()
-    columns = torch.stack([of_gains, of_shift]).float()
-    of_found = of_x.to(dtype) if dtype != total.dtype else total.new_empty(0)
-    return of_x.to(total.dtype), of_found, columns if shared else torch.empty(0)
+        epsilon = (rstd.double().view(*x.shape[:-1], 1) ** -2 - level).detach()
+        result = around * (level + epsilon).rsqrt() * gain + bias
+        grad_x, grad_weight, grad_bias = torch.autograd.grad(result, (x, gain, bias), grad_normed.double())
+    grad_x = grad_x if grad_total is None else grad_x + grad_total.double()
+    columns = torch.stack([grad_weight, grad_bias]).float()
+    grad_delta = grad_x.to(dtype) if dtype != total.dtype else total.new_empty(0)
+    return grad_x.to(total.dtype), grad_delta, columns if has_parameters else torch.empty(0)
 
 
-def bend(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
+def bias_act_forward(product: Tensor, bias: Tensor | None, kind: str) -> Tensor:
     return ACTIVATIONS[kind](product.float() + (0 if bias is None else bias.float())).to(product.dtype)
 
 
-def bend_back(above: Tensor, product: Tensor, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
+def bias_act_backward(grad_out: Tensor, product: Tensor, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         x = (product.detach().double() + (0 if bias is None else bias.detach().double())).requires_grad_()
-        (below,) = torch.autograd.grad(ACTIVATIONS[kind](x), x, above.double())
-    return below.to(product.dtype), torch.empty(0) if bias is None else below.flatten(0, -2).sum(0).float()
+        (grad_product,) = torch.autograd.grad(ACTIVATIONS[kind](x), x, grad_out.double())
+    grad_bias = torch.empty(0) if bias is None else grad_product.flatten(0, -2).sum(0).float()
+    return grad_product.to(product.dtype), grad_bias
 
 
-def heads(
+def qk_norm_rope_forward(
     product: Tensor, cos: Tensor | None, sin: Tensor | None, queries: int, keys: int, epsilon: float, norm: str | None
 ) -> tuple[Tensor, ...]:
     size = product.shape[-1] // (queries + 2 * keys)
@@ -100,61 +101,62 @@ def heads(
     return tuple(part.to(product.dtype).clone() for part in (query, key, value))
 
 
-def heads_back(
-    of_queries: Tensor, of_keys: Tensor, of_values: Tensor, product: Tensor, cos: Tensor | None, sin: Tensor | None,
-    epsilon: float, norm: str | None,
+def qk_norm_rope_backward(
+    grad_queries: Tensor, grad_keys: Tensor, grad_values: Tensor, product: Tensor,
+    cos: Tensor | None, sin: Tensor | None, epsilon: float, norm: str | None,
 ) -> Tensor:
     with torch.enable_grad():
         x = product.detach().double().requires_grad_()
-        made = heads(x, cos, sin, of_queries.shape[2], of_keys.shape[2], epsilon, norm)
-        (below,) = torch.autograd.grad(made, x, [part.double() for part in (of_queries, of_keys, of_values)])
-    return below.to(product.dtype)
+        result = qk_norm_rope_forward(x, cos, sin, grad_queries.shape[2], grad_keys.shape[2], epsilon, norm)
+        grads = [part.double() for part in (grad_queries, grad_keys, grad_values)]
+        (grad_product,) = torch.autograd.grad(result, x, grads)
+    return grad_product.to(product.dtype)
 
 
-def linear(
+def fused_linear(
     x: Any,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    norm: Any = NONE,
+    norm: Any = NO_NORM,
     activation: str | None = None,
-    added: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    made = normed(getattr(x, "mixed", x), norm) @ weight.float().T
-    made = made if bias is None else made + bias.float()
-    made = made if activation is None else ACTIVATIONS[activation](made)
-    return (made if added is None else made + added.float()).to(weight.dtype)
+    result = normed(getattr(x, "mixed", x), norm) @ weight.float().T
+    result = result if bias is None else result + bias.float()
+    result = result if activation is None else ACTIVATIONS[activation](result)
+    return (result if residual is None else result + residual.float()).to(weight.dtype)
 
 
-def attend(
-    projected: Tensor,
+def decode_attention(
+    packed: Tensor,
     keys: Tensor,
     values: Tensor,
     length: Tensor,
     *,
-    norms: Any = (NONE, NONE),
+    norms: Any = (NO_NORM, NO_NORM),
     rope: tuple[Tensor, Tensor] | None = None,
     window: int | None = None,
     splits: int = 1,
-) -> Parts:
-    """Row by row and head by head; the caches are written in their places."""
+) -> AttentionParts:
+    """Row by row and head by head; the caches are written in place."""
     rows, groups, _, size = keys.shape
-    vectors = projected.view(rows, -1, size)
+    vectors = packed.view(rows, -1, size)
     heads = vectors.shape[1] - 2 * groups
-    out = torch.empty_like(projected[:, : heads * size])
-    for row, place in enumerate(length.tolist()):
+    out = torch.empty_like(packed[:, : heads * size])
+    for row, position in enumerate(length.tolist()):
         query, key = (normed(vectors[row, part], norm) for part, norm in zip(_parts(heads, groups), norms))
         if rope is not None:
-            by = rope[0][place], rope[1][place]
+            by = rope[0][position], rope[1][position]
             query, key = apply_rope(query, by), apply_rope(key, by)
-        keys[row, :, place], values[row, :, place] = key.to(keys), vectors[row, heads + groups :]
-        seen = slice(max(0, place + 1 - window) if window else 0, place + 1)
+        keys[row, :, position], values[row, :, position] = key.to(keys), vectors[row, heads + groups :]
+        visible = slice(max(0, position + 1 - window) if window else 0, position + 1)
         for head in range(heads):
             group = head * groups // heads
-            score = keys[row, group, seen].float() @ query[head].to(keys.dtype).float() / math.sqrt(size)
-            mixed = score.softmax(-1) @ values[row, group, seen].float()
+            score = keys[row, group, visible].float() @ query[head].to(keys.dtype).float() / math.sqrt(size)
+            mixed = score.softmax(-1) @ values[row, group, visible].float()
             out[row, head * size : (head + 1) * size] = mixed.to(out.dtype)
-    return Parts(out)
+    return AttentionParts(out)
 
 
 def _parts(heads: int, groups: int) -> tuple[slice, slice]:
@@ -162,12 +164,15 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
-    """These in the place of Triton's."""
-    norms = (add_norm, add_norm_to_learn, add_norm_back, Norm)
-    every = {"decode_attention": (attend, Parts), "linear": (linear,), "add_norm": norms, "bias_act": (bend, bend_back),
-             "qk_norm_rope": (heads, heads_back)}
-    for name, found in every.items():
+    """Replaces the modules of the kernels by these functions."""
+    norms = (fused_add_norm, add_norm_forward, add_norm_backward, Norm)
+    every: dict[str, tuple[Any, ...]] = {
+        "decode_attention": (decode_attention, AttentionParts), "linear": (fused_linear,), "add_norm": norms,
+        "bias_act": (bias_act_forward, bias_act_backward),
+        "qk_norm_rope": (qk_norm_rope_forward, qk_norm_rope_backward),
+    }  # fmt: skip
+    for name, things in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")
-        for thing in found:
+        for thing in things:
             setattr(module, thing.__name__, thing)
         patch.setitem(sys.modules, module.__name__, module)

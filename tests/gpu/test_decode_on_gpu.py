@@ -1,11 +1,11 @@
-"""Steps of one token by kernels on a GPU: each kernel beside its judge, and samples that are what they were."""
+"""Decoding by kernels on a GPU: each kernel against plain torch, and samples that do not change."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from contract import kernels_in_torch as judge
+from contract import kernels_in_torch as reference
 from contract.moved import moved
 from torch.testing import assert_close
 
@@ -14,7 +14,7 @@ from chainrule.inference import decoding
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
-from chainrule.layers.positions import rope_tables
+from chainrule.layers.attention import rope_tables
 from chainrule.model import join, pick
 from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings
@@ -40,7 +40,7 @@ EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def _the_same_chance():
+def _the_same_seed():
     torch.manual_seed(1)
 
 
@@ -68,7 +68,7 @@ def test_a_step_by_kernels_is_a_step(choice, rows, dtype, error):
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("choice", CHOICES[:3], ids=str)
 @torch.inference_mode()
-def test_kernels_that_overlap_say_the_same(choice, rows, monkeypatch):
+def test_kernels_that_overlap_compute_the_same(choice, rows, monkeypatch):
     if torch.cuda.get_device_capability() < kernels.HOPPER:
         pytest.skip("kernels overlap from Hopper on")
     monkeypatch.setattr(kernels, "OVERLAP", True)
@@ -81,11 +81,11 @@ def agree(choice, rows, dtype, error):
     beside = pick(state, torch.arange(rows))
     for _ in range(3):
         column = torch.randint(VOCAB, (rows, 1), device="cuda")
-        assert decode.suits(model, column, beside)
+        assert decode.supports(model, column, beside)
         logits, state = model.step(column, state)
-        quick, beside = decode.step(model, column, beside)
+        fast, beside = decode.step(model, column, beside)
         scale = float(logits.float().std())
-        assert float((quick - logits).float().abs().max()) <= 5 * error * max(1.0, scale)
+        assert float((fast - logits).float().abs().max()) <= 5 * error * max(1.0, scale)
         assert_close(beside, state, atol=5 * error, rtol=5 * error)
 
 
@@ -93,21 +93,23 @@ def agree(choice, rows, dtype, error):
 @pytest.mark.parametrize("splits", [1, 4, 8])
 @pytest.mark.parametrize("size", [32, 64, 128])
 @torch.inference_mode()
-def test_attention_looks_at_what_is_there(size, splits, dtype, error):
+def test_attention_reads_the_keys_of_each_row(size, splits, dtype, error):
     from chainrule.kernels import decode_attention, linear
 
-    heads, groups, room = 4, 2, 700
+    heads, groups, capacity = 4, 2, 700
     length = torch.tensor([0, 1, 63, 64, 65, 300, 699], device="cuda")
-    caches = torch.randn(2, 7, 3, groups, room, size, device="cuda").to(dtype)
-    for row, place in enumerate(length.tolist()):
-        caches[:, row, :, :, place:] = math.nan                 # what is behind a row must not be read
-    projected = torch.randn(7, (heads + 2 * groups) * size, device="cuda").to(dtype)
-    spin = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(room, device="cuda")[None], size, 1e4)]
+    caches = torch.randn(2, 7, 3, groups, capacity, size, device="cuda").to(dtype)
+    for row, position in enumerate(length.tolist()):
+        caches[:, row, :, :, position:] = math.nan                 # what comes after a row must not be read
+    packed = torch.randn(7, (heads + 2 * groups) * size, device="cuda").to(dtype)
+    rope = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(capacity, device="cuda")[None], size, 1e4)]
     beside = caches.clone()
-    found = decode_attention.attend(projected, caches[0, :, 1], caches[1, :, 1], length, rope=spin, splits=splits)
-    wanted = judge.attend(projected, beside[0, :, 1], beside[1, :, 1], length, rope=spin).mixed
+    layer = caches[0, :, 1], caches[1, :, 1]
+    found = decode_attention.decode_attention(packed, *layer, length, rope=rope, splits=splits)
+    wanted = reference.decode_attention(packed, beside[0, :, 1], beside[1, :, 1], length, rope=rope).mixed
     if splits > 1:
-        found = decode_attention.Parts(linear.linear(found, torch.eye(heads * size, dtype=dtype, device="cuda")))
+        same = torch.eye(heads * size, dtype=dtype, device="cuda")
+        found = decode_attention.AttentionParts(linear.fused_linear(found, same))
     assert_close(found.mixed, wanted, atol=error, rtol=error)
     assert_close(caches, beside, atol=error, rtol=error, equal_nan=True)
 
@@ -115,22 +117,22 @@ def test_attention_looks_at_what_is_there(size, splits, dtype, error):
 @EITHER
 @pytest.mark.parametrize(("inputs", "outputs"), [(768, 2304), (3072, 768), (100, 50_257), (16_384, 33)])
 @torch.inference_mode()
-def test_a_map_is_all_that_goes_before_it_and_comes_after(inputs, outputs, dtype, error):
+def test_a_fused_linear_layer_has_its_norm_activation_and_residual(inputs, outputs, dtype, error):
     from chainrule.kernels import add_norm, linear
 
-    x, added = torch.randn(5, inputs, device="cuda").to(dtype), torch.randn(5, outputs, device="cuda").to(dtype)
+    x, residual = torch.randn(5, inputs, device="cuda").to(dtype), torch.randn(5, outputs, device="cuda").to(dtype)
     weight = (torch.randn(outputs, inputs, device="cuda") / inputs**0.5).to(dtype)
     how = add_norm.Norm("layer", 1e-5, *torch.randn(2, inputs, device="cuda").to(dtype))
     bias = weight[:, 0].contiguous()
-    answer = linear.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
-    wanted = judge.linear(x, weight, bias, norm=how, activation="gelu-tanh", added=added)
+    answer = linear.fused_linear(x, weight, bias, norm=how, activation="gelu-tanh", residual=residual)
+    wanted = reference.fused_linear(x, weight, bias, norm=how, activation="gelu-tanh", residual=residual)
     assert_close(answer, wanted, atol=2 * error, rtol=2 * error)
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.7), Sampling(3.0, repetition_penalty=1.7)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @torch.inference_mode()
-def test_the_die_falls_where_it_fell(sampling, dtype):
+def test_kernels_draw_the_same_tokens(sampling, dtype):
     logits = (3 * torch.randn(512, 50_257, device="cuda")).to(dtype)
     uniform = torch.rand(512, dtype=torch.float64, device="cuda")
     seen = None if sampling.repetition_penalty == 1 else torch.rand(512, 50_257, device="cuda") < 0.3
@@ -147,7 +149,7 @@ SAMPLED = [(name, die, False) for name in ("gpt", "gpt2", "gpt1", "lstm") for di
 
 @pytest.mark.parametrize("rows", [1, 20])
 @pytest.mark.parametrize(("name", "sampling", "overlap"), SAMPLED, ids=str)
-def test_samples_by_kernels_are_what_they_were(name, sampling, rows, overlap, monkeypatch):
+def test_samples_by_kernels_do_not_change(name, sampling, rows, overlap, monkeypatch):
     monkeypatch.setattr(kernels, "OVERLAP", overlap)
     torch.manual_seed(1)
     given = {"model.layers": 2, "model.width": 192, "model.heads": 3, "model.context": 128} if "gpt" in name else {}

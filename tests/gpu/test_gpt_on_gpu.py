@@ -89,7 +89,7 @@ def test_a_step_can_be_recorded_once_and_replayed(choice):
     model, tokens = made(**choice).cuda().eval(), some_batch().tokens.cuda()
     wanted = model(Batch(tokens, tokens))
     _, state = model.step(tokens[:, :5], model.start(3))
-    state = kv_cache.widened(state, 64, 64)
+    state = kv_cache.grow(state, 64, 64)
     column, beside = tokens[:, 5:6].clone(), pick(state, torch.arange(3))
     model.step(column, beside)                                  # warms up, on a copy
     torch.cuda.synchronize()
@@ -104,7 +104,7 @@ def test_a_step_can_be_recorded_once_and_replayed(choice):
 
 
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
-@pytest.mark.parametrize(("name", "precision", "large"), [        # the output by our own kernel: of 1 word or more
+@pytest.mark.parametrize(("name", "precision", "large"), [    # vocabulary from which on our kernel is used
     ("gpt", "float32", 4096), ("gpt", "bfloat16", 1), ("gpt", "bfloat16-stream", 1),
     ("gpt2", "float32", 1), ("gpt2", "bfloat16", 4096), ("gpt2", "bfloat16-stream", 4096),
     ("feedforward", "float32", 4096), ("feedforward", "bfloat16", 1),
@@ -114,8 +114,8 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
     torch.manual_seed(1)
     model = build(name, recipe_for(name, given | {"model.dropout": 0.0}).model, 70).cuda()
     moved(model, 0.02)
-    monkeypatch.setattr(chunked, "LARGE", large)
-    monkeypatch.setitem(chunked.LOGITS, "cuda", 128 * 70)         # in two chunks
+    monkeypatch.setattr(chunked, "MIN_FUSED_VOCAB", large)
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", 128 * 70)         # in two chunks
     chosen = choose_precision(precision, torch.device("cuda"))
     batch, answers = some_batch(4, 64, 70).to("cuda"), []
     for nats in (model.loss, compiled(model.loss)):
@@ -130,10 +130,10 @@ def test_a_compiled_model_has_the_gradients_of_the_model(monkeypatch, name, prec
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("norm", ["rms", "layer"])               # the latter gives float32 under CUDA's autocast
-def test_a_low_stream_stays_low_behind_a_norm(norm, norm_first):
+def test_a_bfloat16_residual_stream_stays_so_after_a_norm(norm, norm_first):
     model, batch, types = made(norm=norm, norm_first=norm_first).cuda(), some_batch().to("cuda"), []
     for block in model.stack.blocks:
-        block.register_forward_hook(lambda _, __, out: types.append(out[0].made().dtype))
+        block.register_forward_hook(lambda _, __, out: types.append(out[0].dtype))
     for name, wanted in (("bfloat16", torch.float32), ("bfloat16-stream", torch.bfloat16)):
         types.clear()
         with choose_precision(name, torch.device("cuda"))():
@@ -144,22 +144,22 @@ def test_a_low_stream_stays_low_behind_a_norm(norm, norm_first):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("cap", [None, 3.0])
 @pytest.mark.parametrize(("vocab", "width"), [(70, 128), (8192, 8192), (30_001, 30_016)])
-def test_the_kernel_of_surprise_says_what_torch_says(vocab, width, cap, smoothing):
+def test_the_kernel_of_cross_entropy_computes_what_torch_computes(vocab, width, cap, smoothing):
     generator = torch.Generator("cuda").manual_seed(1)
     logits = 4 * torch.randn(40, width, device="cuda", generator=generator)
     targets = torch.randint(vocab, (40,), device="cuda", generator=generator)
-    told = chunked.fused_cross_entropy_and_grad(logits, targets, vocab, cap, smoothing)
-    nats, error = chunked.surprises(logits.clone(), targets, vocab, cap, smoothing)
+    fused = chunked.fused_cross_entropy_and_grad(logits, targets, vocab, cap, smoothing)
+    nats, error = chunked.cross_entropy_and_grad(logits.clone(), targets, vocab, cap, smoothing)
     assert kernels.available()
-    assert_close(told[0], nats, rtol=1e-5, atol=1e-5)
-    assert_close(told[1][:, :vocab], error[:, :vocab], rtol=1e-4, atol=1e-6)
-    assert not told[1][:, vocab:].any()
+    assert_close(fused[0], nats, rtol=1e-5, atol=1e-5)
+    assert_close(fused[1][:, :vocab], error[:, :vocab], rtol=1e-4, atol=1e-6)
+    assert not fused[1][:, vocab:].any()
     half, _ = chunked.fused_cross_entropy_and_grad(logits.bfloat16(), targets, vocab, cap, smoothing)
     assert_close(half, nats, rtol=0.02, atol=0.05)
 
 
 def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
-    monkeypatch.setitem(chunked.LOGITS, "cuda", 1 << 22)
+    monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", 1 << 22)
     vocab, width = 32_000, 64
     hidden = torch.randn(8, 512, width, device="cuda", requires_grad=True)
     weight = torch.randn(vocab, width, device="cuda", requires_grad=True)

@@ -1,4 +1,4 @@
-"""Steps that a GPU takes together: kernels say what torch says one by one, also compiled, captured and in training."""
+"""Fused operators on a GPU: they compute what torch computes, also compiled, captured in a graph and in training."""
 
 from types import SimpleNamespace
 
@@ -41,10 +41,10 @@ def some_batch(vocab=70, rows=5, length=33):
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def gradients(model, batch, join, precision="float32", nats=None):
+def gradients(model, batch, fused, precision="float32", nats=None):
     """Of all parameters, in float64, one after another; and the nats."""
     torch.manual_seed(3)
-    with choose_precision(precision, GPU)(), kernels.in_training(join):
+    with choose_precision(precision, GPU)(), kernels.in_training(fused):
         total, _, _ = (nats or model.loss)(batch)
     parts = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
     return torch.cat([part.double().flatten() for part in parts if part is not None]), float(total.detach())
@@ -55,21 +55,21 @@ def off(one, other):
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_joined_or_apart_a_model_learns_the_same(choice):
+def test_fused_or_not_a_model_has_the_same_gradients(choice):
     torch.manual_seed(1)
     settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero_init": False} | choice
     model, batch = moved(GPT(GPTSettings(**settings), 70), 0.05).to(GPU).train(), some_batch()
     exact, nats = gradients(model, batch, False)
-    together, also = gradients(model, batch, True)
+    fused_too, also = gradients(model, batch, True)
     assert abs(also - nats) < 1e-4 * nats
-    assert off(together, exact) < 1e-4
-    if not choice.get("dropout"):                           # which falls otherwise on tensors of another precision
+    assert off(fused_too, exact) < 1e-4
+    if not choice.get("dropout"):                           # whose random numbers differ with the dtype
         for precision in ("bfloat16", "bfloat16-stream"):
-            apart = off(gradients(model, batch, False, precision)[0], exact)
-            assert off(gradients(model, batch, True, precision)[0], exact) < 1.3 * apart < 0.1
+            unfused = off(gradients(model, batch, False, precision)[0], exact)
+            assert off(gradients(model, batch, True, precision)[0], exact) < 1.3 * unfused < 0.1
 
 
-def test_a_decoder_with_a_source_learns_the_same():
+def test_a_decoder_with_a_source_has_the_same_gradients():
     torch.manual_seed(1)
     small = {"layers": 2, "width": 64, "heads": 4, "context": 64}
     settings = EncoderDecoderSettings(**small, zero_init=False, biases=True, norm_scale=True)
@@ -82,43 +82,43 @@ def test_a_decoder_with_a_source_learns_the_same():
 
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "bfloat16"), ("gpt", "bfloat16-stream")])
-def test_compiled_they_are_joined_too(kind, precision):
-    """In twelve layers: a compiler that wrote down all that leads to an operator would never end."""
+def test_compiled_they_are_fused_too(kind, precision):
+    """In twelve layers: a compiler that logged the whole expression before each operator would never end."""
     torch.manual_seed(1)
     given = {"model.layers": 12, "model.width": 64, "model.heads": 2, "model.context": 64, "model.dropout": 0.0}
     model, batch = moved(build(kind, recipe_for(kind, given).model, 5000), 0.05).to(GPU), some_batch(5000)
     plain, nats = gradients(model, batch, True, precision)
-    quick, also = gradients(model, batch, True, precision, compiled(model.loss))
+    fast, also = gradients(model, batch, True, precision, compiled(model.loss))
     assert abs(also - nats) < 0.01 * nats
-    assert off(quick, plain) < 0.03
+    assert off(fast, plain) < 0.03
 
 
-def test_what_they_sum_is_the_same_every_time():
+def test_their_sums_are_the_same_every_time():
     from chainrule.kernels import add_norm, bias_act
 
     torch.manual_seed(1)
-    x, found, above, slopes = torch.randn(4, 30_001, 200, device=GPU)
-    gains = torch.randn(200, device=GPU)
-    total, _, *level = add_norm.add_norm_to_learn(x, found, gains, gains, 1e-5, True, torch.bfloat16)
-    given = slopes, above, total, *level, gains, True, torch.bfloat16, True
-    once, again = (add_norm.add_norm_back(*given) for _ in range(2))
+    x, delta, grad_out, grad_total = torch.randn(4, 30_001, 200, device=GPU)
+    weight = torch.randn(200, device=GPU)
+    total, _, *level = add_norm.add_norm_forward(x, delta, weight, weight, 1e-5, True, torch.bfloat16)
+    given = grad_total, grad_out, total, *level, weight, True, torch.bfloat16, True
+    once, again = (add_norm.add_norm_backward(*given) for _ in range(2))
     assert all(map(torch.equal, once, again))
-    assert_close(once[2][1], above.double().sum(0).float(), rtol=1e-4, atol=1e-3)
-    once, again = (bias_act.bend_back(above, x, gains, "gelu") for _ in range(2))
+    assert_close(once[2][1], grad_out.double().sum(0).float(), rtol=1e-4, atol=1e-3)
+    once, again = (bias_act.bias_act_backward(grad_out, x, weight, "gelu") for _ in range(2))
     assert all(map(torch.equal, once, again))
     assert_close(once[1], once[0].double().sum(0).float(), rtol=1e-4, atol=1e-3)
 
 
-def test_no_rows_are_nothing():
+def test_an_empty_batch():
     from chainrule.kernels import add_norm, bias_act
 
     empty = torch.empty(0, 40, device=GPU)
-    assert add_norm.add_norm_to_learn(empty, empty, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
+    assert add_norm.add_norm_forward(empty, empty, None, None, 1e-5, True, torch.float32)[1].shape == (0, 40)
     bias = torch.zeros(40, device=GPU)
-    assert not bias_act.bend_back(empty, empty, bias, "relu")[1].any()
+    assert not bias_act.bias_act_backward(empty, empty, bias, "relu")[1].any()
 
 
-def test_training_that_lasts_takes_them_together_also_in_a_graph(monkeypatch):
+def test_long_training_is_fused_also_in_a_graph(monkeypatch):
     settings = {"tokens": 512, "length": 32, "lr": 0.003, "steps": 60, "compile": "false", "precision": "float32"}
 
     def trained(repaid, graph):
@@ -132,10 +132,10 @@ def test_training_that_lasts_takes_them_together_also_in_a_graph(monkeypatch):
             training=training, nats=[line["nats_per_token"] for line in training.log.records if line["event"] == "step"]
         )
 
-    apart = trained(1e9, "false")
-    assert not apart.training.step.fused
+    unfused = trained(1e9, "false")
+    assert not unfused.training.step.fused
     for graph in ("false", "true"):
-        together = trained(0.0, graph)
-        assert together.training.step.fused
-        assert bool(together.training.runner.graphs) == (graph == "true")
-        assert_close(torch.tensor(together.nats), torch.tensor(apart.nats), rtol=0.02, atol=0.02)
+        fused_too = trained(0.0, graph)
+        assert fused_too.training.step.fused
+        assert bool(fused_too.training.runner.graphs) == (graph == "true")
+        assert_close(torch.tensor(fused_too.nats), torch.tensor(unfused.nats), rtol=0.02, atol=0.02)

@@ -1,4 +1,4 @@
-"""What the compiler is shown: marks that are heeded once something is compiled, and cost nothing before."""
+"""What torch.compile sees: marks that count once something is compiled and cost nothing before, and our operators."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def shown(monkeypatch):
 
 
 def compare(kind):
-    """A model's nats and gradients, as written and compiled."""
+    """A model's loss and gradients, with and without torch.compile."""
     torch.manual_seed(1)
     model = build(kind, recipe_for(kind, SMALL[kind]).model, 20).eval()
     moved(model, 0.02)
@@ -63,8 +63,8 @@ def test_a_compiled_model_has_the_gradients_of_the_model(shown, kind):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("most", [2, 16])
 def test_the_chunks_of_a_compiled_output_are_few_and_have_its_gradients(shown, monkeypatch, most):
-    monkeypatch.setitem(cross_entropy.LOGITS, "cpu", 3 * 20)           # 3 hidden vectors at a time, of 24
-    monkeypatch.setattr(cross_entropy, "UNROLLED", most)
+    monkeypatch.setitem(cross_entropy.CHUNK_LOGITS, "cpu", 3 * 20)           # 3 hidden vectors at a time, of 24
+    monkeypatch.setattr(cross_entropy, "MAX_COMPILED_CHUNKS", most)
     compare("gpt")
     assert len(shown) == 1
     assert shown[0]["log_softmax"] == min(8, most)
@@ -72,11 +72,11 @@ def test_the_chunks_of_a_compiled_output_are_few_and_have_its_gradients(shown, m
 
 @pytest.mark.filterwarnings("ignore")
 def test_to_the_compiler_our_kernel_is_one_operation(shown, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "QUICK", {"cpu"})               # where it does what torch does
-    monkeypatch.setattr(cross_entropy, "LARGE", 1)
+    monkeypatch.setattr(cross_entropy, "FUSED_DEVICES", {"cpu"})       # where it computes as torch does
+    monkeypatch.setattr(cross_entropy, "MIN_FUSED_VOCAB", 1)
     compare("gpt")
     assert len(shown) == 1
-    assert shown[0]["surprises"] == 1
+    assert shown[0]["cross_entropy_and_grad"] == 1
     assert "log_softmax" not in shown[0]                        # which is within it
 
 

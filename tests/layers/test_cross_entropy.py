@@ -1,4 +1,4 @@
-"""The chunked nats against plain cross-entropy: their value, their gradients, and how little they hold at a time."""
+"""Chunked cross-entropy against plain cross-entropy: value, gradients, and the memory it needs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ ROWS, LENGTH, WIDTH, VOCAB = 3, 7, 3, 50
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(layer.LOGITS, "cpu", 4 * VOCAB)    # 4 hidden vectors at a time, of 21
+    monkeypatch.setitem(layer.CHUNK_LOGITS, "cpu", 4 * VOCAB)    # 4 hidden vectors at a time, of 21
 
 
 def some_batch(padded: bool) -> Batch:
@@ -56,26 +56,26 @@ def answers(nats: Callable[..., Any], inputs: list[Tensor], biased: bool, *rest:
 def test_chunks_give_the_value_and_gradients_of_plain_cross_entropy(
     monkeypatch: pytest.MonkeyPatch, cap: float, biased: bool, padded: bool, aligned: int
 ) -> None:
-    monkeypatch.setitem(layer.ALIGNED, "cpu", aligned)
+    monkeypatch.setitem(layer.VOCAB_MULTIPLE, "cpu", aligned)
     batch = some_batch(padded)
     chunked, plain = (answers(nats, leaves(), biased, batch, cap) for nats in (chunked_cross_entropy, plainly))
     assert_close(chunked, plain)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_the_operator_of_our_kernel_gives_them_too(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
-    monkeypatch.setattr(layer, "QUICK", {"cpu"})           # where no kernel works, so that it does as torch does
-    monkeypatch.setattr(layer, "LARGE", VOCAB)
+def test_the_fused_operator_gives_them_too(monkeypatch: pytest.MonkeyPatch, cap: float | None) -> None:
+    monkeypatch.setattr(layer, "FUSED_DEVICES", {"cpu"})   # no kernel is available there: it computes as torch does
+    monkeypatch.setattr(layer, "MIN_FUSED_VOCAB", VOCAB)
     monkeypatch.setattr(layer, "fused_cross_entropy_and_grad", asked := Asked(layer.fused_cross_entropy_and_grad))
-    monkeypatch.setitem(layer.ALIGNED, "cpu", 8)
+    monkeypatch.setitem(layer.VOCAB_MULTIPLE, "cpu", 8)
     batch = some_batch(True)
     assert_close(*(answers(nats, leaves(), True, batch, cap) for nats in (chunked_cross_entropy, plainly)))
-    chunks = -(-ROWS * LENGTH // layer.rows_at_once(ROWS * LENGTH, VOCAB, "cpu"))
+    chunks = -(-ROWS * LENGTH // layer.chunk_rows(ROWS * LENGTH, VOCAB, "cpu"))
     assert asked.times == chunks > 1
-    monkeypatch.setattr(layer, "LARGE", VOCAB + 1)         # a smaller vocabulary is not worth it
+    monkeypatch.setattr(layer, "MIN_FUSED_VOCAB", VOCAB + 1)   # a smaller vocabulary is not worth it
     chunked_cross_entropy(*leaves(), batch, cap)
-    monkeypatch.setattr(layer, "LARGE", VOCAB)
-    monkeypatch.setattr(layer, "QUICK", {"cuda"})
+    monkeypatch.setattr(layer, "MIN_FUSED_VOCAB", VOCAB)
+    monkeypatch.setattr(layer, "FUSED_DEVICES", {"cuda"})
     chunked_cross_entropy(*leaves(), batch, cap)
     assert asked.times == chunks
 
@@ -90,8 +90,8 @@ class Asked:
 
 
 @pytest.mark.parametrize("aligned", [1, 8])
-def test_smoothing_bends_the_gradient_and_leaves_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
-    monkeypatch.setitem(layer.ALIGNED, "cpu", aligned)
+def test_label_smoothing_changes_the_gradient_and_not_the_value(monkeypatch: pytest.MonkeyPatch, aligned: int) -> None:
+    monkeypatch.setitem(layer.VOCAB_MULTIPLE, "cpu", aligned)
     batch, inputs = some_batch(True), leaves()
     total, _ = chunked_cross_entropy(*inputs, batch, label_smoothing=0.2)
     plain, _ = plainly(*inputs, batch, None)
@@ -120,7 +120,7 @@ def test_bf16_parameters_have_bf16_gradients() -> None:
 
 def test_many_small_chunks_add_up_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Added up in bf16, 4096 equal gradients would stop growing at 256 of them."""
-    monkeypatch.setitem(layer.LOGITS, "cpu", 1)
+    monkeypatch.setitem(layer.CHUNK_LOGITS, "cpu", 1)
     rows = 4096
     hidden, weight = torch.ones(rows, 1, dtype=torch.bfloat16), torch.zeros(2, 1, dtype=torch.bfloat16).requires_grad_()
     targets = torch.zeros(rows, dtype=torch.long)
@@ -137,7 +137,7 @@ def test_the_gradient_may_be_asked_for_twice() -> None:
     assert_close(torch.autograd.grad(2 * total, inputs), tuple(2 * gradient for gradient in once))
 
 
-def test_a_frozen_output_has_no_gradient_and_no_gradient_means_no_work() -> None:
+def test_a_frozen_output_has_no_gradient_and_without_gradients_there_is_no_work() -> None:
     hidden, weight, bias = leaves()
     total, _ = chunked_cross_entropy(hidden, weight.detach(), bias.detach(), some_batch(False))
     total.backward()
@@ -150,7 +150,7 @@ def test_a_frozen_output_has_no_gradient_and_no_gradient_means_no_work() -> None
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers that any one tensor made inside has."""
+    """The size of the largest tensor that is made inside."""
 
     numbers = 0
 

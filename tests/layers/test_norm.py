@@ -1,6 +1,6 @@
-"""Steps that are joined give what they give one by one: answers, gradients, what taps see. Kernels are stood in for.
+"""Fused operators in training give what the plain layers give: loss, gradients, taps. Torch stands in for the kernels.
 
-That kernels say the same is in interpreted_kernels.py; what a GPU makes of both is in tests/gpu/test_joined_on_gpu.py.
+The kernels themselves are tested in interpreted_kernels.py, and on a GPU in tests/gpu/test_joined_on_gpu.py.
 """
 
 from types import ModuleType
@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from chainrule import kernels
 from chainrule.device import bfloat16_residual
 from chainrule.kernels import ops
-from chainrule.layers import blocks, norm
+from chainrule.layers.blocks import add_norm
 from chainrule.model import Batch, watch
 from chainrule.models.gpt import GPT, GPTSettings
 
@@ -30,7 +30,7 @@ CHOICES: list[dict[str, Any]] = [
     {"activation": "gelu", "biases": True, "norm": "layer"},
     {"activation": "relu", "biases": True},
     {**AS_GPT2, "dropout": 0.2},
-    {"width": 32, "heads": 4, "kv_heads": 2},                            # heads whose size is a power of 2 are joined
+    {"width": 32, "heads": 4, "kv_heads": 2},                            # heads whose size is a power of 2 are fused
     {"width": 32, "heads": 4, "norm": "layer", "biases": True},
     {"width": 32, "heads": 4, "norm_scale": True},
     {"width": 32, "heads": 4, "qk_norm": False, "positions": "sinusoidal"},
@@ -55,11 +55,11 @@ def some_batch() -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def learned(model: GPT, join: bool) -> dict[str, Tensor]:
+def learned(model: GPT, fused: bool) -> dict[str, Tensor]:
     """The nats of a batch and the gradients of each parameter."""
     model.zero_grad()
     torch.manual_seed(3)
-    with kernels.in_training(join):
+    with kernels.in_training(fused):
         nats, _, _ = model.loss(some_batch())
     nats.backward()
     gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
@@ -68,42 +68,42 @@ def learned(model: GPT, join: bool) -> dict[str, Tensor]:
 
 @pytest.mark.usefixtures("_on_any_device")
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_joined_or_apart_a_model_learns_the_same(choice: dict[str, Any]) -> None:
+def test_fused_or_not_a_model_has_the_same_gradients(choice: dict[str, Any]) -> None:
     model = made(**choice).train()
-    apart, together = learned(model, False), learned(model, True)
-    assert apart.keys() == together.keys()
-    assert_close(together, apart, atol=1e-5, rtol=1e-4)
+    unfused, fused_too = learned(model, False), learned(model, True)
+    assert unfused.keys() == fused_too.keys()
+    assert_close(fused_too, unfused, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_on_any_device")
 @pytest.mark.parametrize("stream", [False, True])
-def test_in_mixed_precision_they_err_by_about_as_much(stream: bool) -> None:
+def test_in_mixed_precision_their_errors_are_about_as_large(stream: bool) -> None:
     model = made(**AS_GPT2).train()
     exact = learned(model, False)
     with torch.autocast("cpu", torch.bfloat16), bfloat16_residual(stream):
-        apart, together = learned(model, False), learned(model, True)
+        unfused, fused_too = learned(model, False), learned(model, True)
 
     def off(some: dict[str, Tensor]) -> Tensor:
         return torch.cat([(some[name] - exact[name]).flatten() for name in exact]).norm()
 
     length = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
-    assert 0 < off(apart) < 0.03 * length
-    assert off(together) < 1.3 * off(apart)
+    assert 0 < off(unfused) < 0.03 * length
+    assert off(fused_too) < 1.3 * off(unfused)
 
 
 @pytest.mark.usefixtures("_on_any_device")
-def test_what_taps_see_is_the_whole_sum() -> None:
+def test_a_tap_sees_the_whole_residual_sum() -> None:
     model = made(**AS_GPT2)
     seen = []
-    for join in (False, True):
-        with kernels.in_training(join), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
+    for fused in (False, True):
+        with kernels.in_training(fused), watch(model, "stack.blocks.0.hidden", "stack.blocks.1.hidden") as found:
             model.loss(some_batch())
         seen.append({name: values[0] for name, values in found.items()})
     assert_close(seen[1], seen[0])
 
 
 @pytest.mark.usefixtures("_on_any_device")
-def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_called_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def counted(module: ModuleType, name: str) -> None:
@@ -116,7 +116,7 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
         monkeypatch.setattr(module, name, call)
 
     counted(ops, "add_norm")
-    counted(blocks, "bent")
+    counted(ops, "bias_act")
     model, batch = made(**AS_GPT2), some_batch()
     model.loss(batch)
     with kernels.in_training(True), torch.no_grad():
@@ -124,29 +124,29 @@ def test_kernels_are_called_only_where_somebody_learns(monkeypatch: pytest.Monke
     assert calls == []
     with kernels.in_training(True):
         model.loss(batch)
-    assert sorted(calls) == ["add_norm"] * 4 + ["bent"] * 2       # all norms but the first, which has nothing to add
+    assert sorted(calls) == ["add_norm"] * 4 + ["bias_act"] * 2   # all norms but the first, which has no delta to add
     model.loss(batch)
     assert len(calls) == 6
 
 
 @pytest.mark.usefixtures("_on_any_device")
-@pytest.mark.parametrize(("choice", "joined"), [
+@pytest.mark.parametrize(("choice", "fused"), [
     ({"width": 32}, True), ({"width": 32, "qk_norm": False}, True), ({"width": 32, "positions": "none"}, True),
     ({"width": 32, "norm_scale": True}, False), ({"width": 24}, False), ({"width": 32, **AS_GPT2}, False),
 ], ids=str)  # fmt: skip
-def test_heads_are_joined_where_there_is_something_to_do_and_a_kernel_for_it(
-    choice: dict[str, Any], joined: bool, monkeypatch: pytest.MonkeyPatch
+def test_qk_norm_and_rope_are_fused_where_there_is_a_kernel(
+    choice: dict[str, Any], fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    whole = ops.heads
-    monkeypatch.setattr(ops, "heads", lambda *given: calls.append(1) or whole(*given))
+    whole = ops.qk_norm_rope
+    monkeypatch.setattr(ops, "qk_norm_rope", lambda *given: calls.append(1) or whole(*given))
     with kernels.in_training(True):
         made(**choice).loss(some_batch())
-    assert len(calls) == 2 * joined
+    assert len(calls) == 2 * fused
 
 
 @pytest.mark.usefixtures("_on_any_device")
-def test_what_does_not_learn_is_left_alone() -> None:
+def test_frozen_parameters_get_no_gradient() -> None:
     model = made(**AS_GPT2).train()
     whole = learned(model, True)
     frozen = [name for name, _ in model.named_parameters() if name.endswith("bias") or "norm" in name]
@@ -162,17 +162,17 @@ def test_what_does_not_learn_is_left_alone() -> None:
 
 
 @pytest.mark.usefixtures("_on_any_device")
-def test_a_sum_that_nobody_norms_is_passed_on() -> None:
+def test_the_gradient_of_a_sum_alone_is_passed_on() -> None:
     x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
     layer_norm = torch.nn.LayerNorm(8)
-    torch.nn.init.normal_(layer_norm.weight)                              # alike, they would make nothing of any slope
+    torch.nn.init.normal_(layer_norm.weight)                           # equal weights would hide a gradient
     with kernels.in_training(True):
-        total, _ = norm.Sum(x, found).normed(layer_norm)
+        total, _ = add_norm(x, found, layer_norm)
     slopes = torch.randn_like(total)
     assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
 
 
-def test_a_gpu_that_does_not_learn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     with kernels.in_training(True):
         assert not kernels.use_in_training(torch.zeros(1))                     # a CPU
         monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})

@@ -1,4 +1,4 @@
-"""What blocks pass upward: float32, or as asked in the precision of the products that are added to it."""
+"""The precision of the residual stream: float32, or that of the matrix products if it is asked for."""
 
 import pytest
 import torch
@@ -24,9 +24,9 @@ def made(choice):
 
 
 def answers(model, name):
-    """Nats, their gradients, and the type of what each block passed upward."""
+    """The loss, its gradients, and the dtype of the residual stream after each block."""
     tokens, types = torch.randint(20, (4, 17), generator=torch.Generator().manual_seed(2)), []
-    note = lambda _, __, out: types.append(out[0].made().dtype)  # noqa: E731
+    note = lambda _, __, out: types.append(out[0].dtype)  # noqa: E731
     hooks = [block.register_forward_hook(note) for block in model.stack.blocks]
     with choose_precision(name, CPU)():
         total, _, _ = model.loss(Batch(tokens[:, :-1], tokens[:, 1:]))
@@ -36,16 +36,16 @@ def answers(model, name):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_the_stream_is_low_only_where_that_is_asked(choice):
+def test_the_residual_stream_is_bfloat16_only_if_that_is_asked_for(choice):
     model = made(choice)
     assert answers(model, "float32")[2] == [torch.float32] * 3
     assert answers(model, "bfloat16")[2] == [torch.float32] * 3
     assert answers(model, "bfloat16-stream")[2] == [torch.bfloat16] * 3
-    assert answers(model, "bfloat16")[2] == [torch.float32] * 3         # nothing stays behind
+    assert answers(model, "bfloat16")[2] == [torch.float32] * 3         # and is so no longer
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_a_low_stream_has_nearly_the_same_nats_and_gradients_which_stay_in_float32(choice):
+def test_a_bfloat16_residual_stream_has_nearly_the_same_loss_and_gradients(choice):
     model = made(choice)
     (exact, wanted, _), (nats, gradients, _) = answers(model, "float32"), answers(model, "bfloat16-stream")
     assert nats == pytest.approx(exact, rel=0.01)
@@ -56,7 +56,7 @@ def test_a_low_stream_has_nearly_the_same_nats_and_gradients_which_stay_in_float
         assert (gradient - other).norm() <= 0.05 * other.norm() + 0.005 * length
 
 
-def test_the_stream_is_as_it_was_behind_an_error():
+def test_the_switch_is_reset_after_an_error():
     def fail():
         with bfloat16_residual(True):
             with bfloat16_residual(True):
@@ -71,7 +71,7 @@ def test_the_stream_is_as_it_was_behind_an_error():
         assert as_residual(x).dtype == torch.float32
 
 
-def test_without_products_in_half_precision_nothing_is_lower():
+def test_without_autocast_the_residual_stream_keeps_its_dtype():
     model, tokens = made("gpt"), torch.randint(20, (2, 9))
     wanted = model(Batch(tokens, tokens))
     with bfloat16_residual(True):

@@ -138,12 +138,12 @@ def test_room_doubles_and_a_step_writes_in_place() -> None:
     tokens = torch.randint(VOCAB, (2, 200))
     with torch.no_grad():
         _, state = model.step(tokens[:, :3], model.start(2))
-        rooms, moves = [kv_cache.room(state)], 0
+        rooms, moves = [kv_cache.capacity(state)], 0
         for column in tokens[:, 3:].split(1, 1):
             before = state["keys"]
             _, state = model.step(column, state)
             moves += state["keys"] is not before
-            rooms.append(kv_cache.room(state))
+            rooms.append(kv_cache.capacity(state))
     assert sorted(set(rooms)) == [64, 128, 256]
     assert moves == 2
     assert state["length"].tolist() == [200, 200]
@@ -154,7 +154,7 @@ def test_rows_of_one_cache_may_be_joined_with_rows_of_a_roomier_one() -> None:
     short, long = torch.randint(VOCAB, (1, 5)), torch.randint(VOCAB, (1, 90))
     with torch.no_grad():
         states = [model.step(text, model.start(1))[1] for text in (short, long)]
-        assert [kv_cache.room(state) for state in states] == [64, 128]
+        assert [kv_cache.capacity(state) for state in states] == [64, 128]
         together, _ = model.step(torch.tensor([[1], [2]]), join(states))
         for row, text in enumerate((short, long)):
             alone = model(Batch(torch.cat([text, torch.tensor([[row + 1]])], 1), text))
@@ -217,7 +217,7 @@ def test_published_models_begin_with_their_published_deviations() -> None:
     weights = dict(model.named_parameters())
     for name, deviation in {
         "embedding.words.weight": 0.02,
-        "embedding.places.weight": 0.02,
+        "embedding.positions.weight": 0.02,
         "stack.blocks.0.attention.project.weight": 0.02,
         "stack.blocks.7.feed_forward.out.weight": 0.02 / 16**0.5,
     }.items():
@@ -230,7 +230,7 @@ def test_the_output_is_tied_where_that_saves_much(vocab: int, tied: bool) -> Non
     model = GPT(GPTSettings(**SMALL), vocab)
     assert (model.output is None) == tied
     matrix = model.embedding.words.weight if tied else None if model.output is None else model.output.weight
-    assert model.matrix is matrix
+    assert model.output_matrix is matrix
 
 
 # Sizes

@@ -112,7 +112,7 @@ def test_it_is_torchs_transformer_with_the_same_weights(norm_first: bool) -> Non
     beyond = torch.arange(5) >= batch.source_lengths[:, None]
     memory = encoder(words(batch.source), src_key_padding_mask=beyond)
     hidden = decoder(words(batch.tokens), memory, ahead, memory_key_padding_mask=beyond)
-    wanted = hidden @ model.matrix.T
+    wanted = hidden @ model.output_matrix.T
     logits = model(batch)
     assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
     ours, theirs = (torch.autograd.grad(cross_entropy(each, batch)[0], words.weight)[0] for each in (logits, wanted))

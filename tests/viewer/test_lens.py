@@ -43,7 +43,7 @@ def by_fewer_blocks(subject, tokens):
     try:
         for kept in range(1, len(blocks) + 1):
             model.stack.blocks = torch.nn.ModuleList(blocks[:kept])
-            hidden = model._from_nothing(torch.tensor([tokens]))[0]
+            hidden = model.run(torch.tensor([tokens]))[0]
             answers.append(model.logits(hidden)[0].double().softmax(-1).numpy())
     finally:
         model.stack.blocks = torch.nn.ModuleList(blocks)
