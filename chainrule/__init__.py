@@ -2,7 +2,7 @@
 
     p(w1 … wT) = Π p(wt | w1 … wt-1)
 
-The names below are the public ones. Each is fetched when first asked for, so that importing chainrule costs nothing.
+The names below are public. Each is imported when it is first used, so that `import chainrule` does not import torch.
 """
 
 import os
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chainrule.api import train as train
     from chainrule.errors import UserError as UserError
     from chainrule.inference.evaluate import evaluate as evaluate
     from chainrule.inference.generate import generate as generate
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Threads that wait should soon sleep. Left alone torch's spin for long, and where anything else runs on the same cores
-# each step then waits for a thread that cannot run (benchmarks/threads.py). libgomp reads this as torch is imported.
+# Idle OpenMP threads should sleep soon. By default they spin for a long time, and where other processes use the same
+# cores each step then waits for a thread that cannot run (benchmarks/threads.py). libgomp reads it when torch loads.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _WHERE = {
+    "api": ("train",),
     "errors": ("UserError",),
     "model": ("BOUNDARY", "Batch", "LanguageModel", "Model", "watch"),
     "models": ("build",),

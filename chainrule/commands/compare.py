@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule import __version__
-from chainrule.commands.train import text_name
+from chainrule.api import text_name
 from chainrule.compare.budgets import LADDER, Compare, Share
 from chainrule.compare.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
 from chainrule.compare.report import ranking, report

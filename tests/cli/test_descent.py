@@ -19,8 +19,8 @@ def test_a_network_is_trained_from_the_command_line(chainrule, book):
 def test_minutes_are_a_budget(chainrule, book, complaint):
     words = ["train", book, "text.tokenizer=characters", "--minutes", "0.01"]
     assert chainrule(*words, "--kind", "lstm", "model.hidden=8", "--out", "runs/lstm").code == 0
-    assert "--minutes is for kinds that learn by gradient; ngram counts" in complaint(*words)
-    assert "hmm counts, which takes the time it takes. Leave it out" in complaint(*words, "--kind", "hmm")
+    assert "kinds that learn by gradient descent; ngram learns by counting" in complaint(*words)
+    assert "hmm learns by counting, in as many passes as it needs. Leave it out" in complaint(*words, "--kind", "hmm")
     vectors = ("--kind", "word2vec", "text.tokenizer=words", "text.min_count=1", "--out", "runs/w")
     assert chainrule(*words, *vectors).code == 0
     assert "training has one budget" in complaint(*words, "--kind", "gru", "train.steps=5")

@@ -1,0 +1,130 @@
+"""The Python interface to training: `chainrule.train`, which trains a model on a text and returns its Run.
+
+    run = chainrule.train("book.txt", kind="gpt", minutes=5, out="runs/mine", model_layers=4)
+    run.generate("The ", tokens=100)
+
+`chainrule.load` returns the same Run from its folder (run.py); `chainrule.look` shows it (viewer/notebook.py). The
+command line is made of the same functions.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from chainrule.compare.budgets import turned
+from chainrule.errors import UserError, did_you_mean
+from chainrule.recipe import Recipe, over
+from chainrule.run import Run, load
+from chainrule.settings import flatten
+from chainrule.tasks.registry import class_for, recipe_for
+from chainrule.training.finetune import recipe_on
+from chainrule.training.pipeline import make_run
+
+Files: TypeAlias = str | Path | Sequence[str | Path]
+"""Files, folders, globs, or names from `chainrule data`: one or several."""
+
+KIND = "ngram"    # where none is given
+
+
+def train(
+    text: Files,
+    *,
+    kind: str | None = None,
+    task: str | None = None,
+    out: str | Path | None = None,
+    valid: Files = (),
+    test: Files = (),
+    minutes: float | None = None,
+    base: str | Path | None = None,
+    recipe: str | Path | None = None,
+    settings: Mapping[str, Any] = {},
+    overwrite: bool = False,
+    device: str = "auto",
+    **keywords: Any,
+) -> Run:
+    """Trains a model on `text` and writes its run to `out`; a finished run of the same recipe and text is loaded.
+
+    `base`: a run to start from (fine-tuning); `recipe`: a TOML file of settings; `settings`: dotted names and values,
+    {"model.layers": 4}, which can also be keywords, model_layers=4. `chainrule settings` lists them all.
+    """
+    texts, held_out = as_list(text), as_list(valid)
+    made_by = choose_recipe(
+        texts, kind=kind, task=task, base=base, recipe=recipe, valid=held_out, minutes=minutes, device=device,
+        settings={**settings, **dotted(keywords)},
+    )
+    made = make_run(
+        texts, made_by, Path(out) if out is not None else default_out(made_by.kind, texts), valid=held_out,
+        test=as_list(test), overwrite=overwrite, device=device,
+    )
+    return load(made.path, device)
+
+
+def as_list(files: Files) -> list[str]:
+    return [str(files)] if isinstance(files, str | Path) else [str(file) for file in files]
+
+
+def dotted(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given as keywords, by their dotted names: model_layers -> model.layers."""
+    return {name if "." in name else name.replace("_", ".", 1): value for name, value in keywords.items()}
+
+
+def choose_recipe(
+    texts: Sequence[str],
+    *,
+    kind: str | None,
+    task: str | None,
+    base: str | Path | None,
+    recipe: str | Path | None,
+    valid: Sequence[str],
+    minutes: float | None,
+    settings: Mapping[str, Any],
+    device: str,
+) -> Recipe:
+    """The recipe of a training run: the settings of a file, then those given; sizes are chosen to fit `minutes`."""
+    table = {} if recipe is None else flatten(read_toml(Path(recipe)))
+    from_file = {name: str(table.pop(name)) for name in ("kind", "task", "from") if name in table}
+    given = over(table, ({} if minutes is None else {"train.minutes": minutes}) | dict(settings))
+    kind, base = kind or from_file.get("kind"), base or from_file.get("from")
+    task = task or from_file.get("task", "lm")
+    if base is None and "train.minutes" in given:
+        refuse_minutes(kind or KIND, task)
+    chosen = recipe_for(kind or KIND, given, task) if base is None else recipe_on(base, given, task, kind)
+    refuse_settings(texts, chosen)
+    if minutes is None or base is not None:
+        return chosen
+    return turned(chosen, given, texts, valid, minutes, device)
+
+
+def refuse_settings(texts: Sequence[str], recipe: Recipe) -> None:
+    """Refuses a word such as `order=5`: a setting without the part before its dot."""
+    names = [name for name in flatten(recipe.as_dict()) if "." in name]
+    for word in texts:
+        if "=" in word and not Path(word).exists():
+            name = word.partition("=")[0]
+            near = [full for full in names if full.partition(".")[2] == name] or names
+            raise UserError(f"{word} is neither a text nor a setting.{did_you_mean(name, near)}")
+
+
+def refuse_minutes(kind: str, task: str) -> None:
+    if class_for(kind, task).learns_by == "counting":
+        raise UserError(f"a budget in minutes is for kinds that learn by gradient descent; {kind} learns by counting, "
+                        "in as many passes as it needs. Leave it out, or choose another kind: lstm, gpt, ….")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"the recipe {path}: there is no such file.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the recipe {path} is not TOML: {error}.") from error
+
+
+def default_out(kind: str, texts: Sequence[str]) -> Path:
+    return Path(f"runs/{kind}-{text_name(texts[0])}")
+
+
+def text_name(text: str) -> str:
+    """book.txt.gz -> book, ptb:test -> ptb-test"""
+    return "stdin" if text == "-" else Path(text).resolve().name.partition(".")[0].replace(":", "-") or "text"
