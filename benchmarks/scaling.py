@@ -15,7 +15,7 @@ from chainrule.device import DEVICES, choose_device
 from chainrule.models import build
 from chainrule.progress import short
 from chainrule.training.pipeline import recipe_for
-from chainrule.viewer.views.cost import WAYS, Cost, measure, slope
+from chainrule.viewer.views.cost import WAYS, Cost, fitted_power, measure_costs
 
 VOCAB = 256
 LENGTHS = [128, 256, 512, 1024, 2048, 4096]
@@ -33,7 +33,7 @@ def make(kind: str, context: int, device: Any) -> Any:
 def line(kind: str, way: str, what: str, costs: list[Cost]) -> str:
     amounts = [getattr(cost, what) for cost in costs]
     shown = "".join(f"{1e3 * amount:>10.2f}" if what == "seconds" else f"{short(amount):>10}" for amount in amounts)
-    return f"{kind:<6}{way:<8}{'ms' if what == 'seconds' else 'bytes':<6}{shown}{slope(costs, what):>8.2f}"
+    return f"{kind:<6}{way:<8}{'ms' if what == 'seconds' else 'bytes':<6}{shown}{fitted_power(costs, what):>8.2f}"
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["rnn", "lstm", "gpt"])
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     args = parser.parse_args()
@@ -51,8 +51,8 @@ def main() -> None:
     for kind in args.kinds:
         model = make(kind, max(args.lengths), device)
         for way in args.ways:
-            costs = measure(model, way, args.lengths, turns=args.turns)
-            slopes = {what: slope(costs, what) for what in ("seconds", "bytes")}
+            costs = measure_costs(model, way, args.lengths, repeats=args.repeats)
+            slopes = {what: fitted_power(costs, what) for what in ("seconds", "bytes")}
             if args.json:
                 table = {name: [getattr(cost, name) for cost in costs] for name in ("tokens", "seconds", "bytes")}
                 print(json.dumps({"kind": kind, "way": way, **table, "slopes": slopes}), flush=True)

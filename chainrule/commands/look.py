@@ -70,14 +70,14 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
     """Serves until Ctrl-C, which is the way to end it and no failure."""
     try:
         from chainrule.serve.app import make_app
-        from chainrule.serve.runs import Shelf
-        from chainrule.serve.server import address, listen, serve
+        from chainrule.serve.runs import Runs
+        from chainrule.serve.server import address, open_socket, serve
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn"):
             raise
         raise UserError(MISSING) from None
-    app = make_app(Shelf(runs, choose_device(args.device)), text, args.host, args.view)
-    with listen(args.host, args.port) as socket:
+    app = make_app(Runs(runs, choose_device(args.device)), text, args.host, args.view)
+    with open_socket(args.host, args.port) as socket:
         url = address(socket)
         print(f"{', '.join(runs)}: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
         if not args.no_browser and has_screen():

@@ -1,6 +1,7 @@
-"""The runs that a server has: each is loaded when it is first asked for, and again when its files have changed.
+"""The runs of a server: each is loaded when it is first requested, and again when its files have changed.
 
-Files can go or be damaged under a server. Whoever asks then reads why, each time, and the other runs still answer.
+Files can be deleted or damaged while the server runs. A request for such a run is then answered with the reason, and
+the other runs still work.
 """
 
 from collections.abc import Mapping
@@ -18,17 +19,17 @@ from chainrule.viewer.views import every_view
 Stamp: TypeAlias = tuple[Any, ...]
 
 
-class Shelf:
+class Runs:
     def __init__(self, paths: Mapping[str, Path], device: torch.device | str = "cpu"):
         self.paths, self.device = paths, device
         self._loaded: dict[str, tuple[Stamp, Subject]] = {}
 
     def subject(self, name: str) -> Subject:
-        """Loads it where need be: one caller at a time for each name."""
+        """Loads the run if necessary. Only one caller at a time may ask for the same name."""
         path = self.paths[self.known(name)]
         stamp = stamp_of(path)
         if name not in self._loaded or self._loaded[name][0] != stamp:
-            self._loaded.pop(name, None)    # before the new one comes, so that memory need not hold both
+            self._loaded.pop(name, None)    # first, so that memory need not hold both
             self._loaded[name] = stamp, Subject(name, load(path, self.device))
         return self._loaded[name][1]
 
@@ -39,7 +40,7 @@ class Shelf:
         return name
 
     def about(self, name: str) -> dict[str, Any]:
-        """What a page says of a run: its size, and the views that fit it; or why it cannot be loaded."""
+        """What the page shows of a run: its size, and the views that fit it; or why it cannot be loaded."""
         try:
             subject = self.subject(name)
         except UserError as error:
@@ -54,7 +55,7 @@ class Shelf:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What differs once a run has been changed."""
+    """A value that differs once the run has been changed."""
     return tuple(_stamp(path / name) for name in (RECIPE, TOKENIZER, MODEL, ADAPTER))
 
 

@@ -1,4 +1,4 @@
-"""A socket of this machine, and the server behind it, until Ctrl-C."""
+"""The HTTP server: a listening socket of this machine, and uvicorn on it until Ctrl-C."""
 
 import errno
 import socket
@@ -9,31 +9,31 @@ from starlette.types import ASGIApp
 
 from chainrule.errors import UserError
 
-FIRST, LAST = 8000, 8099     # the ports that are tried where none is asked for
-WAITING = 1024               # that may knock at once
-PATIENCE = 1                 # seconds that answers under way have when the server is stopped
+FIRST, LAST = 8000, 8099     # the ports that are tried if none is given
+BACKLOG = 1024               # connections that may wait to be accepted
+GRACE = 1                    # seconds that requests under way get when the server is stopped
 
 
-def listen(host: str, port: int | None = None) -> socket.socket:
-    """A socket at which browsers can knock already; where no port is given, at the first that is free."""
-    trouble = ""
+def open_socket(host: str, port: int | None = None) -> socket.socket:
+    """A listening socket; if no port is given, at the first that is free."""
+    problem = ""
     for number in range(FIRST, LAST + 1) if port is None else (port,):
         try:
             return _bind(host, number)
         except (OSError, OverflowError) as error:
-            trouble = f"cannot serve at {host} port {number}: {why(error)}."
+            problem = f"cannot serve at {host} port {number}: {why(error)}."
             if getattr(error, "errno", None) != errno.EADDRINUSE:
                 break
-    raise UserError(trouble)
+    raise UserError(problem)
 
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)    # only then asyncio sends without delay
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)    # so that asyncio sets TCP_NODELAY
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(WAITING)
+        made.listen(BACKLOG)
     except BaseException:
         made.close()
         raise
@@ -53,7 +53,7 @@ def address(listening: socket.socket) -> str:
 
 
 def serve(app: ASGIApp, listening: socket.socket) -> None:
-    """Returns when it has been stopped by hand."""
+    """Returns after Ctrl-C."""
     with suppress(KeyboardInterrupt):
         server_of(app).run(sockets=[listening])
 
@@ -61,5 +61,5 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
 def server_of(app: ASGIApp) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=PATIENCE,
+        timeout_graceful_shutdown=GRACE,
     ))

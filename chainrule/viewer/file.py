@@ -1,41 +1,41 @@
-"""One file that shows models from disk: every view that fits, with all that it needs inside."""
+"""One HTML file with every view that fits the models: it opens from disk and contains all that it needs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from chainrule.errors import UserError
-from chainrule.viewer.page import Panel, make_page, plain
+from chainrule.viewer.page import Panel, make_page, script_json
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 from chainrule.viewer.views import every_view
 
-MOST = 8_000_000     # bytes of a file
-FRAME = 5_100_000    # of these for Plotly, the modules and the style
+MAX_BYTES = 8_000_000
+FRAME = 5_100_000    # bytes of these for Plotly, the modules and the style
 
 
 def make_file(
     subjects: Sequence[Subject], text: str, view: View | None = None, options: Options | None = None
 ) -> str:
-    """One view; or all that fit, as many as the file has room for. Of one that cannot be made a line says why."""
+    """One view; or all that fit, within the limit of a file. A view that fails is replaced by a line that says why."""
     if view is not None:
         panels = panels_of(view, subjects, text, options or {})
     else:
-        panels = bounded([panel for each in every_view().values() for panel in panels_tried(each, subjects, text)])
+        panels = within_limit([panel for each in every_view().values() for panel in try_panels(each, subjects, text)])
     if not panels:
-        raise UserError(f"{names(subjects)}: {'no view fits' if view is None else f'the view {view.name} does not fit'}"
-                        f", which shows only what a model has.")
-    return make_page(f"A look at {names(subjects)}", "", panels)
+        lacking = "no view fits" if view is None else f"the view {view.name} does not fit"
+        raise UserError(f"{names(subjects)}: {lacking}; a view needs a model that has what it shows.")
+    return make_page(f"Views of {names(subjects)}", "", panels)
 
 
 def panels_of(view: View, subjects: Sequence[Subject], text: str, options: Options) -> list[Panel]:
-    """One for all subjects that fit, where a view shows several; else one for each."""
+    """One for all subjects that fit, if the view shows several; else one for each."""
     return [
         Panel(name, view.name, title, view.make(group, text, options), view.note)
         for name, title, group in _groups(view, subjects)
     ]
 
 
-def panels_tried(view: View, subjects: Sequence[Subject], text: str) -> list[Panel]:
+def try_panels(view: View, subjects: Sequence[Subject], text: str) -> list[Panel]:
     panels = []
     for name, title, group in _groups(view, subjects):
         try:
@@ -45,16 +45,16 @@ def panels_tried(view: View, subjects: Sequence[Subject], text: str) -> list[Pan
     return panels
 
 
-def bounded(panels: Sequence[Panel]) -> list[Panel]:
-    """As many as there is room for, the first first; of the others only what they would be."""
-    room, kept = MOST - FRAME, list[Panel]()
+def within_limit(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels in their order; one that is too large for what is left of the file is replaced by a line."""
+    left, kept = MAX_BYTES - FRAME, list[Panel]()
     for panel in panels:
-        size = len(plain(panel.data))
-        if size > room:
-            why = f"Left out, so that the file has less than {MOST // 10**6} MB: ask for the view {panel.module} alone."
+        size = len(script_json(panel.data))
+        if size > left:
+            why = f"Left out to keep the file below {MAX_BYTES // 10**6} MB: ask for the view {panel.module} alone."
             panel = replace(panel, data=None, error=why)
         else:
-            room -= size
+            left -= size
         kept.append(panel)
     return kept
 
@@ -64,7 +64,7 @@ def names(subjects: Sequence[Subject]) -> str:
 
 
 def _groups(view: View, subjects: Sequence[Subject]) -> list[tuple[str, str, Sequence[Subject]]]:
-    """Name and title of each panel, and whom it shows."""
+    """Name and title of each panel, and the subjects it shows."""
     fit = [subject for subject in subjects if view.fits(subject)]
     if view.several or len(fit) < 2:
         return [(view.name, view.title, fit)] if fit else []

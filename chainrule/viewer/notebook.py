@@ -1,4 +1,4 @@
-"""`chainrule.look(run, "text")`: what the page shows, as an object that a notebook draws and that can be saved.
+"""`chainrule.look(run, "text")`: the views of a model, as a page that a notebook displays and that can be saved.
 
     chainrule.look("runs/gpt", "To be, or", view="attention")
     chainrule.look([one, other], "To be, or").save("page.html")
@@ -23,14 +23,87 @@ from chainrule.viewer.file import make_file
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import find_view
 
-# Runs to look at, by the names that they have on a page.
-
 TEXT = 'The king said: "Who is there (and why)?" Nobody answered, and the king'
-"""What models read where no text is given."""
+"""What models read if no text is given."""
+
+HEIGHT = 720    # pixels of the frame in a notebook
+
+Viewable: TypeAlias = str | Path | Run | Model
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML page that contains all it needs."""
+
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        write_text(Path(path), self.html)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """In a frame, so that the styles of the notebook and of the page do not mix."""
+        frame = f'style="width: 100%; height: {HEIGHT}px; border: 0" title="chainrule look"'
+        return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self.html) / 1e6:.1f} MB: save(path) writes it, and a notebook draws it>"
+
+
+def look(
+    models: Viewable | Sequence[Viewable],
+    text: str = TEXT,
+    view: str | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    device: str = "auto",
+    **options: Any,
+) -> Page:
+    """Shows a run, the path of one, or several of them; one view, or all that fit.
+
+    `tokenizer`: needed for a model without its run. `options`: those of the view, such as layer=2 of attention.
+    """
+    if options and view is None:
+        raise UserError(f"{', '.join(options)}: options belong to one view; name it, as in view='attention'.")
+    several = [models] if isinstance(models, Viewable) else list(models)
+    subjects = with_unique_names([subject for one in several for subject in subjects_of(one, tokenizer, device)])
+    chosen = {name: str(value) for name, value in options.items()}
+    return Page(make_file(subjects, text, None if view is None else find_view(view), chosen))
+
+
+def subjects_of(one: Viewable, tokenizer: Tokenizer | None, device: str) -> list[Subject]:
+    if isinstance(one, Run):
+        return [Subject(one.path.name, one)]
+    if isinstance(one, str | Path):
+        return [Subject(name, load(path, choose_device(device))) for name, path in find_runs([one]).items()]
+    if isinstance(one, Model) and tokenizer is not None:
+        return [without_run(one, tokenizer)]
+    raise UserError(f"{type(one).__name__} cannot be shown: give a run, as chainrule.load(path) returns one, or its "
+                    "path; or a model and its tokenizer=.")
+
+
+def without_run(model: Model, tokenizer: Tokenizer) -> Subject:
+    """A model without a run, as if it had been made with the defaults of its kind."""
+    kind = next((name for name, kind in KINDS.items() if kind.where.endswith(f":{type(model).__name__}")), None)
+    if kind is None:
+        raise UserError(f"{type(model).__name__} is no kind of chainrule; save it as a run to show it.")
+    return Subject(kind, Run(Path(kind), recipe_for(kind, task=first_task(kind)), tokenizer, model, {}))
+
+
+def with_unique_names(subjects: Sequence[Subject]) -> list[Subject]:
+    """With unique names."""
+    seen, named = dict[str, int](), list[Subject]()
+    for subject in subjects:
+        seen[subject.name] = count = seen.get(subject.name, 0) + 1
+        named.append(subject if count == 1 else Subject(f"{subject.name} ({count})", subject.run))
+    return named
+
+
+# Runs, by the names that they have on a page
 
 
 def find_runs(paths: Iterable[str | Path]) -> dict[str, Path]:
-    """The runs at these paths; a folder that holds runs, as `chainrule compare` makes one, stands for all of them."""
+    """The runs at these paths; a folder of runs, such as `chainrule compare` makes, stands for all of them."""
     found = {run.resolve(): run for path in paths for run in _runs_at(Path(path))}
     return {_short(place, found): run for place, run in found.items()}
 
@@ -44,85 +117,13 @@ def _runs_at(path: Path) -> list[Path]:
 
 
 def _made(recipe: Path) -> tuple[int, str]:
-    """Runs of a comparison come in the order in which they were made: the simplest first."""
+    """Runs of a comparison are in the order in which they were made, the simplest first."""
     return recipe.stat().st_mtime_ns, str(recipe)
 
 
 def _short(place: Path, every: Iterable[Path]) -> str:
-    """The end of a path by which it differs from all others."""
+    """The shortest end of a path by which it differs from all others."""
     others = [other.parts for other in every if other != place]
     sizes = range(1, len(place.parts) + 1)
-    unlike = (size for size in sizes if all(other[-size:] != place.parts[-size:] for other in others))
-    return "/".join(place.parts[-next(unlike) :])
-
-
-Shown: TypeAlias = str | Path | Run | Model
-HEIGHT = 720    # pixels of the frame in a notebook
-
-
-@dataclass(frozen=True)
-class Look:
-    """A page that has all in it."""
-
-    html: str
-
-    def save(self, path: str | Path) -> Path:
-        write_text(Path(path), self.html)
-        return Path(path)
-
-    def _repr_html_(self) -> str:
-        """A frame of its own, so that the notebook's style and the page's do not meet."""
-        frame = f'style="width: 100%; height: {HEIGHT}px; border: 0" title="chainrule look"'
-        return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
-
-    def __repr__(self) -> str:
-        return f"<a page of {len(self.html) / 1e6:.1f} MB: save(path) writes it, and a notebook draws it>"
-
-
-def look(
-    what: Shown | Sequence[Shown],
-    text: str = TEXT,
-    view: str | None = None,
-    *,
-    tokenizer: Tokenizer | None = None,
-    device: str = "auto",
-    **options: Any,
-) -> Look:
-    """Looks at a run, at the path of one, or at several of them; `options` are those of the view.
-
-    `tokenizer`: how the text is spelled for a model that comes without its run.
-    """
-    if options and view is None:
-        raise UserError(f"{', '.join(options)}: options are those of one view; say which, as in view='attention'.")
-    several = what if isinstance(what, list | tuple) else [what]
-    subjects = numbered([subject for one in several for subject in subjects_of(one, tokenizer, device)])
-    chosen = {name: str(value) for name, value in options.items()}
-    return Look(make_file(subjects, text, None if view is None else find_view(view), chosen))
-
-
-def subjects_of(one: Any, tokenizer: Tokenizer | None, device: str) -> list[Subject]:
-    if isinstance(one, Run):
-        return [Subject(one.path.name, one)]
-    if isinstance(one, str | Path):
-        return [Subject(name, load(path, choose_device(device))) for name, path in find_runs([one]).items()]
-    if isinstance(one, Model) and tokenizer is not None:
-        return [alone(one, tokenizer)]
-    raise UserError(f"{type(one).__name__} cannot be looked at: give a run, as chainrule.load(path) makes one, or its "
-                    "path; or a model and its tokenizer=.")
-
-
-def alone(model: Model, tokenizer: Tokenizer) -> Subject:
-    """A model without a run, as one that was made by the defaults of its kind."""
-    kind = next((name for name, kind in KINDS.items() if kind.where.endswith(f":{type(model).__name__}")), None)
-    if kind is None:
-        raise UserError(f"{type(model).__name__} is no kind of chainrule; a run of it could be looked at.")
-    return Subject(kind, Run(Path(kind), recipe_for(kind, task=first_task(kind)), tokenizer, model, {}))
-
-
-def numbered(subjects: Sequence[Subject]) -> list[Subject]:
-    """No two have the same name."""
-    seen, named = dict[str, int](), list[Subject]()
-    for subject in subjects:
-        seen[subject.name] = count = seen.get(subject.name, 0) + 1
-        named.append(subject if count == 1 else Subject(f"{subject.name} ({count})", subject.run))
-    return named
+    unique = (size for size in sizes if all(other[-size:] != place.parts[-size:] for other in others))
+    return "/".join(place.parts[-next(unique) :])

@@ -1,8 +1,8 @@
 """A page that opens from disk: one HTML file with its data, its style and its ES modules inside. No network, no build.
 
-A view is a module of `web/` that exports `render(element, data, state, live)`, where `live` is null: there is no server
-to ask. Modules import each other by name, as in `chainrule/draw`, and the page's import map says where a name is to be
-found: here in the page itself, as a data URL; a server says a path, and the modules are the same.
+A view is drawn by a module of `web/` that exports `render(element, data, state, live)`; here `live` is null, since
+there is no server to ask. Modules import each other by name, as in `chainrule/draw`, and the page's import map resolves
+the names: here to data URLs within the page, on a server to paths. The modules are the same.
 """
 
 import base64
@@ -26,58 +26,63 @@ MAIN, PLOT = "page", "plot"
 
 @dataclass(frozen=True)
 class Panel:
-    name: str            # its place in the page, and in the address
+    name: str            # id of its section, and its part of the address
     module: str          # in web/, without .js
     title: str
     data: Any            # plain values for JSON
-    note: str = ""       # what to see in it
-    error: str = ""      # in the place of a drawing, where there is none
+    note: str = ""       # what it shows
+    error: str = ""      # shown instead of the drawing
 
 
 def make_page(title: str, lead: str, panels: Sequence[Panel]) -> str:
     modules = closure([MAIN, *(panel.module for panel in panels if not panel.error)])
-    return Template(source("page.html")).substitute(
+    urls = {f"chainrule/{name}": data_url(read_web_file(f"{name}.js")) for name in modules}
+    return Template(read_web_file("page.html")).substitute(
         title=escape(title),
         lead=escape(lead),
         style=style(modules),
-        imports=plain({"imports": {f"chainrule/{name}": data_url(source(f"{name}.js")) for name in modules}}),
+        imports=script_json({"imports": urls}),
         contents="\n".join(f'<a href="#{panel.name}">{escape(panel.title)}</a>' for panel in panels),
         sections="\n".join(_section(panel) for panel in panels),
-        panels=plain([_drawn(panel) for panel in panels]),
+        panels=script_json([_panel_json(panel) for panel in panels]),
         plotly=f"<script>{inline(plotly())}</script>" if PLOT in modules else "",
     )
 
 
 def closure(names: Iterable[str]) -> list[str]:
-    """The modules, and all that they import."""
+    """The modules, and all that they import, directly or not."""
     found, waiting = dict[str, None](), list(names)
     while waiting:
         name = waiting.pop()
         if name not in found:
             found[name] = None
-            waiting += IMPORT.findall(source(f"{name}.js"))
+            waiting += IMPORT.findall(read_web_file(f"{name}.js"))
     return sorted(found)
 
 
-def source(file: str) -> str:
-    return _files()[file].read_text(encoding="utf-8")
+def read_web_file(name: str) -> str:
+    return _web_files()[name].read_text(encoding="utf-8")
+
+
+def module_names() -> list[str]:
+    return sorted(name.removesuffix(".js") for name in _web_files() if name.endswith(".js"))
 
 
 @cache
-def _files() -> dict[str, Traversable]:
-    """Every file of `web/` and its folders, by name; no two have the same."""
+def _web_files() -> dict[str, Traversable]:
+    """Every file of `web/` and its folders, by name; names are unique."""
     folders = [WEB, *(entry for entry in WEB.iterdir() if entry.is_dir())]
     return {entry.name: entry for folder in folders for entry in folder.iterdir() if entry.is_file()}
 
 
 def style(modules: Iterable[str]) -> str:
-    """That of every page, and what some modules have of their own."""
+    """CSS: that of every page, and that of each module that has some."""
     own = [f"{name}.css" for name in modules if name != MAIN]
-    return "\n".join(source(file) for file in ("page.css", *own) if file in _files())
+    return "\n".join(read_web_file(file) for file in ("page.css", *own) if file in _web_files())
 
 
 def plotly() -> str:
-    """Plotly's own JavaScript, as it lies in its wheel."""
+    """Plotly's JavaScript, from its Python package."""
     try:
         return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
@@ -85,22 +90,22 @@ def plotly() -> str:
 
 
 def inline(script: str) -> str:
-    """JavaScript that does not end the element in which it stands; within its strings it means the same."""
+    """The script with escapes, so that no string in it ends the script element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
-def data_url(module: str) -> str:
-    return f"data:text/javascript;charset=utf-8;base64,{base64.b64encode(module.encode()).decode()}"
+def data_url(code: str) -> str:
+    return f"data:text/javascript;charset=utf-8;base64,{base64.b64encode(code.encode()).decode()}"
 
 
-def plain(value: Any) -> str:
-    """JSON that can stand within a script element, whatever texts are in it."""
+def script_json(value: Any) -> str:
+    """JSON that is safe within a script element, whatever strings it contains."""
     return json.dumps(value, allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
 
 
-def _drawn(panel: Panel) -> dict[str, Any]:
-    what: dict[str, Any] = {"error": panel.error} if panel.error else {"data": panel.data}
-    return {"name": panel.name, "module": panel.module, **what}
+def _panel_json(panel: Panel) -> dict[str, Any]:
+    content = {"error": panel.error} if panel.error else {"data": panel.data}
+    return {"name": panel.name, "module": panel.module, **content}
 
 
 def _section(panel: Panel) -> str:

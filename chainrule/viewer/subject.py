@@ -1,11 +1,11 @@
-"""A model to look at, by the name it has on the page, and how it reads a text.
+"""A subject: a model that is viewed, under its name on the page, and how it reads a text or a source.
 
-Shapes: T tokens, the boundary among them.
+Shapes: T tokens including the boundary, S source tokens including their end, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,14 +15,18 @@ from chainrule.inference.forward import eval_mode, on_device
 from chainrule.model import BOUNDARY, LanguageModel, taps, watch
 from chainrule.run import Run
 
+T = TypeVar("T")
+
+SOURCE_TASKS = ("translate", "span")    # tasks whose source is a text
+
 
 @dataclass(frozen=True)
-class Reading:
-    """A text as tokens, the boundary first; of a long text the end."""
+class TokenizedText:
+    """A text, or a source, as tokens; of a long one a part."""
 
     tokens: Tensor               # (1, T)
-    shown: list[str]             # each token as people read it: white space drawn, bytes that are no text in hex
-    left_out: int                # tokens of the text before these
+    shown: list[str]             # each token for people: white space made visible, bytes that are no text in hex
+    left_out: int                # tokens that are not in it
 
 
 @dataclass(frozen=True)
@@ -32,42 +36,65 @@ class Subject:
 
     @property
     def model(self) -> Any:
+        """Views use whatever parts a model has, once `fits` has found them; hence no narrower type."""
         return self.run.model
 
     @property
     def body(self) -> Any:
-        """What reads the text, where a head stands upon it; else the model."""
+        """The encoder under a head, if the model has a head; else the model."""
         return getattr(self.model, "body", self.model)
 
     @property
-    def speaks(self) -> bool:
-        """Whether it can go on from a text alone."""
+    def continues_text(self) -> bool:
+        """Whether it is a language model of plain text, which can continue any text."""
         return isinstance(self.model, LanguageModel) and self.run.recipe.task == "lm"
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether it generates a text from a source that is a text."""
+        return isinstance(self.model, LanguageModel) and self.run.recipe.task in SOURCE_TASKS
 
     def has(self, tap: str) -> bool:
         """Whether a tap of this name (its last part) is anywhere in the model."""
         return bool(self.taps(tap))
 
     def taps(self, tap: str) -> list[str]:
-        """Where taps of this name are, as `blocks.3.attention.pattern`, from the first layer to the last."""
-        return [where for where in taps(self.model) if where.rpartition(".")[2] == tap]
-
-    def read(self, text: str, limit: int) -> Reading:
-        """At most `limit` tokens, and no more than the model can hold."""
-        ids = self.run.tokenizer.encode(text)
-        context = getattr(self.model, "context", None) or limit
-        kept = ids[max(0, len(ids) - min(limit, context) + 1) :]
-        tokens = np.concatenate([[BOUNDARY], kept]).astype(np.int64)
-        return Reading(on_device(self.model, tokens[None]), self.show(tokens.tolist()), len(ids) - len(kept))
+        """The paths of taps of this name, such as `blocks.3.attention.pattern`, from the first layer to the last."""
+        return [path for path in taps(self.model) if path.rpartition(".")[2] == tap]
 
     def show(self, tokens: Sequence[int]) -> list[str]:
         return [self.run.tokenizer.show(token) for token in tokens]
 
-    def trace(self, tokens: Tensor, *where: str) -> tuple[Tensor, dict[str, Tensor]]:
-        """(1, T, V) logits as the model reads (1, T) tokens, and what passed through the named taps, each whole."""
-        return self.watched(lambda: self.model.step(tokens, self.model.start(len(tokens)))[0], *where)
+    def read(self, text: str, limit: int) -> TokenizedText:
+        """The boundary and the end of the text: at most `limit` tokens, and no more than the model's context."""
+        ids = self.run.tokenizer.encode(text)
+        kept = ids[max(0, len(ids) - min(limit, self._context(limit)) + 1) :]
+        return self._tokenized([BOUNDARY, *kept], len(ids) - len(kept))
 
-    def watched(self, act: Callable[[], Any], *where: str) -> tuple[Any, dict[str, Tensor]]:
-        with torch.no_grad(), eval_mode(self.model), watch(self.model, *where) as seen:
+    def read_source(self, text: str, limit: int) -> TokenizedText:
+        """`x1 … xm 0`, as in training, of the first line of the text; of a long line the beginning."""
+        ids = self.run.tokenizer.encode(first_line(text))
+        kept = ids[: min(limit, self._context(limit)) - 1]
+        return self._tokenized([*kept, BOUNDARY], len(ids) - len(kept))
+
+    def _context(self, limit: int) -> int:
+        return getattr(self.model, "context", None) or limit
+
+    def _tokenized(self, ids: Sequence[int], left_out: int) -> TokenizedText:
+        tokens = np.array(ids, np.int64)
+        return TokenizedText(on_device(self.model, tokens[None]), self.show(tokens.tolist()), left_out)
+
+    def trace(self, tokens: Tensor, *names: str) -> tuple[Tensor, dict[str, Tensor]]:
+        """(1, T, V) logits as the model reads (1, T) tokens, and the activations at the named taps."""
+        return self.watched(lambda: self.model.step(tokens, self.model.start(len(tokens)))[0], *names)
+
+    def watched(self, act: Callable[[], T], *names: str) -> tuple[T, dict[str, Tensor]]:
+        """What `act` returns, and the activations at the named taps, those of all its steps joined along T."""
+        with torch.no_grad(), eval_mode(self.model), watch(self.model, *names) as seen:
             answer = act()
             return answer, {name: torch.cat(parts, 1) for name, parts in seen.items() if parts}
+
+
+def first_line(text: str) -> str:
+    """The first line that is not empty."""
+    return next((line for line in text.splitlines() if line.strip()), "").strip()

@@ -1,9 +1,9 @@
-"""What a view is: one way to look at one model or at several, fit for every model that has what it shows.
+"""A view: one way to show one model, or several, for every model that has what it shows.
 
-    make(subjects, text, options)    Python: what is seen, as plain values for JSON
-    render(element, data, state, live)     JavaScript, in web/NAME.js: draws it
+    make(subjects, text, options)          Python: the data, as plain values for JSON
+    render(element, data, state, live)     JavaScript, in web/views/NAME.js: draws the data
 
-The page, the file and the notebook are all made of these two, so a view is written once.
+The live page, the file and the notebook all use these two, so a view is written once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from typing import Any, TypeAlias
 from chainrule.viewer.subject import Subject
 
 Options: TypeAlias = Mapping[str, str]
-"""What a reader has chosen, by name, as it stands in the address. Some choices only concern what draws."""
+"""What a reader has chosen, by name, as in the page's address. Some choices concern only the drawing."""
 
 LIVE = "live"
-"""The option that a server adds: it can be asked for more, so that only what is seen first need be sent."""
+"""The option that a server adds: the page can ask for more data, so only what is seen first must be sent."""
 
 
 @dataclass(frozen=True)
 class View:
-    name: str                                  # in the address, and of its module in web/
+    name: str                                  # in the address, and of its module in web/views/
     title: str
-    note: str                                  # what to see in it
-    fits: Callable[[Subject], bool]            # by what a model declares that it has, never by its kind
+    note: str                                  # what it shows, for the page
+    fits: Callable[[Subject], bool]            # decides by the parts that a model has, never by its kind
     make: Callable[[Sequence[Subject], str, Options], Any]
     several: bool = False                      # shows several models at once; else the first that fits
-    reads: bool = True                         # shows a text; else the model by itself
+    reads: bool = True                         # shows a text; else only the model
     plots: bool = False                        # draws with Plotly

@@ -8,15 +8,15 @@ from viewer.tasks import task_subject
 
 from chainrule.run import save
 from chainrule.serve.app import make_app
-from chainrule.serve.runs import Shelf
-from chainrule.serve.server import address, listen, server_of
+from chainrule.serve.runs import Runs
+from chainrule.serve.server import address, open_socket, server_of
 
 
 @contextmanager
 def served(runs, text="the cat", **about):
     """The address of a server that has these runs, by name and path."""
-    with listen("127.0.0.1", 0) as listening:
-        server = server_of(make_app(Shelf(runs), text, **about))
+    with open_socket("127.0.0.1", 0) as listening:
+        server = server_of(make_app(Runs(runs), text, **about))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

@@ -16,7 +16,7 @@ from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY, watch
 from chainrule.viewer.views import attention
-from chainrule.viewer.views.attention import VIEW, below_diagonal, small
+from chainrule.viewer.views.attention import VIEW, lower_triangle, small_map
 
 LINE = 'the cat said "who"'
 LINE_AT_CHOSEN = """() => {
@@ -123,15 +123,15 @@ def test_the_chosen_head_is_exact_and_others_as_there_is_room(gpt, monkeypatch):
 def test_small_maps_keep_the_largest_weight_of_a_neighbourhood():
     pattern = torch.zeros(1, 200, 200)
     pattern[0, 150, 37] = 1.0
-    made = small(pattern)
+    made = small_map(pattern)
     assert made.shape == (1, 64, 64)
     assert int(made.max()) == 255
     row, column = divmod(int(made.flatten().argmax()), 64)
     assert abs(row / 64 - 150 / 200) < 0.02
     assert abs(column / 64 - 37 / 200) < 0.02
-    assert below_diagonal(torch.ones(3, 3)).shape == (3, 3)
-    assert below_diagonal(torch.ones(3, 3).tril()).shape == (6,)
-    assert below_diagonal(torch.zeros(3, 4)).shape == (3, 4)
+    assert lower_triangle(torch.ones(3, 3)).shape == (3, 3)
+    assert lower_triangle(torch.ones(3, 3).tril()).shape == (6,)
+    assert lower_triangle(torch.zeros(3, 4)).shape == (3, 4)
 
 
 @pytest.mark.parametrize("text", ["", "\0", "👩‍🚀 é", "the cat\n" * 12_500], ids=["nothing", "NUL", "emoji", "long"])

@@ -20,13 +20,13 @@ def known(monkeypatch):
     """Costs that follow a law; and how often was measured."""
     asked = []
 
-    def measure(model, way, texts, turns):
+    def measure_costs(model, way, texts, repeats):
         if texts != [1]:
             asked.append((way, *texts))
         scale, power = LAW[way]
         return [Cost(length, scale * length**power, 1000 * length) for length in texts]
 
-    monkeypatch.setattr(cost, "measure", measure)
+    monkeypatch.setattr(cost, "measure_costs", measure_costs)
     return asked
 
 

@@ -12,10 +12,10 @@ from viewer.subjects import subject
 from chainrule.inference.generate import generate
 from chainrule.inference.sampling import Sampling, distribution
 from chainrule.run import load
-from chainrule.viewer.arrays import pack
-from chainrule.viewer.page import Panel, make_page, plain
+from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import Panel, make_page, script_json
 from chainrule.viewer.view import LIVE
-from chainrule.viewer.views.die import LETTERS, PREFIXES, ROOM, VIEW, follow, grow
+from chainrule.viewer.views.die import FILE_CHARACTERS, LETTERS, PREFIXES, VIEW, next_logits, read_beginning
 
 ODD = ["", "🙂", "\0", "\n", "the cat ", "the cat\n", "é" * 100_000]
 SETTINGS = [
@@ -123,22 +123,22 @@ def test_a_long_text_is_begun_once_and_every_die_is_the_same(kind, unit):
         assert unpacked(data["dice"][key][0]) == pytest.approx(expected, abs=2e-5)
 
 
-def test_only_a_text_that_begins_as_the_trunk_goes_on_from_it():
+def test_only_a_text_that_begins_alike_goes_on_from_it():
     one = subject("lstm")
-    trunk = grow(one, "the cat said who (me)", 100)
+    beginning = read_beginning(one, "the cat said who (me)", 100)
     for text in ("the cat said who are you", "the dog said who are you", "the", ""):
-        logits, reading = follow(one, text, 100, trunk)
+        logits, reading = next_logits(one, text, 100, beginning)
         assert torch.allclose(logits, logits_after(one, text), atol=1e-5)
         assert reading.left_out == 0
-    assert grow(one, "", 100) is None
+    assert read_beginning(one, "", 100) is None
 
 
 def test_a_file_has_room_for_large_vocabularies(monkeypatch, pair):
-    monkeypatch.setattr("chainrule.viewer.views.die.ROOM", 20_000)
+    monkeypatch.setattr("chainrule.viewer.views.die.FILE_CHARACTERS", 20_000)
     data = VIEW.make(pair, "the cat said " * 10, {})
-    assert len(plain(data)) < 40_000
+    assert len(script_json(data)) < 40_000
     assert next(iter(data["dice"])) == f"{PREFIXES}:"
-    assert len(plain(VIEW.make([pair[0]] * 6, "the cat said " * 10, {}))) < 1.5 * ROOM
+    assert len(script_json(VIEW.make([pair[0]] * 6, "the cat said " * 10, {}))) < 1.5 * FILE_CHARACTERS
 
 
 def test_dials_weigh_as_sampling_does(open_file, pair):
@@ -235,7 +235,7 @@ def test_the_arrow_keys_move_over_the_faces_and_more_can_be_seen(open_view, pair
 
 def test_a_die_without_a_possible_face_is_told_of(open_file, pair):
     data = VIEW.make(pair[:1], "the", {LIVE: "true"})
-    data["dice"]["0:"][0]["log_probs"] = pack(np.full(5, np.nan))
+    data["dice"]["0:"][0]["log_probs"] = pack_array(np.full(5, np.nan))
     page = open_file(make_page("t", "", [Panel("die", "die", "Die", data)]))
     assert "gives no token a probability" in page.locator(".die-facts").inner_text()
     page.locator(".die-roll").click()

@@ -8,7 +8,7 @@ import pytest
 from viewer.made import ANSWER, POINTS, STRIPS
 
 from chainrule.compare.report import ranking, report
-from chainrule.viewer.page import Panel, closure, make_page, plain, source
+from chainrule.viewer.page import Panel, closure, make_page, read_web_file, script_json
 
 
 def script(page, kind):
@@ -26,7 +26,7 @@ def test_a_page_holds_the_modules_of_its_views_and_what_they_import_and_no_other
     for name, url in imports.items():
         kind, _, code = url.partition(";base64,")
         assert kind == "data:text/javascript;charset=utf-8"
-        assert base64.b64decode(code).decode() == source(f"{name.removeprefix('chainrule/')}.js")
+        assert base64.b64decode(code).decode() == read_web_file(f"{name.removeprefix('chainrule/')}.js")
 
 
 def test_every_module_that_is_imported_exists():
@@ -39,7 +39,7 @@ def test_nothing_on_a_page_is_fetched():
     assert re.findall(r'(?:src|href)="(?!#|data:)', page) == []
     assert "@import" not in page
     views = [one["module"] for one in script(page, "application/json")]
-    code = "".join(source(f"{name}.js") for name in closure(["page", *views]))
+    code = "".join(read_web_file(f"{name}.js") for name in closure(["page", *views]))
     assert not re.search(r"fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", page.split("<script")[0] + code)
 
 
@@ -49,7 +49,7 @@ def test_text_cannot_break_out_of_a_page():
     assert page.count("<script") == 3
     assert "<script>alert" not in page
     assert data_of(page, "v") == [{"sample": nasty}]
-    assert "<" not in plain(nasty)
+    assert "<" not in script_json(nasty)
 
 
 def test_the_page_says_what_the_answer_says():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from viewer.subjects import subject
 
-from chainrule.viewer.page import plain
+from chainrule.viewer.page import script_json
 from chainrule.viewer.views.surprise import LETTERS, VIEW
 
 TEXT = 'the dog said "me?"\n'
@@ -37,7 +37,7 @@ def test_every_token_has_the_bits_that_it_costs_the_model(several):
 @pytest.mark.parametrize("text", ["", "🙂", "\0", "é" * 100_000])
 def test_any_text_can_be_shown(several, text):
     data = VIEW.make(several, text, {})
-    plain(data)
+    script_json(data)
     assert data["left_out"] == max(0, len(text) - LETTERS)
     assert all("".join(text for text, _ in strip["pieces"]) == text[-LETTERS:] for strip in data["strips"])
 

@@ -224,7 +224,7 @@ def test_the_page_lets_nothing_in_and_no_other_page_read_it(client):
         headers = client.get(path, headers={"origin": "http://evil.example"}).headers
         assert "access-control-allow-origin" not in headers
         assert headers["content-security-policy"].startswith("default-src 'self'")
-    assert client.get("/modules/draw.js").text == pages.source("draw.js")
+    assert client.get("/modules/draw.js").text == pages.read_web_file("draw.js")
     assert client.get("/plotly.js").text == pages.plotly()
 
 

@@ -10,7 +10,7 @@ from viewer.subjects import TEXT, subject
 
 from chainrule.errors import UserError
 from chainrule.inference.vectors import Vectors, analogy, nearest
-from chainrule.viewer.views.vectors import COUNT, VIEW, find, known_vectors, plane, reachable
+from chainrule.viewer.views.vectors import COUNT, VIEW, find_token, known_vectors, plane, reachable
 
 WORDS = "king man woman queen he she his her house tree water fire stone bread wine the a of and to in"
 
@@ -80,10 +80,10 @@ def test_pieces_of_words_are_found_without_their_space():
     one = subject("gpt", unit="bpe")
     vectors = known_vectors(one)
     assert "·said" in vectors.words
-    assert find(vectors, "said") == "·said"
-    assert find(vectors, "SAID") == "·said"
-    assert find(vectors, "·said") == "·said"
-    assert find(vectors, "nowhere") is None
+    assert find_token(vectors, "said") == "·said"
+    assert find_token(vectors, "SAID") == "·said"
+    assert find_token(vectors, "·said") == "·said"
+    assert find_token(vectors, "nowhere") is None
 
 
 def test_the_server_answers_of_all_words(monkeypatch):

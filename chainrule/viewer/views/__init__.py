@@ -1,4 +1,4 @@
-"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/."""
+"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/views/."""
 
 from functools import cache
 from importlib import import_module

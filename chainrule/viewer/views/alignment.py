@@ -1,11 +1,11 @@
-"""Alignment: how much of each word of the source every word that is written takes, and the beam that wrote it.
+"""Alignment: the attention of every generated token to the tokens of the source, and the beam search that found them.
 
-    α_t = softmax(e_t);   c_t = Σ_i α_ti h_i        row t of the map: what was looked at to say word t
+    α_t = softmax(e_t);   c_t = Σ_i α_ti h_i        row t of the map: the weights before token t was generated
 
-Every text that the beam finished can be looked at. A Transformer has such a map for each head of each layer; drawn is
-their mean, or one of them.
+Every text that the beam finished can be chosen. A Transformer has such a map for each head of each layer; the page
+draws their mean, or one of them.
 
-Shapes: T tokens written and their end, S source tokens and their end, L layers, H heads.
+Shapes: T generated tokens and their end, S source tokens and their end, L layers, H heads.
 """
 
 import math
@@ -21,40 +21,39 @@ from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, Branch, Hypothesis, beam_search
 from chainrule.inference.forward import on_device
 from chainrule.model import BOUNDARY
-from chainrule.viewer.arrays import pack
-from chainrule.viewer.source import first_line, read_source, writes_about_text
-from chainrule.viewer.subject import Reading, Subject
+from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.subject import Subject, TokenizedText, first_line
 from chainrule.viewer.view import Options, View
 
-SOURCE, TEXT = 96, 96      # tokens of a source that is read, and of a text that is written
-WIDEST = 12                # beginnings that a tree can show side by side
-TEXTS = 10                 # those whose maps are shown, at most
-MEANS = HEADS = 500_000    # bytes of maps that are means over heads, and of single heads; one text has its mean always
+SOURCE, TEXT = 96, 96      # tokens of a source, and of a generated text, at most
+WIDEST = 12                # hypotheses that a tree can show side by side
+TEXTS = 10                 # finished texts whose maps are shown, at most
+MEANS = HEADS = 500_000    # bytes of mean maps, and of maps of single heads; the best text always has its mean
 
 Tree = Sequence[Sequence[Branch]]
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A text that ended, by the place of its end in the tree."""
+    """A finished text, by the place of its end in the tree."""
 
     step: int
     place: int
     tokens: tuple[int, ...]       # without boundaries
     log_prob: float
-    score: float                  # what texts are ranked by
+    score: float                  # length-normalised; texts are ranked by it
 
 
-def fits(subject: Subject) -> bool:
-    return writes_about_text(subject) and bool(_taps(subject))
+def _fits(subject: Subject) -> bool:
+    return subject.reads_source and bool(_taps(subject))
 
 
-def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     subject, beam = subjects[0], _beam(options)
-    source = read_source(subject, text, SOURCE)
+    source = subject.read_source(text, SOURCE)
     found = beam_search(subject.model, beam, source=source.tokens, tree=True)[0]
     tree = found.tree or ()
-    texts = ranked(tree, beam, found.texts)[:TEXTS]
+    texts = rank_texts(tree, beam, found.texts)[:TEXTS]
     maps = [_maps(subject, source, one.tokens) for one in texts]                      # each (L, H, T, S)
     sizes = np.cumsum([4 * one.numel() for one in maps])
     kept = max(1, int((sizes <= MEANS * maps[0].shape[1]).sum()))
@@ -65,7 +64,7 @@ def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, 
         "source": source.shown,
         "beam": {"width": beam.width, "alpha": beam.alpha},
         "tree": [[_node(subject, branch, step, tree) for branch in branches] for step, branches in enumerate(tree)],
-        "texts": [_told(subject, *each) for each in zip(texts[:kept], maps, (sizes <= HEADS).tolist())],
+        "texts": [_text_json(subject, *each) for each in zip(texts[:kept], maps, (sizes <= HEADS).tolist())],
         "layers": maps[0].shape[0], "heads": maps[0].shape[1],
     }
 
@@ -78,7 +77,7 @@ def _beam(options: Options) -> Beam:
         raise UserError(f"width={width} alpha={alpha}: a width is a whole number, alpha a number.") from None
     beam = Beam(paths, power, best=paths, limit=TEXT)
     if beam.width > WIDEST:
-        raise UserError(f"width={width} is too wide to be drawn; it is {WIDEST} at most.")
+        raise UserError(f"width={width} is too wide to be drawn; at most {WIDEST}.")
     return beam
 
 
@@ -93,15 +92,15 @@ def finished(tree: Tree, beam: Beam) -> Iterator[Finished]:
                 yield Finished(step, place, tokens, branch.score, branch.score / beam.length_penalty(step + 1))
 
 
-def ranked(tree: Tree, beam: Beam, best: Sequence[Hypothesis]) -> list[Finished]:
-    """Every text that ended: those that the beam found best, in its order, and the others by their scores."""
+def rank_texts(tree: Tree, beam: Beam, best: Sequence[Hypothesis]) -> list[Finished]:
+    """Every finished text: the best ones in the order of the beam search, and the others by their scores."""
     ended = {one.tokens: one for one in finished(tree, beam)}
     first = [ended.pop(text.tokens) for text in best]
     return first + sorted(ended.values(), key=lambda one: -one.score)
 
 
 def path(tree: Tree, step: int, place: int) -> list[tuple[int, int]]:
-    """From the first token to this one: where each stands."""
+    """The places of all tokens from the first to this one."""
     places = [(step, place)]
     while step:
         place, step = tree[step][place].parent, step - 1
@@ -117,12 +116,12 @@ def _node(subject: Subject, branch: Branch, step: int, tree: Tree) -> dict[str, 
     }
 
 
-def _told(subject: Subject, one: Finished, maps: Tensor, heads: bool) -> dict[str, Any]:
+def _text_json(subject: Subject, one: Finished, maps: Tensor, heads: bool) -> dict[str, Any]:
     shown = [*subject.show(one.tokens), subject.run.tokenizer.show(BOUNDARY)]
     return {
         "step": one.step, "place": one.place, "shown": shown, "text": subject.run.tokenizer.decode(one.tokens),
-        "log_prob": one.log_prob, "score": one.score, "means": pack(maps.mean(1)),
-        "heads": pack(maps) if heads and maps.shape[1] > 1 else None,
+        "log_prob": one.log_prob, "score": one.score, "means": pack_array(maps.mean(1)),
+        "heads": pack_array(maps) if heads and maps.shape[1] > 1 else None,
     }
 
 
@@ -133,8 +132,8 @@ def _taps(subject: Subject) -> list[str]:
     return subject.taps("alignment") or [tap for tap in subject.taps("pattern") if ".cross." in tap]
 
 
-def _maps(subject: Subject, source: Reading, tokens: Sequence[int]) -> Tensor:
-    """(L, H, T, S): row t is what the model looked at before it said token t."""
+def _maps(subject: Subject, source: TokenizedText, tokens: Sequence[int]) -> Tensor:
+    """(L, H, T, S): row t has the weights before token t was generated."""
     model, where = subject.model, _taps(subject)
     row = on_device(model, np.array([[BOUNDARY, *tokens]]))
     _, seen = subject.watched(lambda: model.step(row, model.start(1, source.tokens)), *where)
@@ -144,7 +143,7 @@ def _maps(subject: Subject, source: Reading, tokens: Sequence[int]) -> Tensor:
 
 VIEW = View(
     "alignment", "Alignment",
-    "The text is a source, and the model writes about it. The map shows which part of the source each token looked at, "
-    "the tree how the beam found it.",
-    fits, make,
+    "The text is a source, from which the model generates. The map shows which source tokens each generated token "
+    "attended to, the tree how the beam search found it.",
+    _fits, _make,
 )

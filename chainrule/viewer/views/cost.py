@@ -1,10 +1,12 @@
-"""Cost against length: measured seconds and bytes of learning a text of T tokens, and of writing one.
+"""Cost against length: measured seconds and bytes for a text of T tokens, and the power of T that they follow.
 
-A state that is carried on (the cache of a Transformer, the hidden vector of an RNN) writes T tokens by reading each of
-them once; without it the whole text is read anew for each, so T becomes T². What is fitted is the power of T
-(viewer/views/cost.py). A model is measured once, and anew with the option `again`.
+    learn     one training step on T tokens, forward and backward
+    write     T tokens one by one, each read once, with the state (a Transformer's KV cache) carried on
+    reread    T tokens one by one, the whole text read again for each: so T becomes T²
 
-Shapes: T tokens.
+Bytes are the peak of what tensors hold beyond what was held before: by the GPU's own count, or on a CPU by following
+every tensor that torch allocates (memory inside its kernels is not seen). A model is measured once, and again with the
+option `again`.
 """
 
 import math
@@ -27,64 +29,115 @@ from chainrule.model import Batch, LanguageModel
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 
-# What a text costs as it grows: seconds and bytes against its length, measured, and the power of T that they follow.
-#
-#     learn     one step over T tokens, forward and back
-#     write     T tokens one by one, each read once, the state carried on (a Transformer's is its cache)
-#     reread    T tokens one by one, the whole text read anew for each
-#
-# Bytes are the most that tensors held at once beyond what was held before: by a GPU's own count, or on a CPU by
-# following
-# every tensor that torch makes; memory inside its kernels is not seen there.
-#
-# Shapes: T tokens, V vocabulary.
+LONGEST = 256     # tokens, or a model's context
+HALVINGS = 4      # shorter lengths: the longest halved so often
+SECONDS = 1.0     # of measuring, after which no longer text is tried
+FEWEST = 2        # lengths that a slope needs
+REPEATS = 3
+REREADS = 32      # times at most that a text is read again; the rest is extrapolated
 
-READINGS = 32    # times at most that a text is read anew; the rest is in proportion
+_measured: WeakKeyDictionary[Any, dict[str, list["Cost"]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class Cost:
     tokens: int       # T
-    seconds: float    # the quickest of several turns
+    seconds: float    # the fastest of several repeats
     bytes: int
 
 
-def measure(model: LanguageModel, way: str, lengths: Sequence[int], *, turns: int = 3) -> list[Cost]:
+# The view
+
+
+def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    return {
+        "models": [model_costs(subject, again="again" in options) for subject in subjects],
+        "device": _device(subjects[0]),
+    }
+
+
+def model_costs(subject: Subject, again: bool) -> dict[str, Any]:
+    if again or subject.model not in _measured:
+        _measured[subject.model] = {way: list(costs(subject.model, way)) for way in ways(subject)}
+    found = _measured[subject.model]
+    return {
+        "name": subject.name, "kind": subject.run.recipe.kind, "context": subject.model.context,
+        "ways": {way: [asdict(cost) for cost in some] for way, some in found.items()},
+        "slopes": {way: {what: _power(some, what) for what in ("seconds", "bytes")} for way, some in found.items()},
+    }
+
+
+def ways(subject: Subject) -> list[str]:
+    return [way for way in WAYS if way != "learn" or subject.model.learns_by == "gradient"]
+
+
+def costs(model: LanguageModel, way: str) -> Iterator[Cost]:
+    """Of longer and longer texts, until that takes too long."""
+    measure_costs(model, way, [1], repeats=1)    # warm-up
+    began = time.perf_counter()
+    for number, length in enumerate(lengths(model.context)):
+        if number >= FEWEST and time.perf_counter() - began > SECONDS:
+            return
+        yield from measure_costs(model, way, [length], repeats=REPEATS)
+
+
+def lengths(context: int | None) -> list[int]:
+    """Each twice the one before, up to the model's context."""
+    longest = min(context or LONGEST, LONGEST)
+    return sorted({max(1, longest >> halvings) for halvings in range(HALVINGS + 1)})
+
+
+def _power(some: Sequence[Cost], what: str) -> float | None:
+    return fitted_power(some, what) if len(some) >= FEWEST else None
+
+
+def _device(subject: Subject) -> str:
+    device = device_of(subject.model)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"a CPU with {threads} thread{'s' if threads > 1 else ''}"
+
+
+# Measuring
+
+
+def measure_costs(model: LanguageModel, way: str, lengths: Sequence[int], *, repeats: int = REPEATS) -> list[Cost]:
     """The cost of texts of these lengths, by one of WAYS."""
     if model.context is not None and max(lengths) > model.context:
         raise UserError(f"a text of {max(lengths)} tokens is longer than the model's context of {model.context}.")
     with eval_mode(model):
-        return [_cost(model, WAYS[way], length, turns) for length in lengths]
+        return [_cost(model, WAYS[way], length, repeats) for length in lengths]
 
 
-def slope(costs: Sequence[Cost], what: str) -> float:
-    """The power of T that `seconds` or `bytes` follow over the larger half of the lengths."""
-    larger = sorted(costs, key=lambda cost: cost.tokens)[-max(2, math.ceil(len(costs) / 2)) :]
-    if len({cost.tokens for cost in larger}) < 2:
+def fitted_power(costs: Sequence[Cost], what: str) -> float:
+    """The power of T that `seconds` or `bytes` follow over the longer half of the lengths: a slope on log axes."""
+    longer = sorted(costs, key=lambda cost: cost.tokens)[-max(2, math.ceil(len(costs) / 2)) :]
+    if len({cost.tokens for cost in longer}) < 2:
         raise UserError("a slope needs two lengths or more.")
-    lengths, amounts = ([max(getattr(cost, name), 1e-9) for cost in larger] for name in ("tokens", what))
+    lengths, amounts = ([max(getattr(cost, name), 1e-9) for cost in longer] for name in ("tokens", what))
     return float(np.polyfit(np.log(lengths), np.log(amounts), 1)[0])
 
 
-def _cost(model: LanguageModel, way: Callable[..., float], length: int, turns: int) -> Cost:
+def _cost(model: LanguageModel, way: Callable[..., float], length: int, repeats: int) -> Cost:
     device = device_of(model)
     tokens = torch.randint(vocabulary_size(model), (1, length), generator=torch.Generator().manual_seed(1)).to(device)
-    with held(device) as most:                          # it warms up besides
+    with peak_memory(device) as peak:                   # which is also the warm-up
         way(model, tokens)
     seconds = math.inf
-    for _ in range(turns):
+    for _ in range(repeats):
         _wait(device)
         began = time.perf_counter()
         share = way(model, tokens)
         _wait(device)
         seconds = min(seconds, (time.perf_counter() - began) / share)
-    return Cost(length, seconds, most())
+    return Cost(length, seconds, peak())
 
 
 def _learn(model: LanguageModel, tokens: Tensor) -> float:
     with torch.enable_grad():
-        nats, _, _ = model.loss(Batch(tokens, tokens))
-        nats.backward()  # type: ignore[no-untyped-call]
+        loss, _, _ = model.loss(Batch(tokens, tokens))
+        loss.backward()  # type: ignore[no-untyped-call]
     model.zero_grad(set_to_none=True)
     return 1.0
 
@@ -99,9 +152,9 @@ def _write(model: LanguageModel, tokens: Tensor) -> float:
 
 @torch.inference_mode()
 def _reread(model: LanguageModel, tokens: Tensor) -> float:
-    """Only some of the readings, evenly apart: the share of the tokens read by all that those read."""
+    """Reads only some prefixes, evenly spaced, and returns their share of the tokens of all prefixes."""
     length = tokens.shape[1]
-    apart = -(-length // READINGS)
+    apart = -(-length // REREADS)
     read = range(apart, length + 1, apart)
     for end in read:
         model.step(tokens[:, :end], model.start(1))
@@ -118,40 +171,40 @@ def _wait(device: torch.device) -> None:
 
 
 @contextmanager
-def held(device: torch.device) -> Iterator[Callable[[], int]]:
-    """`with held(device) as most: …`, then `most()`: bytes that tensors held at once, those from before not counted."""
+def peak_memory(device: torch.device) -> Iterator[Callable[[], int]]:
+    """`with peak_memory(device) as peak: …`, then `peak()`: bytes held at once, without those held before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         yield lambda: torch.cuda.max_memory_allocated(device) - before
     else:
-        with Followed() as followed:
-            yield lambda: followed.most
+        with TensorMemory() as memory:
+            yield lambda: memory.peak
 
 
-class Followed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The bytes of all tensors made inside that are still there, and the most there were."""
+class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The bytes of all tensors that were allocated inside and still exist, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.most = 0
+        self.now = self.peak = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         given, new = _storages((args, kwargs)), _storages(made)
-        for place in new.keys() - given.keys():             # a view has the storage of what it is a view of
-            size = new[place].nbytes()
+        for address in new.keys() - given.keys():             # a view shares its storage
+            size = new[address].nbytes()
             self.now += size
-            weakref.finalize(new[place], self._let_go, size)
-        self.most = max(self.most, self.now)
+            weakref.finalize(new[address], self._release, size)
+        self.peak = max(self.peak, self.now)
         return made
 
-    def _let_go(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         self.now -= size
 
 
 def _storages(parts: Any) -> dict[int, torch.UntypedStorage]:
-    """Those of all tensors in what an operation takes or gives, by their address."""
+    """The storages of all tensors among the arguments or results of an operation, by their address."""
     found, waiting = dict[int, torch.UntypedStorage](), [parts]
     while waiting:
         part = waiting.pop()
@@ -165,72 +218,9 @@ def _storages(parts: Any) -> dict[int, torch.UntypedStorage]:
     return found
 
 
-LONGEST = 256     # tokens, or a model's context
-HALVINGS = 4      # of that
-SECONDS = 1.0     # of measuring, after which a way is not tried on any longer text
-FEWEST = 2        # lengths, which a slope needs
-TURNS = 3
-
-_measured: WeakKeyDictionary[Any, dict[str, list[Cost]]] = WeakKeyDictionary()
-
-
-def fits(subject: Subject) -> bool:
-    return subject.speaks
-
-
-def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
-    return {
-        "models": [one_model(subject, again="again" in options) for subject in subjects],
-        "device": _device(subjects[0]),
-    }
-
-
-def one_model(subject: Subject, again: bool) -> dict[str, Any]:
-    if again or subject.model not in _measured:
-        _measured[subject.model] = {way: list(costs(subject.model, way)) for way in ways(subject)}
-    found = _measured[subject.model]
-    return {
-        "name": subject.name, "kind": subject.run.recipe.kind, "context": subject.model.context,
-        "ways": {way: [asdict(cost) for cost in some] for way, some in found.items()},
-        "slopes": {way: {what: _slope(some, what) for what in ("seconds", "bytes")} for way, some in found.items()},
-    }
-
-
-def ways(subject: Subject) -> list[str]:
-    return [way for way in WAYS if way != "learn" or subject.model.learns_by == "gradient"]
-
-
-def costs(model: Any, way: str) -> Iterator[Cost]:
-    """Of longer and longer texts, until that takes too long."""
-    measure(model, way, [1], turns=1)    # what is done but once
-    began = time.perf_counter()
-    for number, length in enumerate(lengths(model.context)):
-        if number >= FEWEST and time.perf_counter() - began > SECONDS:
-            return
-        yield from measure(model, way, [length], turns=TURNS)
-
-
-def lengths(context: int | None) -> list[int]:
-    """Each twice the one before, up to what a model can hold."""
-    longest = min(context or LONGEST, LONGEST)
-    return sorted({max(1, longest >> halvings) for halvings in range(HALVINGS + 1)})
-
-
-def _slope(some: Sequence[Cost], what: str) -> float | None:
-    return slope(some, what) if len(some) >= FEWEST else None
-
-
-def _device(subject: Subject) -> str:
-    device = device_of(subject.model)
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"a CPU with {threads} thread{'s' if threads > 1 else ''}"
-
-
 VIEW = View(
     "cost", "Cost against length",
-    "Time and memory as a text grows, measured on this machine. On these axes a power of T is a straight line, and the "
-    "power is its slope.",
-    fits, make, several=True, reads=False, plots=True,
+    "Time and memory as a text grows, measured on this machine. Both axes are logarithmic, so a power of T is a "
+    "straight line and its exponent is the slope.",
+    lambda subject: subject.continues_text, _make, several=True, reads=False, plots=True,
 )

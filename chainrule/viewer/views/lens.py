@@ -1,9 +1,9 @@
-"""Layer by layer, the logit lens (nostalgebraist 2020): what a model would say, were there no layers above this one.
+"""The logit lens (nostalgebraist 2020): what a model would predict after each layer, if no layer followed.
 
-    logits after layer l = W norm(x_l)        the last norm and the output matrix, on the stream as layer l leaves it
+    logits after layer l = W norm(x_l)        the last norm and the output matrix, on the residual stream after layer l
 
-After the last layer that is the model's own answer. Of every token the best guesses are kept, and the truth: the token
-that did come next, with its probability and its rank, 1 being the best guess.
+After the last layer these are the model's own logits. For every token the best guesses are kept, and the probability
+and the rank of the true next token; rank 1 is the best guess.
 
 Shapes: T tokens, V vocabulary, L layers, K best guesses.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.viewer.arrays import pack
+from chainrule.viewer.arrays import pack_array
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 
@@ -23,33 +23,33 @@ BEST = 10          # guesses
 LOGITS = 1 << 24   # numbers at a time: 64 MB
 
 
-def fits(subject: Subject) -> bool:
-    return subject.speaks and subject.has("hidden") and hasattr(subject.model, "read_out")
+def _fits(subject: Subject) -> bool:
+    return subject.continues_text and subject.has("hidden") and hasattr(subject.model, "read_out")
 
 
-def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     subject = subjects[0]
-    reading = subject.read(text, LIMIT)
-    truth = reading.tokens[0, 1:]
-    layers = [_guesses(subject, hidden[0], truth) for hidden in _hidden(subject, reading.tokens)]
+    read = subject.read(text, LIMIT)
+    truth = read.tokens[0, 1:]
+    layers = [_guesses(subject, hidden[0], truth) for hidden in _hidden(subject, read.tokens)]
     guesses, probabilities, truths, ranks = (torch.stack(parts) for parts in zip(*layers))
     known = sorted({*guesses.flatten().tolist(), *truth.tolist()})
     return {
         "name": subject.name,
-        "left_out": reading.left_out,
-        "tokens": reading.shown,
+        "left_out": read.left_out,
+        "tokens": read.shown,
         "truth": truth.tolist(),                               # of all tokens but the last
         "names": dict(zip(map(str, known), subject.show(known))),
         "vocabulary": len(subject.run.tokenizer),
-        "guesses": pack(guesses.numpy(), "int32"),             # (L, T, K) the best first
-        "probabilities": pack(probabilities),                  # (L, T, K)
-        "truths": pack(truths),                                # (L, T - 1)
-        "ranks": pack(ranks.numpy(), "int32"),                 # (L, T - 1)
+        "guesses": pack_array(guesses.numpy(), "int32"),             # (L, T, K) the best first
+        "probabilities": pack_array(probabilities),                  # (L, T, K)
+        "truths": pack_array(truths),                                # (L, T - 1)
+        "ranks": pack_array(ranks.numpy(), "int32"),                 # (L, T - 1)
     }
 
 
 def _hidden(subject: Subject, tokens: Tensor) -> list[Tensor]:
-    """(1, T, D) behind each layer."""
+    """(1, T, D) after each layer."""
     where = subject.taps("hidden")
     _, seen = subject.trace(tokens, *where)
     return [seen[name] for name in where]
@@ -59,13 +59,13 @@ def _hidden(subject: Subject, tokens: Tensor) -> list[Tensor]:
 def _guesses(subject: Subject, hidden: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(T, D) -> (T, K) best guesses and their probabilities, (T - 1,) probabilities and ranks of the truth."""
     size = max(1, LOGITS // len(subject.run.tokenizer))
-    parts = [_said(subject.model.read_out(hidden[None, at : at + size])[0].float(), truth[at : at + size])
+    parts = [_predicted(subject.model.read_out(hidden[None, at : at + size])[0].float(), truth[at : at + size])
              for at in range(0, len(hidden), size)]
     guesses, probabilities, truths, ranks = (torch.cat(some).cpu() for some in zip(*parts))
     return guesses, probabilities, truths, ranks
 
 
-def _said(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _predicted(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     probabilities = logits.softmax(-1)
     best = probabilities.topk(min(BEST, logits.shape[-1]))
     here = logits[: len(truth)]
@@ -76,6 +76,7 @@ def _said(logits: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor
 
 VIEW = View(
     "lens", "Layer by layer",
-    "What the model would say after each layer, were it the last one: its best guess, and where the truth stands.",
-    fits, make,
+    "What the model would predict after each layer, if it were the last one: its best guess, and the rank of the token "
+    "that did follow.",
+    _fits, _make,
 )

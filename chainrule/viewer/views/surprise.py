@@ -1,6 +1,6 @@
-"""Surprise: a text whose tokens are coloured by the bits they cost each model, and where two models differ.
+"""Surprise: the bits of every token, -log₂ p, by each model, and where two models differ.
 
-Every model has read all of the text that is shown before a token, or as much of it as it can hold.
+A model predicts each token from all of the shown text before it, or from as much as its context holds.
 """
 
 import math
@@ -15,21 +15,21 @@ from chainrule.model import BOUNDARY
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 
-LETTERS = 6000     # characters of the text, its end
+LETTERS = 6000     # characters at the end of the text
 
 
-def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     names = [subject.name for subject in subjects]
     return {
-        "strips": [strip(subject, text[-LETTERS:]) for subject in subjects],
+        "strips": [text_with_bits(subject, text[-LETTERS:]) for subject in subjects],
         "first": (names + names)[:2],
         "left_out": max(0, len(text) - LETTERS),
         "left_out_of": "characters",
     }
 
 
-def strip(subject: Subject, text: str) -> dict[str, Any]:
-    """What the tokens spell, with their bits; what a model holds for impossible is null, for JSON has no infinity."""
+def text_with_bits(subject: Subject, text: str) -> dict[str, Any]:
+    """The text of each token with its bits; those of an impossible one are null, since JSON has no infinity."""
     tokenizer = subject.run.tokenizer
     tokens = np.concatenate([[BOUNDARY], tokenizer.encode(text)]).astype(np.int64)
     bits = score_stream(subject.model, tokens) / math.log(2)
@@ -40,6 +40,6 @@ def strip(subject: Subject, text: str) -> dict[str, Any]:
 
 VIEW = View(
     "surprise", "Surprise",
-    "Each token coloured by its bits, −log₂ p: how much a model that had read all before it was surprised.",
-    lambda subject: subject.speaks, make, several=True,
+    "Each token is coloured by its bits, −log₂ p: how much it surprised a model that had read all before it.",
+    lambda subject: subject.continues_text, _make, several=True,
 )

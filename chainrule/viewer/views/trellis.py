@@ -1,10 +1,10 @@
-"""The trellis of a hidden Markov model: states by time, with the messages that run through it and the best path.
+"""The trellis of a hidden Markov model: states by time, forward-backward probabilities, and the Viterbi path.
 
     forward     α_s(t) = b_{s,x_t} Σ_{s'} α_{s'}(t-1) a_{s',s} / c_t          c_t makes a column sum to one
     posterior   γ_s(t) = α_s(t) β_s(t)      β_s(t) = Σ_{s'} a_{s,s'} b_{s',x_{t+1}} β_{s'}(t+1) / c_{t+1}
     Viterbi     δ_s(t) = b_{s,x_t} max_{s'} a_{s',s} δ_{s'}(t-1)              Δ_s(t) is the s' that won
 
-A text begins with π. Of many states the strongest are shown; what the others add to a sum is told as one number.
+A text begins with π. Of many states the most probable are shown; the others enter each sum as one number.
 
 Shapes: T tokens, S states, K of them shown.
 """
@@ -17,41 +17,42 @@ import torch
 from torch import Tensor
 
 from chainrule.model import BOUNDARY
-from chainrule.viewer.arrays import pack
+from chainrule.models.hmm.hmm import HMM
+from chainrule.viewer.arrays import pack_array
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 
-LIMIT = 201      # tokens that are read, the boundary before the first among them
+LIMIT = 201      # tokens that are read, including the boundary before the first
 STATES = 64      # states that are shown
-SYMBOLS = 12     # of each state, those it emits most often
+SYMBOLS = 12     # of each state, the most probable emissions
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Of all tokens. Those of an impossible text are zeros."""
+    """For all tokens; zeros for an impossible text."""
 
     alpha: Tensor      # (T, S)
     beta: Tensor       # (T, S)
     scale: Tensor      # (T,) c_t
-    delta: Tensor      # (T, S) divided by the greatest of its time
-    height: Tensor     # (T,) log of that greatest
+    delta: Tensor      # (T, S) divided by the largest at its time
+    height: Tensor     # (T,) log of that largest
     winner: Tensor     # (T, S) Δ; -1 where a text begins
     path: Tensor       # (T,) the states of the best path; -1 where there is none
     log_p: Tensor      # (T,) log p of the tokens of a text so far
 
 
-def make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
     subject = subjects[0]
-    reading = subject.read(text, LIMIT)
-    texts = list(_texts(reading.tokens[0]))
-    told = {"name": subject.name, "left_out": reading.left_out, "states": len(subject.model.initial)}
+    read = subject.read(text, LIMIT)
+    texts = list(_texts(read.tokens[0]))
+    facts = {"name": subject.name, "left_out": read.left_out, "states": len(subject.model.initial)}
     messages = _join([_messages(subject.model, text) for text in texts]) if texts else None
     shown = _strongest(subject.model, messages)
-    return told | _model(subject, shown) | ({} if messages is None else _read(subject, texts, messages, shown))
+    return facts | _model(subject, shown) | ({} if messages is None else _read(subject, texts, messages, shown))
 
 
 def _texts(tokens: Tensor) -> Iterator[Tensor]:
-    """A boundary ends a text, and the next begins with π; of an empty one there is nothing to be shown."""
+    """A boundary ends a text, and the next begins with π; empty ones are skipped."""
     begin = 1
     for end in (*(tokens[1:] == BOUNDARY).nonzero()[:, 0].add(2).tolist(), len(tokens)):
         if end - begin > 1 or (end > begin and tokens[begin] != BOUNDARY):
@@ -59,7 +60,7 @@ def _texts(tokens: Tensor) -> Iterator[Tensor]:
         begin = end
 
 
-def _messages(model: Any, text: Tensor) -> Messages:
+def _messages(model: HMM, text: Tensor) -> Messages:
     trellis = model.trellis(text)
     so_far = trellis.forward.logsumexp(-1)                            # (T,) log p(x_1 … x_t)
     before = torch.cat([so_far.new_zeros(1), so_far[:-1]])
@@ -78,7 +79,7 @@ def _messages(model: Any, text: Tensor) -> Messages:
 
 
 def _exp(log: Tensor) -> Tensor:
-    """-∞ from -∞ is nothing."""
+    """-∞ minus -∞, which is nan, counts as 0."""
     return log.exp().nan_to_num(0.0)
 
 
@@ -86,8 +87,8 @@ def _join(parts: Sequence[Messages]) -> Messages:
     return Messages(*(torch.cat([getattr(part, name) for part in parts]) for name in Messages.__annotations__))
 
 
-def _strongest(model: Any, messages: Messages | None) -> Tensor:
-    """(K,) states, in order: those of the best path, and of the others those that are likeliest to have been there."""
+def _strongest(model: HMM, messages: Messages | None) -> Tensor:
+    """(K,) states, in order: those of the Viterbi path, then those with the largest posteriors."""
     if len(model.initial) <= STATES:
         return torch.arange(len(model.initial), device=model.initial.device)
     strength = model.initial.clone() if messages is None else (messages.alpha * messages.beta).mean(0)
@@ -102,10 +103,10 @@ def _model(subject: Subject, shown: Tensor) -> dict[str, Any]:
     probabilities, symbols = model.emission[shown].topk(min(SYMBOLS, model.emission.shape[1]))
     return {
         "shown": shown.tolist(),
-        "initial": pack(model.initial[shown]),
-        "transition": pack(model.transition[shown][:, shown]),        # (K, K)
+        "initial": pack_array(model.initial[shown]),
+        "transition": pack_array(model.transition[shown][:, shown]),        # (K, K)
         "symbols": [subject.show(some) for some in symbols.tolist()],
-        "emission": pack(probabilities),                              # (K, SYMBOLS)
+        "emission": pack_array(probabilities),                              # (K, SYMBOLS)
     }
 
 
@@ -120,13 +121,13 @@ def _read(subject: Subject, texts: Sequence[Tensor], messages: Messages, shown: 
         "tokens": subject.show(tokens.tolist()),
         "begins": begins,
         "log_p": [_finite(messages.log_p[end - 1]) for end in ends.tolist()],
-        "alpha": pack(alpha[:, shown]),                               # (T, K), as all of these
-        "beta": pack(beta[:, shown]),
-        "gamma": pack((alpha * beta)[:, shown]),
-        "delta": pack(messages.delta[:, shown]),
-        "arriving": pack(arriving[:, shown]),                         # Σ_{s'} α_{s'}(t-1) a_{s',s} of all states
-        "emits": pack(subject.model.emission.T[tokens][:, shown]),    # b_{s,x_t}
-        "winner": pack(messages.winner[:, shown].cpu(), "int32"),
+        "alpha": pack_array(alpha[:, shown]),                               # (T, K), as all of these
+        "beta": pack_array(beta[:, shown]),
+        "gamma": pack_array((alpha * beta)[:, shown]),
+        "delta": pack_array(messages.delta[:, shown]),
+        "arriving": pack_array(arriving[:, shown]),                         # Σ_{s'} α_{s'}(t-1) a_{s',s} of all states
+        "emits": pack_array(subject.model.emission.T[tokens][:, shown]),    # b_{s,x_t}
+        "winner": pack_array(messages.winner[:, shown].cpu(), "int32"),
         "scale": messages.scale.tolist(),
         "height": [_finite(height) for height in messages.height],
         "path": messages.path.tolist(),
@@ -139,7 +140,7 @@ def _finite(number: Tensor) -> float | None:
 
 VIEW = View(
     "trellis", "The trellis",
-    "States from top to bottom, time from left to right; the line is the likeliest path. Choose a cell to see the sum "
-    "that fills it, and what its state emits and is followed by.",
-    lambda subject: subject.speaks and hasattr(subject.model, "trellis"), make,
+    "States from top to bottom, time from left to right; the line is the most probable path (Viterbi). Choose a cell "
+    "to see the sum that gives its value, and the emissions and transitions of its state.",
+    lambda subject: subject.continues_text and hasattr(subject.model, "trellis"), _make,
 )

@@ -1,5 +1,5 @@
 // @ts-check
-/** Arrays that came as JSON: what `pack` of numbers.py made, as typed arrays again. */
+/** Arrays in JSON: what `pack_array` of arrays.py wrote, as typed arrays again. */
 
 /** @typedef {{ dtype: string, shape: number[], data: string }} Packed */
 /** @typedef {Float32Array | Int32Array | Uint8Array | Uint16Array} Values */

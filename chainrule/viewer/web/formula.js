@@ -2,7 +2,7 @@
 /** Formulas with numbers in them: what is shown is rounded, and each number has its exact value with it. */
 import { html } from "chainrule/draw";
 
-/** @typedef {import("./draw.js").Child} Child */
+/** @typedef {import("chainrule/draw").Child} Child */
 
 /** Enough digits to calculate with. @param {number} value @param {number} [kept] */
 export function digits(value, kept = 5) {

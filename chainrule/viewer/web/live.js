@@ -26,7 +26,7 @@ const place = /** @type {HTMLElement} */ (document.querySelector("main .view"));
 /** @type {Run[]} */
 let runs = [];
 let asking = 0, latest = 0, typing = 0;
-/** What is drawn: which view of which runs, and how it can be changed. @type {{ key: string, update: import("./panel.js").Update } | null} */
+/** What is drawn: which view of which runs, and how it can be changed. @type {{ key: string, update: import("chainrule/panel").Update } | null} */
 let drawn = null;
 /** @type {AbortController | null} */
 let question = null;

@@ -7,7 +7,7 @@ import { html } from "chainrule/draw";
 /** @typedef {((data: any) => void) | null} Update shows other data in what is drawn already */
 
 /** Draws a view, and gives what can update it, if it can be updated.
- * @param {Element} place @param {string} module @param {any} data @param {import("./state.js").State} state
+ * @param {Element} place @param {string} module @param {any} data @param {import("chainrule/state").State} state
  * @param {Live | null} live @returns {Promise<Update>} */
 export async function show(place, module, data, state, live) {
   const failed = (/** @type {unknown} */ error) => {

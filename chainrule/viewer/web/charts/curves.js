@@ -13,7 +13,7 @@ const DASHES = ["", "9 3", "3 3", "9 3 3 3", "14 4", "5 2"];
 const NARROW = 600;
 const SHOWN = 60;
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   if (data.curves.length === 0) return void element.append(html("p", {}, "None of these kinds learns bit by bit."));
   const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at the chart, or focus it and use the arrow keys.");

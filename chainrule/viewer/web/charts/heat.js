@@ -62,7 +62,7 @@ export function makeHeat({ title, pick, height, top, most = 30 }) {
 /** Where everything goes. @param {HTMLCanvasElement} canvas @param {Weights} weights @param {number} room @param {number | undefined} height
  * @param {number | undefined} top @param {number} most @returns {Frame} */
 function framed(canvas, { rows, columns }, room, height, top, most) {
-  const brush = /** @type {import("./paint.js").Brush} */ (canvas.getContext("2d"));
+  const brush = /** @type {import("chainrule/paint").Brush} */ (canvas.getContext("2d"));
   brush.font = font(12);
   const longest = (/** @type {Label[]} */ labels) => Math.min(LABEL, Math.max(0, ...labels.map(({ text }) => brush.measureText(text).width)) + 10);
   const left = longest(rows);
@@ -101,7 +101,7 @@ function heated(canvas, weight, rows, columns) {
   return now;
 }
 
-/** @param {import("./paint.js").Brush} brush @param {Label[]} rows @param {Label[]} columns @param {Frame} frame */
+/** @param {import("chainrule/paint").Brush} brush @param {Label[]} rows @param {Label[]} columns @param {Frame} frame */
 function label(brush, rows, columns, frame) {
   brush.font = font(frame.width);
   brush.textBaseline = "middle";
@@ -121,7 +121,7 @@ function label(brush, rows, columns, frame) {
   });
 }
 
-/** @param {import("./paint.js").Brush} brush @param {Frame} frame @param {Cell} chosen @param {number} width @param {number} height */
+/** @param {import("chainrule/paint").Brush} brush @param {Frame} frame @param {Cell} chosen @param {number} width @param {number} height */
 function outline(brush, frame, { row, column }, width, height) {
   brush.strokeStyle = colour("--focus");
   brush.lineWidth = 1.5;

@@ -5,7 +5,7 @@
 import { fixed, html } from "chainrule/draw";
 import { colour, keepPainted, stretch } from "chainrule/paint";
 
-/** @typedef {import("./heat.js").Weights} Weights */
+/** @typedef {import("chainrule/heat").Weights} Weights */
 /** @typedef {{ side: "rows" | "columns", place: number }} Spot a token that is looked at closely */
 /** @typedef {{ row: number, column: number, weight: number }} Line */
 
@@ -61,7 +61,7 @@ export function makeLines(pick) {
 /** @param {string} side @param {string} label */
 const column = (side, label) => html("ol", { class: `lines-${side}`, tabindex: 0, "aria-label": `${label}; arrow keys go from one to the next` });
 
-/** @param {import("./heat.js").Label} label */
+/** @param {import("chainrule/heat").Label} label */
 const token = ({ text, own }) => html("li", { class: own ? "own" : "" }, html("span", { title: text }, text), html("small"));
 
 /** Of one token, in pixels and parts of them: a thousand of them add up. @param {HTMLElement} side */
@@ -88,7 +88,7 @@ function* of({ rows, columns, weight }, { side, place }) {
   }
 }
 
-/** @param {import("./paint.js").Brush} brush @param {Line[]} lines @param {number} most weight of the fullest line @param {number} width
+/** @param {import("chainrule/paint").Brush} brush @param {Line[]} lines @param {number} most weight of the fullest line @param {number} width
  * @param {number} each pixels of a token @param {number} top pixels that are scrolled by @param {number} seen pixels */
 function drawLines(brush, lines, most, width, each, top, seen) {
   brush.strokeStyle = `rgb(${colour("--hot")})`;

@@ -68,13 +68,13 @@ function draw(canvas, { shape: [layers, heads, height, width], values }, framed,
   }
 }
 
-/** @param {import("./paint.js").Brush} brush @param {number} number @param {number} x @param {number} y */
+/** @param {import("chainrule/paint").Brush} brush @param {number} number @param {number} x @param {number} y */
 function label(brush, number, x, y) {
   brush.fillStyle = colour("--soft");
   brush.fillText(String(number), x, y);
 }
 
-/** @param {import("./paint.js").Brush} brush @param {number} x @param {number} y @param {number} size @param {boolean} chosen @param {boolean} marked */
+/** @param {import("chainrule/paint").Brush} brush @param {number} x @param {number} y @param {number} size @param {boolean} chosen @param {boolean} marked */
 function frame(brush, x, y, size, chosen, marked) {
   if (!chosen && !marked) return;
   brush.strokeStyle = colour(chosen ? "--focus" : "--soft");

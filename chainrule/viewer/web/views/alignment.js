@@ -6,15 +6,15 @@ import { unpack } from "chainrule/arrays";
 import { renew } from "chainrule/renew";
 import { ROW, TOP, tree } from "chainrule/tree";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
-/** @typedef {import("./tree.js").Node} Node */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
+/** @typedef {import("chainrule/tree").Node} Node */
 /** @typedef {{ step: number, place: number, shown: string[], text: string, log_prob: number, score: number, means: Packed, heads: Packed | null }} Text */
 /** @typedef {{ name: string, cut: number, lines: number, source: string[], beam: { width: number, alpha: number }, tree: Node[][], texts: Text[],
  *   layers: number, heads: number }} Data */
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 /** @typedef {{ text: number, layer: number, head: number }} Chosen text from 0, layer from 1; head from 1, or 0: their mean */
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const controls = html("div", { class: "choices" });
   const said = html("p", { class: "note" });
@@ -25,7 +25,7 @@ export function render(element, data, state, live) {
     pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); tell(cell); } });
 
   const now = () => chosen(data, state);
-  const tell = (/** @type {import("./heat.js").Cell | null} */ cell) => readout.replaceChildren(...told(data, now(), cell));
+  const tell = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...told(data, now(), cell));
   const choose = (/** @type {Partial<Chosen>} */ change) => {
     for (const [name, value] of Object.entries(change)) state.set(name, String(value));
     draw();
@@ -49,7 +49,7 @@ export function render(element, data, state, live) {
   return (/** @type {Data} */ other) => { data = other; state.set("text", "0"); draw(); };
 }
 
-/** By the address; else the best text, and the mean of the last layer. @param {Data} data @param {import("./state.js").State} state @returns {Chosen} */
+/** By the address; else the best text, and the mean of the last layer. @param {Data} data @param {import("chainrule/state").State} state @returns {Chosen} */
 function chosen(data, state) {
   const number = (/** @type {string} */ name, /** @type {number} */ otherwise, /** @type {number} */ least, /** @type {number} */ most) => {
     const value = Number(state.get(name, String(otherwise)));
@@ -95,7 +95,7 @@ function weight(data, { text, layer, head }) {
   return (row, column) => values[first + row * columns + column];
 }
 
-/** @param {Data} data @param {Chosen} now @param {import("./heat.js").Cell | null} cell */
+/** @param {Data} data @param {Chosen} now @param {import("chainrule/heat").Cell | null} cell */
 function told(data, now, cell) {
   const one = data.texts[now.text];
   if (!cell || cell.row < 0) return [html("b", {}, one.text), `log p ${fixed(one.log_prob)}, score ${fixed(one.score)}`];

@@ -7,21 +7,21 @@ import { unpack } from "chainrule/arrays";
 import { makeOverview } from "chainrule/overview";
 import { renew } from "chainrule/renew";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ shown: string[], written: number | null, words: [number, string][] }} Text */
 /** @typedef {{ layer: number, head: number, weights: Packed }} Exact a square, or what is not above its diagonal */
 /** @typedef {{ name: string, queries: string, keys: string, size: number, layers: number, heads: number, maps: Packed, exact: Exact[] }} Part */
 /** @typedef {{ part: string, layer: number, head: number }} Chosen layer and head from 1 */
 /** @typedef {{ name: string, left_out: number, cut: number, speaks: boolean, asked: { tokens: number, seed: number }, chosen: Chosen,
  *   texts: Record<string, Text>, parts: Part[] }} Data */
-/** @typedef {import("./heat.js").Weights} Weights */
-/** @typedef {import("./lines.js").Spot} Spot */
+/** @typedef {import("chainrule/heat").Weights} Weights */
+/** @typedef {import("chainrule/lines").Spot} Spot */
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 
 const PARTS = { source: "source on source", text: "text on text", cross: "text on source" };
 const LEAST = 0.05;    // weight of a line, at first
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const controls = html("div", { class: "choices" });
   const readout = html("output", { class: "readout", "aria-live": "polite" });
@@ -81,7 +81,7 @@ export function render(element, data, state, live) {
   return (/** @type {Data} */ other) => { data = other; latest++; draw(); };
 }
 
-/** What is looked at, by the address; else as it came. @param {Data} data @param {import("./state.js").State} state @returns {Chosen} */
+/** What is looked at, by the address; else as it came. @param {Data} data @param {import("chainrule/state").State} state @returns {Chosen} */
 function chosen(data, state) {
   const part = data.parts.find(({ name }) => name === state.get("part", data.chosen.part)) ?? data.parts[0];
   const within = (/** @type {"layer" | "head"} */ name, /** @type {number} */ most) =>
@@ -98,7 +98,7 @@ const exact = (data, chosen) => partOf(data, chosen).exact.find(({ layer, head }
 /** @param {Chosen} chosen */
 const named = ({ layer, head }) => `layer ${layer}, head ${head}`;
 
-/** @param {Data} data @param {import("./state.js").State} state @param {Live | null} live @param {Chosen} now
+/** @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live @param {Chosen} now
  * @param {(change: Partial<Chosen>, again?: boolean) => void} choose @param {() => void} drawHead */
 function pickers(data, state, live, now, choose, drawHead) {
   const part = partOf(data, now), names = Object.fromEntries(data.parts.map(({ name }) => [name, PARTS[/** @type {keyof typeof PARTS} */ (name)]]));
@@ -144,7 +144,7 @@ function explained(data, part) {
   ];
 }
 
-/** @param {Text} text @returns {import("./heat.js").Label[]} */
+/** @param {Text} text @returns {import("chainrule/heat").Label[]} */
 const labels = ({ shown, written }) => shown.map((text, place) => ({ text, own: written != null && place >= written }));
 
 /** The weights of a head. @param {Data} data @param {Part} part @param {Exact} found @returns {Weights} */
@@ -174,7 +174,7 @@ export function merged({ rows, columns, weight }, queries, keys) {
   for (let row = 0; row < rows.length; row++)
     for (let column = 0; column < columns.length; column++) sums[above[row] * along.length + across[column]] += weight(row, column) || 0;
   const blocked = (/** @type {number} */ row, /** @type {number} */ column) => Number.isNaN(weight(up[row] - 1, column ? along[column - 1] : 0));
-  const label = (/** @type {Text} */ text, /** @type {import("./heat.js").Label[]} */ of, /** @type {number[]} */ stops) =>
+  const label = (/** @type {Text} */ text, /** @type {import("chainrule/heat").Label[]} */ of, /** @type {number[]} */ stops) =>
     text.words.map(([, shown], place) => ({ text: shown, own: of[stops[place] - 1]?.own }));
   return {
     rows: label(queries, rows, up), columns: label(keys, columns, along),

@@ -8,7 +8,7 @@ import { digits, number, over, result } from "chainrule/formula";
  *   count: number, total: number, kinds: [number, number, number], discounts: [number, number, number, number] }} Rung */
 /** @typedef {{ p: number, bits: number | null, answered: number, floor: number, rungs: Rung[] }} Token */
 /** @typedef {{ name: string, estimator: string, k: number, order: number, vocab: number, shown: string[], tokens: Token[] }} Data */
-/** @typedef {import("./draw.js").Child} Child */
+/** @typedef {import("chainrule/draw").Child} Child */
 
 /** The estimators, as they are lectured. */
 const FORMULAS = {
@@ -24,7 +24,7 @@ const SYMBOLS = {
   "add-k": "h is the context, V the size of the vocabulary. Only a context that was never seen asks a shorter one, and those are uniform.",
 };
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   if (data.tokens.length === 0) return void element.append(html("p", {}, "There is no token yet: write a text to see its ladders."));
   const place = html("div", { class: "backoff-ladder", role: "region", "aria-live": "polite", "aria-label": "the ladder of the chosen token" });

@@ -16,7 +16,7 @@ const SAID = { write: "each token read once, the state or cache kept", reread: "
 const WHATS = { seconds: "time", bytes: "memory" };
 const HUES = 6;
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   let now = data;
   const chart = html("div", { class: "cost-chart", role: "img", "aria-label": "cost against length, both on log axes" });

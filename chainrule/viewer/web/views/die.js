@@ -8,7 +8,7 @@ import { unpack } from "chainrule/arrays";
 
 /** @typedef {{ temperature: number, "top-k": number, "top-p": number, "min-p": number }} Dials */
 /** @typedef {[shown: string, spelled: string | null]} Face */
-/** @typedef {{ log_probs: import("./numbers.js").Packed, faces: Face[], left_out: number }} Die */
+/** @typedef {{ log_probs: import("chainrule/arrays").Packed, faces: Face[], left_out: number }} Die */
 /** @typedef {{ models: string[], text: string, pieces: string[], dice: Record<string, Die[]> }} Data
  * of a file: dice by `pieces read:faces taken`; of a live page: one for the text as it is */
 
@@ -41,8 +41,8 @@ export function weigh(logProbs, dials) {
   return weights.map((weight) => weight / sum);
 }
 
-/** @param {HTMLElement} element @param {Data} data @param {import("./state.js").State} state
- * @param {import("./panel.js").Live | null} live */
+/** @param {HTMLElement} element @param {Data} data @param {import("chainrule/state").State} state
+ * @param {import("chainrule/panel").Live | null} live */
 export function render(element, data, state, live) {
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const formula = html("p", { class: "die-formula" });
@@ -79,7 +79,7 @@ export function render(element, data, state, live) {
 
 /** Where in the text the dice are. */
 class Place {
-  /** @param {Data} data @param {import("./state.js").State} state @param {import("./panel.js").Live | null} live */
+  /** @param {Data} data @param {import("chainrule/state").State} state @param {import("chainrule/panel").Live | null} live */
   constructor(data, state, live) {
     this.data = data;
     this.state = state;
@@ -238,14 +238,14 @@ function told(probs) {
   return `${left === 1 ? "one face" : `${left.toLocaleString("en")} faces`}, ${fixed(bits, 2)} bits: like ${fixed(2 ** bits, 1)} fair ones`;
 }
 
-/** @param {import("./state.js").State} state @param {string} name */
+/** @param {import("chainrule/state").State} state @param {string} name */
 function setting(state, name) {
   const text = state.get(name, "");
   const value = text === "inf" ? Infinity : text === "" ? NaN : Number(text);
   return value >= 0 ? value : DIALS[name].start;
 }
 
-/** @param {string} name @param {import("./state.js").State} state @param {() => void} draw */
+/** @param {string} name @param {import("chainrule/state").State} state @param {() => void} draw */
 function dial(name, state, draw) {
   const { stops, start, idea } = DIALS[name];
   const spoken = () => { const value = setting(state, name); return value === Infinity ? (name === "top-k" ? "all" : "∞") : String(value); };

@@ -12,7 +12,7 @@ const WHEN = { before: "before training", after: "after training" };
 const HUES = 6;
 const PLAIN = { x: "x, what is read" };
 
-/** @param {Element} element @param {{ models: Model[] }} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {{ models: Model[] }} data @param {import("chainrule/state").State} state */
 export function render(element, { models }, state) {
   const names = [...new Set(models.flatMap((model) => model.layers.map((layer) => layer.name)))].sort((one, other) => rank(one) - rank(other));
   const most = Math.max(...models.map((model) => model.tokens.length));

@@ -3,7 +3,7 @@
 import { choices, fixed, html, short } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ name: string, left_out: number, tokens: string[], truth: number[], names: Record<string, string>, vocabulary: number,
  *   guesses: Packed, probabilities: Packed, truths: Packed, ranks: Packed }} Data */
 /** @typedef {{ token: number, layer: number }} Cell both from 0 */
@@ -13,7 +13,7 @@ import { unpack } from "chainrule/arrays";
 
 const COLOURS = { guess: "how sure it is", truth: "probability of the truth", rank: "rank of the truth" };
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   const closer = html("section", { class: "lens-closer", "aria-live": "polite" });
   const place = html("div", { class: "lens-table", tabindex: 0, role: "group", "aria-label": "guesses after each layer; arrow keys go from cell to cell" });
@@ -79,7 +79,7 @@ function unfolded(data) {
 const within = (data, told, { token, layer }) => ({
   token: Math.min(data.tokens.length - 1, Math.max(0, token)), layer: Math.min(told.layers - 1, Math.max(0, layer)) });
 
-/** By the address; else the model's answer to the whole text. @param {Data} data @param {Told} told @param {import("./state.js").State} state */
+/** By the address; else the model's answer to the whole text. @param {Data} data @param {Told} told @param {import("chainrule/state").State} state */
 function chosen(data, told, state) {
   const number = (/** @type {string} */ name, /** @type {number} */ otherwise) => Math.floor(Number(state.get(name, String(otherwise)))) || 0;
   return within(data, told, { token: number("token", data.tokens.length - 1), layer: number("layer", told.layers) - 1 });

@@ -3,7 +3,7 @@
 import { fixed, html, svg } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ group: number, unit: number, r: number }} Found */
 /** @typedef {{ name: string, title: string, values: Packed, best: Found[] }} Feature */
 /** @typedef {{ name: string, layer: number, units: number }} Group */
@@ -16,7 +16,7 @@ import { unpack } from "chainrule/arrays";
 const CLEAR = 0.5;               // of correlations: the first feature that is followed so closely is shown at first
 const STEP = { n: 1, p: -1 };    // keys, wherever the focus is in the view
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const known = remembered(data);
   const features = data.features.map((feature) => unpack(feature.values).values);
@@ -65,7 +65,7 @@ function remembered(data) {
 }
 
 /** What is looked at: by the address, else the unit that follows a feature best, where one follows clearly.
- * @param {Data} data @param {import("./state.js").State} state @param {Map<string, Values>} known @param {Live | null} live @returns {Chosen} */
+ * @param {Data} data @param {import("chainrule/state").State} state @param {Map<string, Values>} known @param {Live | null} live @returns {Chosen} */
 function chosen(data, state, known, live) {
   const best = data.features.map((feature) => Math.abs(feature.best[0]?.r ?? 0));
   const within = (/** @type {string} */ name, /** @type {number} */ otherwise, /** @type {number} */ size) => {

@@ -10,7 +10,7 @@ const HOT = 12;     // bits at which the colour is full
 const APART = 6;    // likewise of a difference
 
 /** `first`: the kinds that are shown at first. @param {Element} element
- * @param {{ strips: Strip[], first: string[] }} data @param {import("./state.js").State} state */
+ * @param {{ strips: Strip[], first: string[] }} data @param {import("chainrule/state").State} state */
 export function render(element, { strips, first }, state) {
   const chosen = () => ["one", "other"].map((name, place) =>
     strips.find((strip) => strip.kind === state.get(name, first[place])) ?? strips[0]);

@@ -4,8 +4,8 @@ import { choices, html, svg } from "chainrule/draw";
 import { digits, low, number, result, symbols } from "chainrule/formula";
 import { unpack } from "chainrule/arrays";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
-/** @typedef {import("./numbers.js").Values} Values */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
+/** @typedef {import("chainrule/arrays").Values} Values */
 /** @typedef {"alpha" | "gamma" | "delta"} Mode */
 /** @typedef {{ name: string, states: number, shown: number[], symbols: string[][], initial: Packed, transition: Packed, emission: Packed,
  *   tokens?: string[], begins: number[], log_p: (number | null)[], scale: number[], height: (number | null)[], path: number[],
@@ -25,7 +25,7 @@ const FORMULAS = {
   delta: "δ_s(t) = b_{s,x_t} max_{s'} a_{s',s} δ_{s'}(t−1)    Δ_s(t): the s' that won",
 };
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   const hmm = new Trellis(data);
   const detail = html("div", { class: "trellis-detail", role: "region", "aria-live": "polite", "aria-label": "the sum behind the chosen cell" });
@@ -245,7 +245,7 @@ function explainGamma(hmm, time, row) {
   ];
 }
 
-/** The largest terms one by one, the rest together. @param {Trellis} hmm @param {Term[]} terms @param {number} total @param {boolean} adds @param {import("./draw.js").Child[]} names */
+/** The largest terms one by one, the rest together. @param {Trellis} hmm @param {Term[]} terms @param {number} total @param {boolean} adds @param {import("chainrule/draw").Child[]} names */
 function table(hmm, terms, total, adds, names) {
   const few = terms.slice(0, TERMS).filter((term, place) => place === 0 || term.product > MATTERS * total), many = terms.slice(few.length);
   const unseen = hmm.others ? Math.max(0, total - added(terms)) : 0, others = many.length + hmm.others;

@@ -13,7 +13,7 @@ import { explain } from "chainrule/unrolled_rules";
 /** The number that is looked at: number `index` of token `time`, as node number `node` has it.
  * @typedef {{ node: number, time: number, index: number }} Place */
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   const steps = data.order === "time" ? data.nodes.length * data.tokens.length : data.nodes.length;
   const place = begin(data, state);
@@ -82,7 +82,7 @@ function placeOf(data, step, time) {
   return { node: step % data.nodes.length, time: Math.floor(step / data.nodes.length), index: 0 };
 }
 
-/** What the address says; else the first step, and of a Transformer the last token. @param {Data} data @param {import("./state.js").State} state */
+/** What the address says; else the first step, and of a Transformer the last token. @param {Data} data @param {import("chainrule/state").State} state */
 function begin(data, state) {
   const [step, time, index] = [state.get("step", "0"), ...state.get("at", `${data.order === "time" ? 0 : data.tokens.length - 1}.0`).split(".")]
     .map((part) => Number.parseInt(part, 10) || 0);

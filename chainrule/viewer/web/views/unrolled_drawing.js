@@ -2,9 +2,9 @@
 /** All vectors of a tiny network. In time: a column a token, a vector downward. In depth: a block a node, a row a token. */
 import { svg } from "chainrule/draw";
 
-/** @typedef {import("./unrolled.js").Data} Data */
-/** @typedef {import("./unrolled.js").Node} Node */
-/** @typedef {import("./unrolled.js").Place} Place */
+/** @typedef {import("chainrule/unrolled").Data} Data */
+/** @typedef {import("chainrule/unrolled").Node} Node */
+/** @typedef {import("chainrule/unrolled").Place} Place */
 /** Where the upper left corner of a number is, and the box of one node (in time: of one token's vector).
  * @typedef {{ x: (time: number, index: number) => number, y: (time: number, index: number) => number, left: number, top: number }} Spot */
 

@@ -4,10 +4,10 @@ import { html } from "chainrule/draw";
 import { digits, low, number, over, result, symbols } from "chainrule/formula";
 import { written } from "chainrule/unrolled_drawing";
 
-/** @typedef {import("./unrolled.js").Data} Data */
-/** @typedef {import("./unrolled.js").Node} Node */
-/** @typedef {import("./unrolled.js").Place} Place */
-/** @typedef {import("./draw.js").Child} Child */
+/** @typedef {import("chainrule/unrolled").Data} Data */
+/** @typedef {import("chainrule/unrolled").Node} Node */
+/** @typedef {import("chainrule/unrolled").Place} Place */
+/** @typedef {import("chainrule/draw").Child} Child */
 /** What a rule sees: the node, which number of which token, and the vectors of its inputs, of this token or of all.
  * @typedef {{ data: Data, node: Node, time: number, index: number, value: number | null, inputs: (number | null)[][], every: (number | null)[][][], names: string[] }} Scene */
 

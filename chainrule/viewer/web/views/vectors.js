@@ -4,7 +4,7 @@ import { choices, fixed, html } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 import { plot } from "chainrule/plot";
 
-/** @typedef {import("./numbers.js").Packed} Packed */
+/** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ model: string, known: number, size: number, words: string[], map: Packed, shares: number[], vectors: Packed,
  *   first: string[], count: number }} Data */
 /** @typedef {[string, number][]} Found words and their cosines, the nearest first */
@@ -15,7 +15,7 @@ const MODES = { near: "nearest to a word", analogy: "a − b + c" };
 const NAMES = /** @type {const} */ (["a", "b", "c"]);
 const APART = [80, 18];    // pixels across and down that names of words keep from each other
 
-/** @param {Element} element @param {Data} data @param {import("./state.js").State} state @param {Live | null} live */
+/** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const known = directions(data);
   const controls = html("div", { class: "choices" });
@@ -53,7 +53,7 @@ function field(name, word, alone, onchange) {
     value: word, autocomplete: "off", autocapitalize: "off", spellcheck: "false", change: (event) => onchange(/** @type {HTMLInputElement} */ (event.target).value.trim()) }));
 }
 
-/** @param {import("./state.js").State} state @param {() => void} onchange */
+/** @param {import("chainrule/state").State} state @param {() => void} onchange */
 function without(state, onchange) {
   return html("label", { class: "choice" }, html("input", { type: "checkbox", checked: state.get("exclude", "yes") === "yes",
     change: (event) => { state.set("exclude", /** @type {HTMLInputElement} */ (event.target).checked ? "yes" : "no"); onchange(); } }), "without a, b and c themselves");
