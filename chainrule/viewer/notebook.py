@@ -65,7 +65,7 @@ def look(
     """
     if options and view is None:
         raise UserError(f"{', '.join(options)}: options belong to one view; name it, as in view='attention'.")
-    several = [models] if isinstance(models, Viewable) else list(models)
+    several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     subjects = with_unique_names([subject for one in several for subject in subjects_of(one, tokenizer, device)])
     chosen = {name: str(value) for name, value in options.items()}
     return Page(make_file(subjects, text, None if view is None else find_view(view), chosen))

@@ -68,10 +68,14 @@ def module_names() -> list[str]:
     return sorted(name.removesuffix(".js") for name in _web_files() if name.endswith(".js"))
 
 
-@cache
 def _web_files() -> dict[str, Traversable]:
-    """Every file of `web/` and its folders, by name; names are unique."""
-    folders = [WEB, *(entry for entry in WEB.iterdir() if entry.is_dir())]
+    return _files_in(WEB)
+
+
+@cache
+def _files_in(web: Traversable) -> dict[str, Traversable]:
+    """Every file of a folder and of the folders in it, by name; names are unique."""
+    folders = [web, *(entry for entry in web.iterdir() if entry.is_dir())]
     return {entry.name: entry for folder in folders for entry in folder.iterdir() if entry.is_file()}
 
 

@@ -1,4 +1,4 @@
-"""Pages in a real browser: none may complain, and none may ask for anything outside."""
+"""Pages in a real browser: none may log an error, and none may make a request to another machine."""
 
 import shutil
 
@@ -24,7 +24,7 @@ def browser():
 
 @pytest.fixture
 def complaints():
-    """What pages said on their console, and what they asked for outside; a test that expects some takes them out."""
+    """What pages wrote to their console, and their requests to other machines; a test may expect some."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""Alignment: the map is what the model looked at, the tree is the beam's, and every number is the model's own."""
+"""Alignment: the map is the model's attention, the tree that of the beam search, and every number is exact."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ def source_of(subject, text=LINE):
     return torch.tensor([[*subject.run.tokenizer.encode(text).tolist(), BOUNDARY]])
 
 
-def looked(subject, tokens, text=LINE):
+def attended(subject, tokens, text=LINE):
     """(L, H, T, S) of a text read at once, and the log p of it and its end."""
     where = subject.taps("alignment") or [tap for tap in subject.taps("pattern") if ".cross." in tap]
     with torch.no_grad(), watch(subject.model, *where) as seen:
@@ -55,7 +55,7 @@ def best(subject, width=4, alpha=0.6, text=LINE):
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "transformer"])
-def test_the_best_text_is_the_beams_and_its_map_what_it_looked_at(kind, request):
+def test_the_best_text_is_the_beams_and_its_map_its_attention(kind, request):
     made = request.getfixturevalue(kind)
     data, wanted = VIEW.make([made], LINE, {}), best(made)
     tokens = wanted[0].tokens
@@ -63,7 +63,7 @@ def test_the_best_text_is_the_beams_and_its_map_what_it_looked_at(kind, request)
     assert first["shown"] == made.show([*tokens, BOUNDARY])
     assert first["text"] == made.run.tokenizer.decode(tokens)
     assert first["score"] == pytest.approx(wanted[0].score, abs=1e-5)
-    maps, log_prob = looked(made, tokens)
+    maps, log_prob = attended(made, tokens)
     assert first["log_prob"] == pytest.approx(log_prob, abs=1e-4)
     np.testing.assert_allclose(unpacked(first["means"]), maps.mean(1), atol=1e-6)
     np.testing.assert_allclose(unpacked(first["means"]).sum(-1), 1, atol=1e-5)
@@ -164,15 +164,15 @@ def weight_shown(page):
     return float(page.locator("#alignment output [data-weight]").get_attribute("data-weight"))
 
 
-def test_the_map_says_what_the_model_looked_at(seq2seq, open_view):
+def test_the_map_shows_the_attention(seq2seq, open_view):
     number, tokens = next((place, one.tokens) for place, one in enumerate(best(seq2seq)) if one.tokens)
     page, _ = open_view(VIEW, [seq2seq], LINE, address=f"#alignment.text={number}")
-    maps, _ = looked(seq2seq, tokens)
+    maps, _ = attended(seq2seq, tokens)
     page.locator("#alignment .heat canvas").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     assert weight_shown(page) == pytest.approx(float(maps[0, 0, 1, 3]), abs=1e-6)
-    assert "looked at “·”" in page.locator("#alignment output").inner_text()
+    assert "attended to “·”" in page.locator("#alignment output").inner_text()
     page.keyboard.press("End")
     assert weight_shown(page) == pytest.approx(float(maps[0, 0, 1, -1]), abs=1e-6)
 
@@ -208,12 +208,12 @@ def test_another_finished_text_can_be_chosen(seq2seq, open_view, way):
     tokens = best(seq2seq)[1].tokens
     page.locator("#alignment .heat canvas").focus()
     page.keyboard.press("ArrowDown")
-    assert weight_shown(page) == pytest.approx(float(looked(seq2seq, tokens)[0][0, 0, 0, 0]), abs=1e-6)
+    assert weight_shown(page) == pytest.approx(float(attended(seq2seq, tokens)[0][0, 0, 0, 0]), abs=1e-6)
 
 
 def test_a_transformer_has_a_map_for_each_head(transformer, open_view):
     page, _ = open_view(VIEW, [transformer], LINE)
-    maps, _ = looked(transformer, best(transformer)[0].tokens)
+    maps, _ = attended(transformer, best(transformer)[0].tokens)
     for layer, head in [("2", "0"), ("1", "0"), ("1", "2"), ("2", "1")]:
         page.locator("#alignment select[data-which=layer]").select_option(layer)
         page.locator("#alignment select[data-which=head]").select_option(head)

@@ -160,7 +160,7 @@ def test_it_fits_what_has_patterns_and_can_read_a_text():
 
 
 @pytest.mark.parametrize(("kind", "task"), [("encoder", "mask"), ("encoder", "tag"), ("gpt", "classify")])
-def test_models_that_label_are_looked_into_as_they_read(kind, task):
+def test_encoders_under_a_head_are_shown(kind, task):
     made = task_subject(kind, task)
     data = VIEW.make([made], "the cat said", {})
     body = getattr(made.model, "body", made.model)
@@ -177,7 +177,7 @@ def test_models_that_label_are_looked_into_as_they_read(kind, task):
     assert (long[-1] == "<|extract|>") is (task == "classify")
 
 
-def test_an_encoder_and_decoder_show_three_kinds_of_looking():
+def test_an_encoder_and_decoder_show_three_kinds_of_attention():
     made = task_subject("transformer", "translate")
     data = VIEW.make([made], "the cat", {})
     sizes = {part["name"]: (len(data["texts"][part["queries"]]["shown"]), len(data["texts"][part["keys"]]["shown"]))
@@ -224,7 +224,7 @@ def test_the_numbers_beside_a_token_are_the_models(gpt, open_view):
     assert page.locator("#attention .lines-columns li small").nth(3).inner_text() == f"{wanted[6, 3]:.3f}"
     page.locator("#attention .lines-columns li").nth(2).hover()
     assert weights_shown(page, "rows")[2:] == pytest.approx(wanted[2:, 2].tolist(), abs=1e-6)
-    assert "“h” gives most to" in page.locator("#attention output.readout").inner_text()
+    assert "“h” is attended to most by" in page.locator("#attention output.readout").inner_text()
 
 
 def test_the_keyboard_goes_from_head_to_head_and_from_token_to_token(gpt, open_view):
@@ -298,7 +298,7 @@ def test_a_thousand_tokens_are_drawn_and_scrolled(open_view):
     assert page.evaluate(LINE_AT_CHOSEN) > 20
 
 
-def test_three_kinds_of_looking_can_be_chosen(open_view):
+def test_three_kinds_of_attention_can_be_chosen(open_view):
     made = task_subject("transformer", "translate")
     page, data = open_view(VIEW, [made], "the cat", {})
     for name, queries, keys in [("source", "source", "source"), ("text", "text", "text"), ("cross", "text", "source")]:

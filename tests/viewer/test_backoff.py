@@ -31,22 +31,22 @@ def model_says(one: Subject, text):
     return logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0].double().exp().tolist()
 
 
-def by_hand(rung, below, data):
-    """p(w | h), from what a rung shows and the probability of the rung below it."""
-    n, total, k, vocab = rung.get("count"), rung.get("total"), data["k"], data["vocab"]
-    if rung["by"] == "discounted":
-        D, N = rung["discounts"], rung["kinds"]
+def by_hand(entry, below, data):
+    """p(w | h), from what a entry shows and the probability of the entry below it."""
+    n, total, k, vocab = entry.get("count"), entry.get("total"), data["k"], data["vocab"]
+    if entry["by"] == "discounted":
+        D, N = entry["discounts"], entry["kinds"]
         gamma = sum(D[j] * N[j - 1] for j in (1, 2, 3)) / total
-        assert rung["weight"] == pytest.approx(gamma, abs=1e-6)
+        assert entry["weight"] == pytest.approx(gamma, abs=1e-6)
         return (n - D[min(n, 3)]) / total + gamma * below
     return {
         "counted": lambda: n / total,
         "added": lambda: (n + k) / (total + k * vocab),
         "uniform": lambda: 1 / vocab,
         "below": lambda: below,
-        "weighted": lambda: rung["weight"] * below,
-        "table": lambda: rung["p"],
-    }[rung["by"]]()
+        "weighted": lambda: entry["weight"] * below,
+        "table": lambda: entry["p"],
+    }[entry["by"]]()
 
 
 @pytest.mark.parametrize("given", WAYS, ids=str)
@@ -55,11 +55,11 @@ def test_every_rung_can_be_recomputed_and_the_highest_is_the_models_answer(given
     assert [token["p"] for token in data["tokens"]] == pytest.approx(model_says(one, WORDS), abs=1e-6)
     for token in data["tokens"]:
         below = 1 / data["vocab"]
-        for rung in reversed(token["rungs"]):
-            assert rung["p"] == pytest.approx(by_hand(rung, below, data), abs=1e-6)
-            below = rung["p"]
-        assert token["rungs"][0]["p"] == token["p"]
-        assert sum(rung["share"] for rung in token["rungs"]) + token["floor"] == pytest.approx(token["p"], abs=1e-6)
+        for entry in reversed(token["orders"]):
+            assert entry["p"] == pytest.approx(by_hand(entry, below, data), abs=1e-6)
+            below = entry["p"]
+        assert token["orders"][0]["p"] == token["p"]
+        assert sum(entry["share"] for entry in token["orders"]) + token["floor"] == pytest.approx(token["p"], abs=1e-6)
         assert token["bits"] == (pytest.approx(-math.log2(token["p"])) if token["p"] else None)
 
 
@@ -72,14 +72,14 @@ def test_counts_and_discounts_are_those_of_the_text():
     for place, token in enumerate(data["tokens"], 1):
         begun = max(at for at in range(place) if read[at] == 0)
         history = ("<s>", *read[begun + 1 : place])
-        assert [rung["order"] for rung in token["rungs"]] == list(range(min(3, len(history) + 1), 0, -1))
+        assert [entry["order"] for entry in token["orders"]] == list(range(min(3, len(history) + 1), 0, -1))
         assert token["p"] == pytest.approx(slow.prob(read[place], history), abs=1e-6)
-        for rung in token["rungs"]:
-            context = history[len(history) - rung["order"] + 1 :]
-            followers = Counter({gram: n for gram, n in slow.counts[rung["order"]].items() if gram[:-1] == context})
-            assert rung["count"] == followers[(*context, read[place])]
-            assert rung["total"] == followers.total()
-            assert rung["discounts"] == pytest.approx(slow.discounts[rung["order"]])
+        for entry in token["orders"]:
+            context = history[len(history) - entry["order"] + 1 :]
+            followers = Counter({gram: n for gram, n in slow.counts[entry["order"]].items() if gram[:-1] == context})
+            assert entry["count"] == followers[(*context, read[place])]
+            assert entry["total"] == followers.total()
+            assert entry["discounts"] == pytest.approx(slow.discounts[entry["order"]])
 
 
 @pytest.mark.parametrize("given", WAYS, ids=str)
@@ -115,7 +115,7 @@ def test_any_text_has_its_ladders(text, unit):
     assert (data["left_out"] > 0) == (len(text) > 1000)
 
 
-def test_it_is_for_what_has_rungs():
+def test_it_fits_models_with_orders():
     assert VIEW.fits(subject("ngram"))
     assert not VIEW.fits(subject("rnn"))
 
@@ -134,14 +134,14 @@ def test_the_ladder_on_the_page_is_the_models(open_view):
     assert exact(page, ".backoff-text .token") == pytest.approx(wanted, abs=1e-6)
     page.locator(".backoff-text .token").nth(1).click()
     assert exact(page, ".backoff-answer") == pytest.approx([wanted[1]], abs=1e-6)
-    rungs = data["tokens"][1]["rungs"]
-    assert exact(page, ".backoff-rungs .result", "value") == [rung["p"] for rung in rungs] + [1 / data["vocab"]]
-    first = rungs[0]
-    line = page.locator(".backoff-rung").first.inner_text().replace("\n", " ")
+    orders = data["tokens"][1]["orders"]
+    assert exact(page, ".backoff-orders .result", "value") == [entry["p"] for entry in orders] + [1 / data["vocab"]]
+    first = orders[0]
+    line = page.locator(".backoff-row").first.inner_text().replace("\n", " ")
     assert f"seen {first['count']} of {first['total']} times" in line
     shown = f"{first['count']} − {first['discounts'][min(first['count'], 3)]:.5g} {first['total']}"
     assert shown in line
-    assert page.locator(".backoff-rung.answered").get_attribute("data-order") == str(data["tokens"][1]["answered"])
+    assert page.locator(".backoff-row.answered").get_attribute("data-order") == str(data["tokens"][1]["answered"])
 
 
 def test_arrow_keys_choose_a_token_and_the_address_remembers(open_view):
@@ -161,7 +161,7 @@ def test_every_estimator_is_written_out(open_view, given):
     page, data = open_view(VIEW, [subject("ngram", unit="words", **given)], WORDS)
     for place, token in enumerate(data["tokens"]):
         page.locator(".backoff-text .token").nth(place).click()
-        assert exact(page, ".backoff-rungs .result", "value")[:-1] == [rung["p"] for rung in token["rungs"]]
+        assert exact(page, ".backoff-orders .result", "value")[:-1] == [entry["p"] for entry in token["orders"]]
         assert "undefined" not in page.locator(".backoff-ladder").inner_text()
         assert "NaN" not in page.locator(".backoff-ladder").inner_text()
     assert ("impossible" in page.locator(".backoff-legend").inner_text()) == any(t["p"] == 0 for t in data["tokens"])

@@ -178,7 +178,8 @@ def test_sliders_move_the_bars_and_what_is_cut_off_stays_grey(open_view, pair):
     slide(page, "temperature", 0)
     assert shares(page) == [1] + [0] * 19
     assert page.locator("[data-model=gpt] .die-cut").count() == 19
-    assert page.locator("[data-model=gpt] .die-facts").inner_text() == "one face, 0.00 bits: like 1.0 fair ones"
+    facts = page.locator("[data-model=gpt] .die-facts").inner_text()
+    assert facts == "one possible token; as uncertain as a fair die with 1.0 sides (0.00 bits)"
     assert "β = 1 / temperature = ∞" in page.locator(".die-formula").inner_text()
     page.locator(".die-reset").click()
     slide(page, "top-k", 2)

@@ -1,11 +1,11 @@
-"""The file of a look: which panels it has, and how large it may be."""
+"""The file of views: which panels it has, and how large it may be."""
 
 import pytest
 from viewer.subjects import subject
 
 from chainrule.errors import UserError
 from chainrule.viewer import file as files
-from chainrule.viewer.file import MOST, bounded, make_file, panels_of
+from chainrule.viewer.file import MAX_BYTES, make_file, panels_of, within_limit
 from chainrule.viewer.page import Panel
 from chainrule.viewer.view import View
 from chainrule.viewer.views import every_view
@@ -50,27 +50,27 @@ def test_a_view_asked_for_by_name_fails_and_one_among_all_says_why_in_its_place(
         make_file(three, "")
 
 
-def test_what_has_no_room_is_named_and_left_out():
+def test_a_panel_too_large_for_the_file_is_named_and_left_out():
     large, small = "x" * 1_500_000, "x" * 1_000
-    kept = bounded([Panel("a", "a", "A", large), Panel("b", "b", "B", large), Panel("c", "c", "C", small)])
+    kept = within_limit([Panel("a", "a", "A", large), Panel("b", "b", "B", large), Panel("c", "c", "C", small)])
     assert [panel.data is None for panel in kept] == [False, True, False]
-    assert "less than 8 MB: ask for the view b alone" in kept[1].error
+    assert "below 8 MB: ask for the view b alone" in kept[1].error
 
 
 @pytest.fixture
-def quick_views(monkeypatch):
+def fast_views(monkeypatch):
     """All but the one that takes its time, which shows few numbers."""
-    quick = {name: one for name, one in every_view().items() if name != "cost"}
-    monkeypatch.setattr(files, "every_view", lambda: quick)
+    fast = {name: one for name, one in every_view().items() if name != "cost"}
+    monkeypatch.setattr(files, "every_view", lambda: fast)
 
 
-@pytest.mark.usefixtures("quick_views")
+@pytest.mark.usefixtures("fast_views")
 def test_a_file_of_all_views_is_under_8_megabytes(three):
     page = make_file([*three, subject("gpt"), subject("lstm")], "the cat said " * 500)
-    assert len(page.encode()) < MOST
+    assert len(page.encode()) < MAX_BYTES
 
 
-@pytest.mark.usefixtures("quick_views")
+@pytest.mark.usefixtures("fast_views")
 def test_all_views_of_a_file_are_drawn(open_file, three):
     page = open_file(make_file([*three, subject("gpt")], 'the cat said "who?'))
     assert page.locator("section .view > div").count() >= 1

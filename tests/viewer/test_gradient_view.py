@@ -131,7 +131,7 @@ def test_before_is_the_recipe_built_anew_with_its_seed():
     (model,) = VIEW.make([one], SHORT, {})["models"]
     drawn = torch.rand(1)
     torch.manual_seed(5)
-    assert torch.equal(drawn, torch.rand(1))                      # being looked at changes no chance
+    assert torch.equal(drawn, torch.rand(1))                      # a view leaves the random state as it was
     torch.manual_seed(one.run.recipe.train.seed)
     fresh = build_for(one.run.recipe, len(one.run.tokenizer))
     for number, lengths in enumerate(gradients_by_layer(fresh.eval(), some_batch(one))):
@@ -216,13 +216,13 @@ def test_the_keyboard_moves_along_time_and_the_address_remembers(open_view, thre
     assert numbers(again, "length")[1::2] == pytest.approx(truth, rel=1e-6)
 
 
-def test_where_nothing_comes_back_it_is_said_so(open_view, three):
+def test_a_gradient_of_zero_is_explained(open_view, three):
     page, data = open_view(VIEW, [*three[2:], subject("gpt", name="untied", tied=False)], SHORT)
     before = [model["layers"][1]["before"]["lengths"] for model in data["models"]]
     assert [sum(length > 0 for length in lengths) for lengths in before] == [1, 0]    # its blocks begin at 0
     told = page.locator("#gradient").inner_text()
-    assert "none goes further back than T" in told
-    assert "nothing: a map that begins at 0 passes none on" in told
+    assert "no gradient before T" in told
+    assert "0: its output layer starts at zero" in told
 
 
 @pytest.mark.parametrize("width", [360, 1920])

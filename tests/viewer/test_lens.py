@@ -133,13 +133,13 @@ def test_a_cell_shows_its_guess_and_a_click_its_ten(gpt, open_view):
 
 def test_the_keyboard_goes_from_cell_to_cell(gpt, open_view):
     page, data = open_view(VIEW, [gpt], LINE, address="#lens.token=3&lens.layer=1")
-    assert page.locator("#lens .lens-closer h3").inner_text() == f"After layer 1, behind “{data['tokens'][3]}”"
+    assert page.locator("#lens .lens-closer h3").inner_text() == f"After layer 1, following “{data['tokens'][3]}”"
     page.locator("#lens .lens-table").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowUp", "ArrowUp"):
         page.keyboard.press(key)
-    assert page.locator("#lens .lens-closer h3").inner_text() == f"After layer 2, behind “{data['tokens'][2]}”"
+    assert page.locator("#lens .lens-closer h3").inner_text() == f"After layer 2, following “{data['tokens'][2]}”"
     page.keyboard.press("End")
-    assert "Nothing follows yet" in page.locator("#lens .lens-closer").inner_text()
+    assert "The text ends here" in page.locator("#lens .lens-closer").inner_text()
 
 
 def test_the_colour_can_follow_the_truth(gpt, open_view):

@@ -143,7 +143,7 @@ def test_any_text_is_survived(text, unit):
     assert unpacked(data["values"]).shape[1] == tokens == data["n"] + 1
     assert unpacked(data["values"]).size <= max(NUMBERS, tokens)
     assert (data["left_out"] > 0) == (len(text) == 100_000 and unit != "words")
-    assert (data["chance"] is None) == (tokens == 1)
+    assert (data["random"] is None) == (tokens == 1)
 
 
 def test_the_text_can_be_read_as_it_was_written():
@@ -153,7 +153,7 @@ def test_the_text_can_be_read_as_it_was_written():
         assert "".join(token for token in tokens[1:] if not token.startswith("\\x")) == text
 
 
-def test_an_encoder_is_looked_into_as_well_as_what_goes_on():
+def test_an_encoder_is_shown_as_well_as_a_language_model():
     small = {"model.layers": 1, "model.width": 8, "model.heads": 2, "model.context": 32}
     recipe = recipe_for("encoder", {**small, "text.tokenizer": "characters"}, task="mask")
     tokenizer = subject("rnn").run.tokenizer

@@ -20,38 +20,34 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("code", [
-    "import chainrule; chainrule.look; import chainrule.look.page",
-    "import chainrule.look.page; import chainrule",
-    "from chainrule import look; import chainrule.look.page, chainrule; assert look is chainrule.look",
-])
-def test_the_package_can_be_called_whatever_was_imported_first(code):
-    code += "; assert callable(chainrule.look) and chainrule.look.page.make_page"
-    code += "; import sys; assert 'torch' not in sys.modules"
+def test_look_is_a_function_that_is_imported_when_it_is_first_used():
+    code = "import sys, chainrule; assert 'torch' not in sys.modules"
+    code += "; from chainrule import look; import types; assert isinstance(look, types.FunctionType)"
+    code += "; from chainrule.viewer.notebook import look as same; assert chainrule.look is look is same"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_run_its_path_and_a_folder_of_runs_can_be_looked_at(folder):
+def test_a_run_its_path_and_a_folder_of_runs_can_be_shown(folder):
     run = chainrule.load(folder / "gpt")
-    assert "A look at gpt<" in chainrule.look(run, "the", view="die").html
-    assert "A look at gpt<" in chainrule.look(folder / "gpt", "the", view="die").html
-    assert "A look at ngram, gpt<" in chainrule.look(str(folder), "the", "die").html
-    assert "A look at gpt, gpt (2), ngram<" in chainrule.look([run, run, folder / "ngram"], "the", "die").html
+    assert "Views of gpt<" in chainrule.look(run, "the", view="die").html
+    assert "Views of gpt<" in chainrule.look(folder / "gpt", "the", view="die").html
+    assert "Views of ngram, gpt<" in chainrule.look(str(folder), "the", "die").html
+    assert "Views of gpt, gpt (2), ngram<" in chainrule.look([run, run, folder / "ngram"], "the", "die").html
 
 
 def test_a_model_alone_needs_its_tokenizer(folder):
     run = chainrule.load(folder / "gpt")
-    assert "A look at gpt<" in chainrule.look(run.model, "the", view="die", tokenizer=run.tokenizer).html
-    with pytest.raises(UserError, match="GPT cannot be looked at: give a run"):
+    assert "Views of gpt<" in chainrule.look(run.model, "the", view="die", tokenizer=run.tokenizer).html
+    with pytest.raises(UserError, match="GPT cannot be shown: give a run"):
         chainrule.look(run.model, "the")
     with pytest.raises(UserError, match="Strange is no kind of chainrule"):
         chainrule.look(type("Strange", (chainrule.Model,), {})(), tokenizer=run.tokenizer)
-    with pytest.raises(UserError, match="int cannot be looked at"):
+    with pytest.raises(UserError, match="int cannot be shown"):
         chainrule.look([3])
 
 
 def test_options_are_those_of_a_view(folder):
-    with pytest.raises(UserError, match="layer: options are those of one view"):
+    with pytest.raises(UserError, match="layer: options belong to one view"):
         chainrule.look(folder, "the", layer=3)
     with pytest.raises(UserError, match=r"there is no view dye\. Did you mean die\?"):
         chainrule.look(folder, "the", view="dye")
@@ -76,7 +72,7 @@ def test_a_notebook_draws_it_in_a_frame_of_its_own(open_file, folder):
     inside.locator("[data-model=ngram] .die-face").first.click()
     assert inside.locator(".die-taken").inner_text() == "a"
     inside.locator("nav a").first.click()
-    assert inside.locator("h1").inner_text() == "A look at ngram, gpt"
+    assert inside.locator("h1").inner_text() == "Views of ngram, gpt"
     assert page.locator("p").inner_text() == "a notebook"
 
 

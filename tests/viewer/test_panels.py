@@ -10,7 +10,7 @@ from chainrule.viewer import page as pages
 from chainrule.viewer.page import Panel, inline, make_page
 
 MODULES = {
-    "throws.js": 'export function render() { throw new Error("no such luck"); }',
+    "throws.js": 'export function render() { throw new Error("no such part"); }',
     "late.js": 'export async function render() { await null; throw new Error("too late"); }',
     "says.js": 'export function render(element, data, state, live) { element.append(`${data.word} ${live}`); }',
     "says.css": ".says { color: red }",
@@ -25,7 +25,7 @@ MODULES = {
 
 @pytest.fixture
 def web(tmp_path, monkeypatch):
-    """The modules of the house, and a few more."""
+    """The modules of the package, and a few more."""
     folder = tmp_path / "web"
     shutil.copytree(Path(str(pages.WEB)), folder)
     for name, code in MODULES.items():
@@ -38,10 +38,10 @@ def panel(module, data=None, **more):
 
 
 @pytest.mark.usefixtures("web")
-def test_a_view_that_fails_says_so_in_its_place_and_the_others_are_drawn(open_file, complaints):
+def test_a_view_that_fails_shows_its_error_and_the_others_are_drawn(open_file, complaints):
     panels = [panel("throws"), panel("late"), panel("says", {"word": "here"}), panel("table", error="this one cannot")]
     page = open_file(make_page("t", "", panels))
-    assert "no such luck" in page.locator("#throws [role=alert]").inner_text()
+    assert "no such part" in page.locator("#throws [role=alert]").inner_text()
     assert "too late" in page.locator("#late [role=alert]").inner_text()
     assert page.locator("#says .view").inner_text() == "here null"
     assert page.locator("#table [role=alert]").inner_text() == "this one cannot"

@@ -59,7 +59,7 @@ def test_a_token_of_one_model_may_cost_more_flops_than_of_another(open_report):
     for axis in ("tokens", "flops"):
         circles = open_report(address=f"#curves.x={axis}").locator("#curves circle")
         places = circles.evaluate_all("all => all.map(one => +one.getAttribute('cx'))")
-        ends[axis] = places[1::2]    # each behind a look
+        ends[axis] = places[1::2]    # each after an evaluation
     assert ends["tokens"][0] == ends["tokens"][1]
     assert ends["flops"][0] < ends["flops"][1]
 

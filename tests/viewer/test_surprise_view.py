@@ -66,15 +66,15 @@ def test_the_difference_of_two_is_taken_where_tokens_of_both_end(open_view, seve
     assert len(found) == len(several[1].run.tokenizer.encode(TEXT))
 
 
-def test_words_that_do_not_spell_the_text_are_not_compared_with_letters(open_view, several):
+def test_words_that_do_not_reproduce_the_text_are_not_compared_with_letters(open_view, several):
     words = subject("ngram", unit="words", name="words")
     page, _ = open_view(VIEW, [several[0], words], 'the  dog said "me', address="#surprise.mode=difference")
-    assert "No place in the text" in page.locator(".strips").inner_text()
+    assert "There is no place in the text" in page.locator(".strips").inner_text()
     page.locator("select[data-which=one]").select_option("words")
     assert page.locator(".token").count() == 4    # a model with itself
 
 
-def test_an_empty_text_is_told_of_and_keys_do_no_harm(open_view, several):
+def test_an_empty_text_is_reported_and_keys_do_no_harm(open_view, several):
     page, _ = open_view(VIEW, several, "")
-    assert page.get_by_text("There is no text to be surprised by.").count() == 2
+    assert page.get_by_text("The text is empty.").count() == 2
     page.locator("select[data-which=one]").press("ArrowRight")

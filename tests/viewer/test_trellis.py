@@ -1,4 +1,4 @@
-"""The trellis: its messages against the sum over all paths, its sums as written out, and what a person sees."""
+"""The trellis: its values against the sum over all paths, its sums as written out, and what a person sees."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ def unpack(packed):
 
 
 def drawn_anew(unit="words", states=3, seed=3, **settings):
-    """An HMM with the tables of chance: one that has counted is too sure of itself to show mistakes."""
+    """An HMM with random tables: one that has counted is too sure of itself to show mistakes."""
     one = subject("hmm", unit=unit, states=states, **settings)
     one.model.forget(torch.Generator().manual_seed(seed))
     return one
@@ -48,7 +48,7 @@ def texts_of(one, text):
     return [some for some in texts if some]
 
 
-def test_all_messages_are_those_of_all_paths():
+def test_all_values_are_sums_over_all_paths():
     one = drawn_anew()
     data = VIEW.make([one], WORDS, {})
     alpha, gamma, delta, winner = (unpack(data[name]) for name in ("alpha", "gamma", "delta", "winner"))
@@ -73,7 +73,7 @@ def test_all_messages_are_those_of_all_paths():
 
 
 @pytest.mark.parametrize("most", [64, 3])
-def test_sums_as_they_are_written_out_give_the_messages(most, monkeypatch):
+def test_sums_as_they_are_written_out_give_the_values(most, monkeypatch):
     monkeypatch.setattr(trellis, "STATES", most)
     one = drawn_anew(states=6)
     data = VIEW.make([one], WORDS, {})

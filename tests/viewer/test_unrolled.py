@@ -74,7 +74,7 @@ def norm(data, node, x):
     return normed * torch.tensor(node.get("gain", 1.0)) + torch.tensor(node.get("bias", 0.0))
 
 
-def turn(data, node, x):
+def rotate(data, node, x):
     cos, sin = as_tensor(node["cos"]), as_tensor(node["sin"])
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -88,7 +88,7 @@ def scores(data, node, query, key):
 RULES = {
     "lookup": lambda data, node: as_tensor(node["matrix"])[data["ids"]],
     "given": lambda data, node: as_tensor(node["values"]),
-    "linear": linear, "norm": norm, "turn": turn, "scores": scores,
+    "linear": linear, "norm": norm, "rotate": rotate, "scores": scores,
     "each": lambda data, node, *inputs: EACH[node["how"]](node, *inputs),
     "softmax": lambda data, node, s: s.softmax(-1),
     "mix": lambda data, node, a, v: a @ v,
@@ -150,7 +150,7 @@ def test_the_formulas_are_those_of_the_lecture():
     formulas = [node["formula"] for node in data["nodes"]]
     assert formulas[2:11] == [
         "x_t = e_t + pos_t", "n_t = (x_t − μ) / σ", "q_t = W_Qᵀ n_t", "k_t = W_Kᵀ n_t", "v_t = W_Vᵀ n_t",
-        "s_{t,j} = k_jᵀ q_t / √d_k, and −∞ where t does not see j", "a_t = softmax(s_t)", "x′_t = Σ_{j≤t} a_{t,j} v_j",
+        "s_{t,j} = k_jᵀ q_t / √d_k, and −∞ where the causal mask hides j from t", "a_t = softmax(s_t)", "x′_t = Σ_{j≤t} a_{t,j} v_j",
         "o_t = W_Oᵀ x′_t"]
 
 
@@ -259,7 +259,7 @@ def test_keys_and_clicks_walk_through_the_steps_and_the_address_remembers(open_v
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     assert drawn(page, ".unrolled-answer .result") == [-math.inf]
-    assert "the mask says −∞" in page.locator(".unrolled-step").inner_text()
+    assert "the mask sets −∞" in page.locator(".unrolled-step").inner_text()
     page.keyboard.press("Shift+ArrowRight")
     page.keyboard.press("ArrowRight")
     assert drawn(page, ".unrolled-answer .result") == [data["nodes"][8]["values"][3][3]]

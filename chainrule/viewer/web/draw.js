@@ -1,5 +1,5 @@
 // @ts-check
-/** Elements, numbers and colours: the little that all views need. */
+/** Helpers of all views: elements, number formats and colours. */
 
 /** @typedef {Record<string, string | number | boolean | null | undefined | EventListener>} Attributes */
 /** @typedef {Node | string | number | null | undefined} Child */
@@ -13,7 +13,7 @@ function fill(made, attributes, children) {
   made.append(...children.filter((child) => child != null).map((child) => (child instanceof Node ? child : String(child))));
 }
 
-/** An HTML element. A function among the attributes hears the event of its name.
+/** An HTML element. A function among the attributes listens to the event of its name.
  * @param {string} name @param {Attributes} [attributes] @param {...Child} children @returns {HTMLElement} */
 export function html(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -40,10 +40,10 @@ export function short(value) {
   return String(Number(value.toPrecision(3)));
 }
 
-/** The colour of a kind; grey where it has none. @param {number | null | undefined} color */
+/** The colour of a kind; grey if it has none. @param {number | null | undefined} color */
 export const hue = (color) => (color == null ? "var(--soft)" : `var(--hue${color})`);
 
-/** A group of choices of which one holds.
+/** A group of radio buttons.
  * @param {string} title @param {Record<string, string>} options value -> label @param {string} chosen
  * @param {(value: string) => void} onchange */
 export function choices(title, options, chosen, onchange) {

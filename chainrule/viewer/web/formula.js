@@ -1,5 +1,5 @@
 // @ts-check
-/** Formulas with numbers in them: what is shown is rounded, and each number has its exact value with it. */
+/** Formulas with numbers: they are shown rounded, and each has its exact value in its title. */
 import { html } from "chainrule/draw";
 
 /** @typedef {import("chainrule/draw").Child} Child */
@@ -18,17 +18,17 @@ const raised = (power) => [...power.replace("+", "")].map((letter) => (letter ==
 /** @param {number} value @param {string} [kind] */
 export const number = (value, kind = "") => html("span", { class: kind, title: value, "data-value": value }, digits(value));
 
-/** What a formula comes to. @param {number} value @param {string} [kind] */
+/** The result of a formula. @param {number} value @param {string} [kind] */
 export const result = (value, kind = "") => html("b", { class: `result ${kind}`, title: value, "data-value": value }, digits(value));
 
 /** A fraction. @param {Child} above @param {Child} below */
 export const over = (above, below) =>
   html("span", { class: "formula-over" }, html("span", {}, above), html("span", { class: "formula-under" }, below));
 
-/** A letter, and what is set low behind it. @param {Child} letter @param {...Child} index */
+/** A letter with a subscript. @param {Child} letter @param {...Child} index */
 export const low = (letter, ...index) => html("span", { class: "formula" }, letter, html("sub", {}, ...index));
 
-/** Symbols in which `_t` and `_{s,t}` are set low. @param {string} text @returns {HTMLElement} */
+/** Symbols in which `_t` and `_{s,t}` are subscripts. @param {string} text @returns {HTMLElement} */
 export function symbols(text) {
   const parts = text.split(/_(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(.))/u);    // text, braced or not, text, …
   return html("span", { class: "formula" }, ...parts.flatMap((part, place) =>

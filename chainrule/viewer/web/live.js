@@ -1,8 +1,8 @@
 // @ts-check
-/** The live page: runs, a text and a view are chosen, the server is asked what the view shows, and the view draws it.
+/** The live page: the reader chooses runs, a text and a view; the server sends the data, and the view draws it.
  *
- * All that is chosen is in the address. What is typed is asked about after a short pause; an answer that comes after the
- * next question is dropped. */
+ * All choices are in the address. Typed text is sent after a short pause; an answer that arrives after the next request
+ * is dropped. */
 import { choices, html, short } from "chainrule/draw";
 import { complaint, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
@@ -11,9 +11,9 @@ import { dress } from "chainrule/theme";
 /** @typedef {{ name: string, title: string, note: string, several: boolean, reads: boolean }} View */
 /** @typedef {{ name: string, kind?: string, task?: string, parameters?: number, views?: string[], error?: string }} Run */
 
-const PAUSE = 250;    // milliseconds without typing after which the server is asked
-const SIGN = 200;     // milliseconds of waiting after which it is said
-const FEW = 3;        // runs that are chosen at first, all of them; of more only the last two
+const PAUSE = 250;    // milliseconds without typing after which a request is sent
+const SIGN = 200;     // milliseconds of waiting after which “computing” is shown
+const FEW = 3;        // up to so many runs are all chosen at first; of more only the last two
 
 /** @param {string} name */
 const part = (name) => /** @type {HTMLElement} */ (document.getElementById(name));
@@ -25,34 +25,34 @@ const place = /** @type {HTMLElement} */ (document.querySelector("main .view"));
 
 /** @type {Run[]} */
 let runs = [];
-let asking = 0, latest = 0, typing = 0;
-/** What is drawn: which view of which runs, and how it can be changed. @type {{ key: string, update: import("chainrule/panel").Update } | null} */
+let requests = 0, latest = 0, typing = 0;
+/** What is drawn: which view of which runs, and how to update it. @type {{ key: string, update: import("chainrule/panel").Update } | null} */
 let drawn = null;
 /** @type {AbortController | null} */
 let question = null;
 
-/** The server's answer, or null where it complained, which is then shown.
+/** The server's answer, or null after an error, which is then shown.
  * @param {string} path @param {object} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
 async function ask(path, body, signal) {
-  asking += 1;
-  setTimeout(() => { if (asking) part("busy").textContent = "computing"; }, SIGN);
+  requests += 1;
+  setTimeout(() => { if (requests) part("busy").textContent = "computing"; }, SIGN);
   try {
     const headers = { "content-type": "application/json" };
     const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body), signal } : { signal });
     const value = await answer.json();
     if (!value.error) return value;
-    trouble(value.error);
+    problem(value.error);
   } catch (error) {
-    if (!signal?.aborted) trouble(`The server does not answer (${error}). Is chainrule look still running?`);
+    if (!signal?.aborted) problem(`The server does not answer (${error}). Is chainrule look still running?`);
   } finally {
-    asking -= 1;
-    if (!asking) part("busy").textContent = "";
+    requests -= 1;
+    if (!requests) part("busy").textContent = "";
   }
   return null;
 }
 
 /** @param {string} [line] */
-const trouble = (line) => part("trouble").replaceChildren(...(line ? [complaint(line)] : []));
+const problem = (line) => part("problem").replaceChildren(...(line ? [complaint(line)] : []));
 
 function chosenRuns() {
   const able = runs.filter((run) => !run.error).map((run) => run.name);
@@ -71,14 +71,14 @@ function chosenView() {
 /** Why a view cannot be shown. @param {View} view */
 function unfit(view) {
   const others = runs.filter((run) => run.views?.includes(view.name)).map((run) => run.name);
-  return others.length ? `Choose ${others.join(" or ")}: the runs chosen have not what this view shows.` : "None of these runs has what this view shows.";
+  return others.length ? `This view needs another model: choose ${others.join(" or ")}.` : "None of these runs has what this view shows.";
 }
 
 /** Shows what is chosen now. */
 async function refresh() {
   clearTimeout(typing);
   delete document.documentElement.dataset.drawn;
-  const turn = ++latest;
+  const number = ++latest;
   question?.abort();
   question = new AbortController();
   const view = chosenView(), fit = fitting(view), state = remember(view.name);
@@ -90,29 +90,29 @@ async function refresh() {
   const options = (/** @type {Record<string, string>} */ more = {}) => ({ runs: names, text: area.value, options: { ...state.every(), ...more } });
   const path = `/api/views/${view.name}`;
   const answer = await ask(path, options(), question.signal);
-  if (turn !== latest) return;
+  if (number !== latest) return;
   if (!answer) return settle();
-  trouble();
+  problem();
   const live = {
     ask: async (/** @type {Record<string, string>} */ more) => {
       const asked = latest, found = await ask(path, options(more));
-      if (found && asked === latest) trouble();
+      if (found && asked === latest) problem();
       return asked === latest ? found?.data ?? null : null;
     },
     write, text: () => area.value,
   };
   if (drawn?.key === key && drawn.update) drawn.update(answer.data);
   else {
-    const own = html("div");    // so that a view whose module comes late cannot draw over the next
+    const own = html("div");    // so that a view whose module loads late cannot draw over the next
     place.replaceChildren(own);
     const update = await show(own, view.name, answer.data, state, live);
-    if (turn !== latest) return;
+    if (number !== latest) return;
     drawn = { key, update };
   }
   settle(null);
 }
 
-/** @param {string | null} [line] in the place of a view; null: the view is there */
+/** @param {string | null} [line] instead of a view; null: the view is drawn */
 function settle(line) {
   if (line !== null) {
     drawn = null;
@@ -121,7 +121,7 @@ function settle(line) {
   document.documentElement.dataset.drawn = "true";
 }
 
-/** @param {View} view @param {string[]} fit @param {string[]} names of those the ones shown */
+/** @param {View} view @param {string[]} fit @param {string[]} names those of them that are shown */
 function dressPage(view, fit, names) {
   document.title = `${view.title}: ${chosenRuns().join(", ")}`;
   part("title").textContent = view.title;
@@ -194,4 +194,4 @@ runs = (await ask("/api/runs")) ?? [];
 part("runs").append(...runs.map(box));
 await refresh();
 const broken = runs.find((run) => run.error);
-if (broken && !part("trouble").textContent) trouble(broken.error);
+if (broken && !part("problem").textContent) problem(broken.error);

@@ -1,5 +1,5 @@
 // @ts-check
-/** Finds the views of this page and lets each draw itself. Their state is in the address, so a link shows the same. */
+/** Draws the views of a page from disk. Their state is in the address, so a link shows the same. */
 import { complaint, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
 import { dress } from "chainrule/theme";
@@ -14,7 +14,7 @@ for (const { name, module, data, error } of panels) {
   if (error) place.append(complaint(error));
   else await show(place, module, data, remember(name), null);
 }
-if (location.protocol === "about:")    // a page within another: a link to a place would lead to a place in that other
+if (location.protocol === "about:")    // a page in a frame: a link would refer to the outer page
   document.querySelector("nav")?.addEventListener("click", (event) => {
     const place = /** @type {Element} */ (event.target).getAttribute("href");
     if (!place) return;

@@ -1,5 +1,5 @@
 // @ts-check
-/** One view in its place: drawn by its module, or a line that says why it is not. */
+/** One view in its panel: drawn by its module, or a line that says why it is not. */
 import { html } from "chainrule/draw";
 
 /** What a view may ask of the server that serves it.
@@ -19,7 +19,7 @@ export async function show(place, module, data, state, live) {
     const body = html("div");
     place.replaceChildren(...omitted(data), body);
     const update = await render(body, data, state, live);
-    return typeof update === "function" ? (data) => { tell(place, data); try { update(data); } catch (error) { failed(error); } } : null;
+    return typeof update === "function" ? (data) => { showOmitted(place, data); try { update(data); } catch (error) { failed(error); } } : null;
   } catch (error) {
     failed(error);
     return null;
@@ -29,14 +29,14 @@ export async function show(place, module, data, state, live) {
 /** @param {string} line */
 export const complaint = (line) => html("p", { class: "error", role: "alert" }, line);
 
-/** Of a text too long to be shown whole, how much is not shown. @param {any} data */
+/** How much of a long text is not shown. @param {any} data */
 function omitted(data) {
   const { left_out: count = 0, left_out_of: units = "tokens" } = data ?? {};
   return count > 0 ? [html("p", { class: "note left-out" }, `The first ${count.toLocaleString("en")} ${units} of the text are left out.`)] : [];
 }
 
 /** @param {Element} place @param {any} data */
-function tell(place, data) {
+function showOmitted(place, data) {
   place.querySelector(":scope > .left-out")?.remove();
   place.prepend(...omitted(data));
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** Other children in the place of those that were there; the focus stays where it was, as far as that is still there.
+/** Replaces the children of an element; the focus stays at the same position, if it still exists.
  *
  * @param {Element} place @param {...(Node | string)} children */
 export function renew(place, ...children) {

@@ -5,14 +5,14 @@
  *   visit(choices: Record<string, string>): void, link(choices: Record<string, string>): string,
  *   every(): Record<string, string> }} State */
 
-const BURST = 50;      // writes of the address that may follow at once: browsers hinder pages that write it too often
-const PAUSE = 100;     // milliseconds that pay for another
-const LONGEST = 30000; // letters of an address that can still be sent; a longer one stays as it was
+const BURST = 50;      // writes of the address that may follow at once: browsers limit their rate
+const PAUSE = 100;     // milliseconds for each further one
+const LONGEST = 30000; // characters of an address that can still be shared; a longer one is not written
 
 let chosen = new URLSearchParams(read() ?? "");
 let budget = BURST, paid = performance.now(), waiting = 0;
 
-/** Without `=` the address names a place in the page, and says nothing of choices. */
+/** Without `=` the address is a section of the page and has no choices. */
 function read() {
   const hash = location.hash.slice(1);
   return hash.includes("=") || hash === "" ? hash : null;
@@ -20,7 +20,7 @@ function read() {
 
 addEventListener("popstate", () => { chosen = new URLSearchParams(read() ?? chosen); });
 
-/** Writes the address, or soon. */
+/** Writes the address, now or soon. */
 function write() {
   const now = performance.now();
   [budget, paid] = [Math.min(BURST, budget + (now - paid) / PAUSE), now];
@@ -32,7 +32,7 @@ function write() {
   put("replaceState");
 }
 
-/** A page that stands within another has no address that it could change: there the choices are only kept.
+/** A page in a frame has no address of its own: there the choices are only kept in memory.
  * @param {"replaceState" | "pushState"} how */
 function put(how) {
   const hash = `#${chosen}`;
@@ -54,7 +54,7 @@ export function remember(view) {
       chosen = together(view, { [name]: value });
       write();
     },
-    /** Likewise, so that the browser's back button comes back to what was chosen before. */
+    /** The same, with an entry in the browser's history. */
     visit(choices) {
       put("replaceState");
       chosen = together(view, choices);

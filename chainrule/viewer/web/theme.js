@@ -1,11 +1,11 @@
 // @ts-check
-/** Light or dark: as the system is, unless the reader has said otherwise by the page's button. */
+/** Light or dark: as the system is, unless the reader has chosen with the page's button. */
 import { remember } from "chainrule/state";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const chosen = remember("page");
 
-/** Makes the page what was chosen; modules that paint hear of it by the attribute. */
+/** Applies the choice; modules that paint observe the attribute. */
 export function dress() {
   document.documentElement.dataset.theme = chosen.get("theme", dark.matches ? "dark" : "light");
 }

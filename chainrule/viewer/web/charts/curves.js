@@ -1,5 +1,5 @@
 // @ts-check
-/** Bits per byte against tokens, seconds or FLOPs; what only counts is a level line. Arrow keys move along the curves. */
+/** Bits per byte against tokens, seconds or FLOPs; counting models are level lines. Arrow keys move along the curves. */
 import { choices, fixed, html, hue, short, svg } from "chainrule/draw";
 
 /** @typedef {{ tokens: number, seconds: number, bits_per_byte: number | null, held_out: boolean }} Point */
@@ -15,7 +15,7 @@ const SHOWN = 60;
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
-  if (data.curves.length === 0) return void element.append(html("p", {}, "None of these kinds learns bit by bit."));
+  if (data.curves.length === 0) return void element.append(html("p", {}, "None of these kinds is trained step by step."));
   const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at the chart, or focus it and use the arrow keys.");
   const place = html("div");
   const draw = () => {
@@ -47,7 +47,7 @@ function chart(data, axis, readout, width, height) {
   return made;
 }
 
-/** x by its logarithm, y from the lowest line to the first level, or to the worst that is judged.
+/** x by its logarithm, y from the lowest line to the first level, or to the worst final result.
  * @param {Data} data @param {Axis} axis @param {number} width @param {number} height
  * @param {{ left: number, right: number, top: number, bottom: number }} margin @returns {Scale} */
 function scales(data, axis, width, height, margin) {
@@ -79,7 +79,7 @@ function* grid(scale, axis, width, height, margin) {
     yield svg("line", { class: "grid", x1: scale.x(value), x2: scale.x(value), y1: margin.top, y2: height - margin.bottom });
     yield svg("text", { class: "tick", x: scale.x(value), y: height - margin.bottom + 22, "text-anchor": "middle" }, short(value));
   }
-  yield svg("text", { x: (margin.left + width - margin.right) / 2, y: height - 8, "text-anchor": "middle" }, `${AXES[axis]} of learning (log scale)`);
+  yield svg("text", { x: (margin.left + width - margin.right) / 2, y: height - 8, "text-anchor": "middle" }, `${AXES[axis]} of training (log scale)`);
   yield svg("text", { transform: `translate(${margin.left - 42} ${height / 2}) rotate(-90)`, "text-anchor": "middle" }, "bits per byte");
 }
 
@@ -108,24 +108,24 @@ function curveLines(curve, place, axis, scale) {
   const path = (/** @type {Point[]} */ points) => points.map((point, index) =>
     `${index ? "L" : "M"}${scale.x(along(curve, point, axis)).toFixed(1)} ${scale.y(point.bits_per_byte ?? 0).toFixed(1)}`).join("");
   const color = hue(curve.color);
-  const looks = curve.points.filter((point) => point.held_out);
-  const judged = curve.end.bits_per_byte == null ? looks : [...looks, curve.end];
+  const evaluations = curve.points.filter((point) => point.held_out);
+  const heldOut = curve.end.bits_per_byte == null ? evaluations : [...evaluations, curve.end];
   return [
     svg("path", { class: "curve", d: path(thinned(curve.points)), stroke: color,
       "stroke-dasharray": DASHES[place % DASHES.length], "clip-path": "url(#inside)" }),
-    svg("path", { class: "looks", d: path(judged), stroke: color, "clip-path": "url(#inside)" }),
-    ...judged.map((point) => svg("circle", { cx: scale.x(along(curve, point, axis)), cy: scale.y(point.bits_per_byte ?? 0), r: 5, fill: color,
+    svg("path", { class: "evaluations", d: path(heldOut), stroke: color, "clip-path": "url(#inside)" }),
+    ...heldOut.map((point) => svg("circle", { cx: scale.x(along(curve, point, axis)), cy: scale.y(point.bits_per_byte ?? 0), r: 5, fill: color,
       stroke: "var(--paper)", "stroke-width": 1.5 }, svg("title", {}, `${curve.kind}: ${fixed(point.bits_per_byte)} on held-out text`))),
   ];
 }
 
-/** What was told of the text being learned, in at most SHOWN means of neighbours: batches differ. @param {Point[]} points */
+/** The logged training loss, smoothed to at most SHOWN means of neighbouring points. @param {Point[]} points */
 function thinned(points) {
-  const told = points.filter((point) => !point.held_out);
-  const each = Math.ceil(told.length / SHOWN);
+  const logged = points.filter((point) => !point.held_out);
+  const each = Math.ceil(logged.length / SHOWN);
   const mean = (/** @type {Point[]} */ some, /** @type {"tokens" | "seconds" | "bits_per_byte"} */ name) =>
     some.reduce((sum, point) => sum + (point[name] ?? 0), 0) / some.length;
-  return Array.from({ length: Math.ceil(told.length / each) }, (_, place) => told.slice(place * each, (place + 1) * each))
+  return Array.from({ length: Math.ceil(logged.length / each) }, (_, place) => logged.slice(place * each, (place + 1) * each))
     .map((some) => ({ tokens: mean(some, "tokens"), seconds: mean(some, "seconds"), bits_per_byte: mean(some, "bits_per_byte"), held_out: false }));
 }
 

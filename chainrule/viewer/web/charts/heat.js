@@ -1,10 +1,10 @@
 // @ts-check
-/** A map of weights: rows take of columns, and the colour is √ of how much. Pointer and arrow keys go from cell to cell. */
+/** A map of weights: rows attend to columns, coloured by the square root of the weight. Pointer and arrow keys go from cell to cell. */
 import { html } from "chainrule/draw";
 import { colour, keepPainted, paintedToFit, picture, shortened, stretch } from "chainrule/paint";
 
-/** @typedef {{ text: string, own?: boolean }} Label `own`: the model wrote it itself */
-/** @typedef {{ rows: Label[], columns: Label[], weight: (row: number, column: number) => number }} Weights NaN: it may not look there */
+/** @typedef {{ text: string, own?: boolean }} Label `own`: the model generated it */
+/** @typedef {{ rows: Label[], columns: Label[], weight: (row: number, column: number) => number }} Weights NaN: masked */
 /** @typedef {{ row: number, column: number }} Cell */
 /** @typedef {{ title: string, pick: (cell: Cell | null) => void, height?: number, top?: number, most?: number }} Choices
  *   `height` of a row and `top` above the first, where something stands beside the map; `most`: pixels of a column */
@@ -23,10 +23,10 @@ export function makeHeat({ title, pick, height, top, most = 30 }) {
   let frame = { left: 0, top: 0, width: 1, height: 1 };
   /** @type {Cell} */
   let chosen = { row: -1, column: -1 };
-  let room = 0;
+  let available = 0;
 
   const paint = () => {
-    frame = framed(canvas, weights, room, height, top, most);
+    frame = framed(canvas, weights, available, height, top, most);
     draw(canvas, weights, frame, chosen);
   };
   const choose = (/** @type {Cell} */ cell) => {
@@ -51,24 +51,24 @@ export function makeHeat({ title, pick, height, top, most = 30 }) {
     event.preventDefault();
     choose(moves[event.key]);
   });
-  paintedToFit(element, canvas, (now) => { room = now; }, paint);
+  paintedToFit(element, canvas, (now) => { available = now; }, paint);
   return {
     element,
-    show(/** @type {Weights} */ other) { weights = other; chosen = { row: -1, column: -1 }; if (room) keepPainted(canvas, paint); },
-    mark(/** @type {Cell} */ cell) { chosen = cell; if (room) draw(canvas, weights, frame, chosen); },
+    show(/** @type {Weights} */ other) { weights = other; chosen = { row: -1, column: -1 }; if (available) keepPainted(canvas, paint); },
+    mark(/** @type {Cell} */ cell) { chosen = cell; if (available) draw(canvas, weights, frame, chosen); },
   };
 }
 
-/** Where everything goes. @param {HTMLCanvasElement} canvas @param {Weights} weights @param {number} room @param {number | undefined} height
+/** Where everything goes. @param {HTMLCanvasElement} canvas @param {Weights} weights @param {number} available @param {number | undefined} height
  * @param {number | undefined} top @param {number} most @returns {Frame} */
-function framed(canvas, { rows, columns }, room, height, top, most) {
+function framed(canvas, { rows, columns }, available, height, top, most) {
   const brush = /** @type {import("chainrule/paint").Brush} */ (canvas.getContext("2d"));
   brush.font = font(12);
   const longest = (/** @type {Label[]} */ labels) => Math.min(LABEL, Math.max(0, ...labels.map(({ text }) => brush.measureText(text).width)) + 10);
   const left = longest(rows);
-  const fitting = Math.floor((room - left) / Math.max(columns.length, 1));
+  const fitting = Math.floor((available - left) / Math.max(columns.length, 1));
   if (!height && fitting < READABLE) {
-    const width = Math.max(1, Math.min(READABLE, (room - 3) / Math.max(columns.length, 1)));
+    const width = Math.max(1, Math.min(READABLE, (available - 3) / Math.max(columns.length, 1)));
     return { left: 1, top: 1, width, height: width };
   }
   const width = Math.max(height ? 14 : READABLE, Math.min(most, fitting));

@@ -1,12 +1,12 @@
 // @ts-check
-/** Weights as lines between two columns of tokens: at the left who looks, at the right what is looked at.
+/** Weights as lines between two columns of tokens: queries at the left, keys at the right.
  *
- * Tokens are elements; lines are painted on a canvas as high as what is seen, so that a thousand tokens scroll with ease. */
+ * Tokens are elements; lines are painted on a canvas as high as what is seen, so that a thousand tokens scroll smoothly. */
 import { fixed, html } from "chainrule/draw";
 import { colour, keepPainted, stretch } from "chainrule/paint";
 
 /** @typedef {import("chainrule/heat").Weights} Weights */
-/** @typedef {{ side: "rows" | "columns", place: number }} Spot a token that is looked at closely */
+/** @typedef {{ side: "rows" | "columns", place: number }} Spot the chosen token */
 /** @typedef {{ row: number, column: number, weight: number }} Line */
 
 const MOST = 20000;    // lines that are drawn at once: the heaviest
@@ -14,7 +14,7 @@ const MOST = 20000;    // lines that are drawn at once: the heaviest
 /** @param {(spot: Spot | null) => void} pick null: none of them */
 export function makeLines(pick) {
   const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { "aria-hidden": true }));
-  const sides = { rows: column("rows", "tokens that look"), columns: column("columns", "tokens that are looked at") };
+  const sides = { rows: column("rows", "tokens that attend"), columns: column("columns", "tokens that are attended to") };
   const middle = html("div", { class: "lines-middle" }, canvas);
   const element = html("div", { class: "lines" }, sides.rows, middle, sides.columns);
   /** @type {Weights} */

@@ -16,10 +16,10 @@ export function makeOverview(pick) {
   /** @type {Set<string> | null} */
   let framed = null;
   let chosen = { layer: 1, head: 1 };
-  let room = 0, size = LEAST;
+  let width = 0, size = LEAST;
 
   const paint = () => {
-    size = Math.max(LEAST, Math.min(MOST, Math.floor((room - LEFT) / maps.shape[1]) - GAP));
+    size = Math.max(LEAST, Math.min(MOST, Math.floor((width - LEFT) / maps.shape[1]) - GAP));
     draw(canvas, maps, framed, chosen, size);
   };
   canvas.addEventListener("click", (event) => {
@@ -36,14 +36,14 @@ export function makeOverview(pick) {
     const within = (/** @type {number} */ place, /** @type {number} */ most) => Math.min(most, Math.max(1, place));
     pick(within(chosen.layer + down, maps.shape[0]), within(chosen.head + right, maps.shape[1]));
   });
-  paintedToFit(element, canvas, (now) => { room = now; }, paint);
+  paintedToFit(element, canvas, (now) => { width = now; }, paint);
   return {
     element,
     /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string> | null} marked those with a frame, as `1.2` @param {Place} now */
     show(other, marked, now) {
       [maps, framed, chosen] = [other, marked, now];
       canvas.setAttribute("aria-label", `all heads, small; chosen: layer ${now.layer}, head ${now.head}; arrow keys choose another`);
-      if (room) keepPainted(canvas, paint);
+      if (width) keepPainted(canvas, paint);
     },
   };
 }

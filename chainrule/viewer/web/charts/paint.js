@@ -19,14 +19,14 @@ export function keepPainted(canvas, paint) {
   paint();
 }
 
-/** Paints a canvas whenever the room in an element has changed, first once there is any.
- * @param {HTMLElement} element @param {HTMLCanvasElement} canvas @param {(room: number) => void} fit @param {() => void} paint */
+/** Paints a canvas whenever the width of an element has changed, and once it has one.
+ * @param {HTMLElement} element @param {HTMLCanvasElement} canvas @param {(width: number) => void} fit @param {() => void} paint */
 export function paintedToFit(element, canvas, fit, paint) {
-  let room = 0;
+  let width = 0;
   new ResizeObserver(() => {
-    if (room === element.clientWidth) return;
-    room = element.clientWidth;
-    fit(room);
+    if (width === element.clientWidth) return;
+    width = element.clientWidth;
+    fit(width);
     keepPainted(canvas, paint);
   }).observe(element);
 }
@@ -64,10 +64,10 @@ export function picture(width, height, share) {
   return canvas;
 }
 
-/** The text, or as much of its beginning as there is room for. @param {Brush} brush @param {string} text @param {number} room */
-export function shortened(brush, text, room) {
-  if (brush.measureText(text).width <= room) return text;
+/** The text, or as much of its beginning as fits into a width. @param {Brush} brush @param {string} text @param {number} width */
+export function shortened(brush, text, width) {
+  if (brush.measureText(text).width <= width) return text;
   let kept = text.slice(0, 40);
-  while (kept && brush.measureText(`${kept}…`).width > room) kept = kept.slice(0, -1);
+  while (kept && brush.measureText(`${kept}…`).width > width) kept = kept.slice(0, -1);
   return `${kept}…`;
 }

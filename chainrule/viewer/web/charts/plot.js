@@ -16,7 +16,7 @@ const drawn = new Map();
 function plotly() {
   const here = /** @type {any} */ (window);
   coming ??= here.Plotly ? Promise.resolve(here.Plotly) : new Promise((resolve, reject) => {
-    const failed = () => { coming = undefined; reject(new Error("the charts' plotly.js did not come from the server")); };
+    const failed = () => { coming = undefined; reject(new Error("plotly.js could not be loaded from the server")); };
     document.head.append(html("script", { src: "plotly.js", load: () => resolve(here.Plotly), error: failed }));
   });
   return coming;
@@ -36,7 +36,7 @@ new MutationObserver(() => {
     else drawn.delete(element);
 }).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
-/** The look of every chart of the page. @returns {Values} */
+/** The layout of every chart of the page. @returns {Values} */
 function house() {
   const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true };
   const body = getComputedStyle(document.body);

@@ -1,5 +1,5 @@
 // @ts-check
-/** The tree of a beam: a row for each token, in it the beginnings that stayed, the likeliest at the left. */
+/** The tree of a beam search: a row for each token, with the hypotheses that were kept, the most probable at the left. */
 import { fixed, svg } from "chainrule/draw";
 
 /** @typedef {{ shown: string, end: boolean, parent: number, log_prob: number, own: number }} Node */
@@ -15,7 +15,7 @@ export function tree(rows, ends, chosen, pick) {
   const most = Math.max(1, ...rows.map((row) => row.length));
   const width = LEFT + most * WIDE, height = TOP + rows.length * ROW;
   const bold = path(rows, ends[chosen]);
-  const made = svg("svg", { class: "tree", viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "beginnings that the beam kept" });
+  const made = svg("svg", { class: "tree", viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "hypotheses that the beam kept" });
   made.append(svg("circle", { class: "tree-start", cx: x(0), cy: TOP - 20, r: 5 }));
   const edges = rows.flatMap((row, step) => row.map((node, place) => edge(node, step, place, bold.has(`${step}.${place}`))));
   const nodes = rows.flatMap((row, step) => row.map((node, place) => {

@@ -1,5 +1,5 @@
 // @ts-check
-/** Every kind with its bits per byte: a bar from nothing, and on it the 95 % interval. */
+/** Every kind with its bits per byte: a bar from zero, and on it the 95 % interval. */
 import { fixed, html, hue, svg } from "chainrule/draw";
 
 /** @typedef {{ kind: string, idea: string, bits_per_byte: number | null, bits_per_byte_interval: [number, number] | null,

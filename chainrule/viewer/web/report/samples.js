@@ -1,5 +1,5 @@
 // @ts-check
-/** What each kind writes, from the same words on. */
+/** What each kind generates after the same prompt. */
 import { html } from "chainrule/draw";
 
 /** @param {Element} element @param {{ kind: string, idea: string, prompt: string, sample: string }[]} samples */

@@ -1,5 +1,5 @@
 // @ts-check
-/** What a text looked at in its source, as a map, and beside it the tree of the beam that wrote it: row by row the same token. */
+/** The attention of a text to its source as a map, and beside it the tree of the beam search, with the same token in each row. */
 import { fixed, html } from "chainrule/draw";
 import { makeHeat } from "chainrule/heat";
 import { unpack } from "chainrule/arrays";
@@ -17,15 +17,15 @@ import { ROW, TOP, tree } from "chainrule/tree";
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const controls = html("div", { class: "choices" });
-  const said = html("p", { class: "note" });
+  const formula = html("p", { class: "note" });
   const readout = html("output", { class: "readout alignment-said", "aria-live": "polite" });
   const texts = html("ol", { class: "alignment-texts" });
-  const branches = html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the tree of the beam" });
-  const heat = makeHeat({ title: "what each token looked at; arrow keys go from cell to cell", height: ROW, top: TOP, most: 44,
-    pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); tell(cell); } });
+  const branches = html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the tree of the beam search" });
+  const heat = makeHeat({ title: "which source tokens each token attended to; arrow keys go from cell to cell", height: ROW, top: TOP, most: 44,
+    pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); report(cell); } });
 
   const now = () => chosen(data, state);
-  const tell = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...told(data, now(), cell));
+  const report = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...summary(data, now(), cell));
   const choose = (/** @type {Partial<Chosen>} */ change) => {
     for (const [name, value] of Object.entries(change)) state.set(name, String(value));
     draw();
@@ -38,13 +38,13 @@ export function render(element, data, state, live) {
   const draw = () => {
     const { text } = now();
     renew(controls, ...pickers(data, live, now(), choose, ask));
-    said.replaceChildren(...explained(data, now()));
+    formula.replaceChildren(...explained(data, now()));
     renew(texts, ...data.texts.map((one, place) => listed(one, place === text, () => choose({ text: place }))));
     renew(branches, tree(data.tree, data.texts, text, (place) => choose({ text: place })));
     heat.show({ rows: data.texts[text].shown.map((shown) => ({ text: shown, own: true })), columns: data.source.map((shown) => ({ text: shown })), weight: weight(data, now()) });
-    tell(null);
+    report(null);
   };
-  element.append(controls, said, readout, html("div", { class: "alignment" }, branches, heat.element), html("h3", {}, "Texts that the beam finished, the best first"), texts);
+  element.append(controls, formula, readout, html("div", { class: "alignment" }, branches, heat.element), html("h3", {}, "Finished texts of the beam search, the best first"), texts);
   draw();
   return (/** @type {Data} */ other) => { data = other; state.set("text", "0"); draw(); };
 }
@@ -81,8 +81,8 @@ function explained(data, now) {
     ? [...i("α", "t"), " = softmax(", ...i("e", "t"), "),  ", ...i("c", "t"), " = Σ", html("sub", {}, "i"), " ", ...i("α", "ti"), " ", ...i("h", "i"), ". Row ", ...i("t"), " of the map is ", ...i("α", "t")]
     : ["softmax(", ...i("QK"), html("sup", {}, "T"), " / √", ...i("d", "k"), ") ", ...i("V"), ", queries of the text and keys of the source. Row ", ...i("t"),
       ` of the map is the softmax of layer ${now.layer}, ${now.head ? `head ${now.head}` : "the mean of its heads"}`];
-  const beam = [": what the model looked at before it wrote token ", ...i("t"), `. The colour goes by its root. The beam kept ${data.beam.width} beginnings, side by side, the likeliest at the left; `,
-    "numbers are log ", ...i("p"), "; texts that ended are ranked by log ", ...i("p"), " / ((5 + ", ...i("n"), ") / 6)", html("sup", {}, data.beam.alpha), "."];
+  const beam = [": the attention before token ", ...i("t"), ` was generated. Colour: square root of the weight. The beam kept ${data.beam.width} hypotheses, side by side, the most probable at the left; `,
+    "numbers are log ", ...i("p"), "; finished texts are ranked by log ", ...i("p"), " / ((5 + ", ...i("n"), ") / 6)", html("sup", {}, data.beam.alpha), "."];
   return [...formula, ...beam, data.lines > 0 ? " A source is one line: the first is read." : "", data.cut ? ` Its last ${data.cut.toLocaleString("en")} tokens are left out.` : ""];
 }
 
@@ -96,15 +96,15 @@ function weight(data, { text, layer, head }) {
 }
 
 /** @param {Data} data @param {Chosen} now @param {import("chainrule/heat").Cell | null} cell */
-function told(data, now, cell) {
+function summary(data, now, cell) {
   const one = data.texts[now.text];
   if (!cell || cell.row < 0) return [html("b", {}, one.text), `log p ${fixed(one.log_prob)}, score ${fixed(one.score)}`];
   const value = weight(data, now)(cell.row, cell.column);
-  return [html("b", {}, `“${one.shown[cell.row]}” looked at “${data.source[cell.column]}”`), html("span", { "data-weight": value }, html("i", {}, "α"), ` = ${fixed(value, 6)}`)];
+  return [html("b", {}, `“${one.shown[cell.row]}” attended to “${data.source[cell.column]}”`), html("span", { "data-weight": value }, html("i", {}, "α"), ` = ${fixed(value, 6)}`)];
 }
 
 /** @param {Text} one @param {boolean} chosen @param {() => void} choose */
 function listed(one, chosen, choose) {
-  return html("li", {}, html("button", { type: "button", "aria-pressed": String(chosen), click: choose }, one.text || "(nothing)"),
+  return html("li", {}, html("button", { type: "button", "aria-pressed": String(chosen), click: choose }, one.text || "(empty)"),
     html("small", { "data-score": one.score, "data-log-prob": one.log_prob, title: `log p ${one.log_prob}, score ${one.score}` }, ` score ${fixed(one.score)}`));
 }

@@ -12,7 +12,7 @@ import { renew } from "chainrule/renew";
 /** @typedef {{ layer: number, head: number, weights: Packed }} Exact a square, or what is not above its diagonal */
 /** @typedef {{ name: string, queries: string, keys: string, size: number, layers: number, heads: number, maps: Packed, exact: Exact[] }} Part */
 /** @typedef {{ part: string, layer: number, head: number }} Chosen layer and head from 1 */
-/** @typedef {{ name: string, left_out: number, cut: number, speaks: boolean, asked: { tokens: number, seed: number }, chosen: Chosen,
+/** @typedef {{ name: string, left_out: number, cut: number, continues: boolean, asked: { tokens: number, seed: number }, chosen: Chosen,
  *   texts: Record<string, Text>, parts: Part[] }} Data */
 /** @typedef {import("chainrule/heat").Weights} Weights */
 /** @typedef {import("chainrule/lines").Spot} Spot */
@@ -27,18 +27,18 @@ export function render(element, data, state, live) {
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const formula = html("p", { class: "note attention-formula" });
   const overview = makeOverview((layer, head) => choose({ layer, head }));
-  const lines = makeLines((spot) => (spot ? look(spot, null) : rest()));
-  const heat = makeHeat({ title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? look({ side: "rows", place: cell.row }, cell.column) : rest()) });
+  const lines = makeLines((spot) => (spot ? select(spot, null) : rest()));
+  const heat = makeHeat({ title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? select({ side: "rows", place: cell.row }, cell.column) : rest()) });
   const why = html("p", { class: "note" });
   const closer = html("div", { class: "attention-head" }, lines.element, heat.element);
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
   let latest = 0;
 
-  const look = (/** @type {Spot} */ spot, /** @type {number | null} */ column) => {
+  const select = (/** @type {Spot} */ spot, /** @type {number | null} */ column) => {
     lines.mark(spot);
     heat.mark(spot.side === "rows" ? { row: spot.place, column: column ?? -1 } : { row: -1, column: -1 });
-    readout.replaceChildren(...told(weights, spot, column));
+    readout.replaceChildren(...summary(weights, spot, column));
   };
   const rest = () => {
     lines.mark(null);
@@ -81,7 +81,7 @@ export function render(element, data, state, live) {
   return (/** @type {Data} */ other) => { data = other; latest++; draw(); };
 }
 
-/** What is looked at, by the address; else as it came. @param {Data} data @param {import("chainrule/state").State} state @returns {Chosen} */
+/** The chosen head, by the address; else as the server sent it. @param {Data} data @param {import("chainrule/state").State} state @returns {Chosen} */
 function chosen(data, state) {
   const part = data.parts.find(({ name }) => name === state.get("part", data.chosen.part)) ?? data.parts[0];
   const within = (/** @type {"layer" | "head"} */ name, /** @type {number} */ most) =>
@@ -104,25 +104,25 @@ function pickers(data, state, live, now, choose, drawHead) {
   const part = partOf(data, now), names = Object.fromEntries(data.parts.map(({ name }) => [name, PARTS[/** @type {keyof typeof PARTS} */ (name)]]));
   const pieces = [part.queries, part.keys].some((name) => data.texts[name].words.length < data.texts[name].shown.length);
   const numbers = (/** @type {number} */ most) => Array.from({ length: most }, (_, place) => place + 1);
-  const select = (/** @type {"layer" | "head"} */ name, /** @type {number} */ most) => html("label", {}, `${name} `, html("select", { "data-which": name,
+  const picker = (/** @type {"layer" | "head"} */ name, /** @type {number} */ most) => html("label", {}, `${name} `, html("select", { "data-which": name,
     change: (event) => choose({ [name]: Number(/** @type {HTMLSelectElement} */ (event.target).value) }) },
     ...numbers(most).map((number) => html("option", { value: number, selected: number === now[name] }, number))));
-  const ask = (/** @type {"tokens" | "seed"} */ name, /** @type {string} */ label) => html("label", {}, `${label} `, html("input", { class: "attention-number", type: "number", min: 0,
-    max: 512, value: data.asked[name], "data-which": name, change: (event) => { state.set(name, /** @type {HTMLInputElement} */ (event.target).value); choose({}, true); } }));
+  const ask = (/** @type {"tokens" | "seed"} */ name, /** @type {string} */ label, unit = "") => html("label", {}, `${label} `, html("input", { class: "attention-number", type: "number", min: 0,
+    max: 512, value: data.asked[name], "data-which": name, change: (event) => { state.set(name, /** @type {HTMLInputElement} */ (event.target).value); choose({}, true); } }), unit);
   return [
     data.parts.length > 1 ? choices("shown", names, now.part, (name) => choose({ part: name })) : null,
-    select("layer", part.layers), select("head", part.heads),
+    picker("layer", part.layers), picker("head", part.heads),
     slider(state.get("least", String(LEAST)), (value) => { state.set("least", value); drawHead(); }),
     pieces ? html("label", { class: "choice" }, html("input", { type: "checkbox", checked: state.get("words", "") === "whole", "data-which": "words",
-      change: (event) => { state.set("words", /** @type {HTMLInputElement} */ (event.target).checked ? "whole" : ""); drawHead(); } }), "words whole") : null,
-    ...(live && data.speaks ? [ask("tokens", "tokens it goes on with"), ask("seed", "seed")] : []),
+      change: (event) => { state.set("words", /** @type {HTMLInputElement} */ (event.target).checked ? "whole" : ""); drawHead(); } }), "merge pieces into words") : null,
+    ...(live && data.continues ? [ask("tokens", "continue for", " tokens"), ask("seed", "seed")] : []),
   ].filter((made) => made != null);
 }
 
-/** From which weight on there are lines. @param {string} value @param {(value: string) => void} onchange */
+/** The smallest weight that is drawn as a line. @param {string} value @param {(value: string) => void} onchange */
 function slider(value, onchange) {
   const shown = html("output", {}, fixed(Number(value), 2));
-  return html("label", { class: "attention-least" }, "lines from ", html("input", { type: "range", min: 0, max: 0.5, step: 0.01, value, "aria-label": "least weight of a line",
+  return html("label", { class: "attention-least" }, "hide weights below ", html("input", { type: "range", min: 0, max: 0.5, step: 0.01, value, "aria-label": "smallest weight that is drawn",
     input: (event) => {
       const now = /** @type {HTMLInputElement} */ (event.target).value;
       shown.textContent = fixed(Number(now), 2);
@@ -130,17 +130,17 @@ function slider(value, onchange) {
     } }), shown);
 }
 
-/** The formula, and what its letters are here. @param {Data} data @param {Part} part */
+/** The formula, and the values of its letters here. @param {Data} data @param {Part} part */
 function explained(data, part) {
   const { shown, written } = data.texts[part.queries];
   const mask = part.name === "text" && part.exact.some(({ weights }) => weights.shape.length === 1)
-    ? ["; ", html("i", {}, "M"), " is 0 on and below the diagonal and −∞ above it (grey), so that nobody looks ahead"] : [];
-  const own = written == null || written >= shown.length ? [] : [" ", html("span", { class: "attention-own" }, "Green"), " tokens are the model’s own."];
+    ? ["; ", html("i", {}, "M"), " is 0 on and below the diagonal and −∞ above it (grey), so that no token attends to a later one"] : [];
+  const own = written == null || written >= shown.length ? [] : [" ", html("span", { class: "attention-own" }, "Green"), " tokens were generated by the model."];
   const cut = data.cut ? ` The last ${data.cut.toLocaleString("en")} tokens of the source are left out.` : "";
   return [
     html("i", {}, "X"), "′ = softmax(", html("i", {}, "QK"), html("sup", {}, "T"), " / √", html("i", {}, "d"), html("sub", {}, "k"), " + ", html("i", {}, "M"), ") ", html("i", {}, "V"),
-    ". Drawn is the softmax, ", html("i", {}, "a"), html("sub", {}, "t,j"), ": how much token ", html("i", {}, "t"), ", at the left, takes of token ", html("i", {}, "j"), ". Here ",
-    html("i", {}, "d"), html("sub", {}, "k"), ` = ${part.size}`, ...mask, ". The deeper the colour, the more: it goes by √", html("i", {}, "a"), ".", ...own, cut,
+    ". The softmax is drawn, ", html("i", {}, "a"), html("sub", {}, "t,j"), ": how much token ", html("i", {}, "t"), ", at the left, attends to token ", html("i", {}, "j"), ". Here ",
+    html("i", {}, "d"), html("sub", {}, "k"), ` = ${part.size}`, ...mask, ". Colour: square root of the weight.", ...own, cut,
   ];
 }
 
@@ -156,7 +156,7 @@ function whole(data, part, found) {
   return { rows, columns, weight };
 }
 
-/** What a small map says. @param {Part} part @param {Chosen} chosen @returns {Weights} */
+/** The weights of a small map. @param {Part} part @param {Chosen} chosen @returns {Weights} */
 function coarse(part, { layer, head }) {
   const { shape: [, heads, height, width], values } = unpack(part.maps);
   const first = ((layer - 1) * heads + head - 1) * height * width;
@@ -164,7 +164,7 @@ function coarse(part, { layer, head }) {
   return { rows: none(height), columns: none(width), weight: (row, column) => (values[first + row * width + column] / 255) ** 2 };
 }
 
-/** Words in the place of their pieces: what they take is the mean, what is taken of them the sum.
+/** Words instead of their pieces: a query is the mean of its pieces, a key their sum.
  * @param {Weights} weights @param {Text} queries @param {Text} keys @returns {Weights} */
 export function merged({ rows, columns, weight }, queries, keys) {
   const [up, along] = [ends(queries), ends(keys)];
@@ -188,19 +188,19 @@ function ends({ words }) {
   return words.map(([size]) => (end += size));
 }
 
-/** A token and the most of its weights. @param {Weights} weights @param {Spot} spot @param {number | null} column */
-function told({ rows, columns, weight }, { side, place }, column) {
+/** A token and its largest weights. @param {Weights} weights @param {Spot} spot @param {number | null} column */
+function summary({ rows, columns, weight }, { side, place }, column) {
   const takes = side === "rows", others = takes ? columns : rows;
   const value = (/** @type {number} */ other) => (takes ? weight(place, other) : weight(other, place));
   const quoted = (/** @type {string} */ text) => `“${text}”`;
-  if (column != null) return [html("b", {}, `${quoted(rows[place].text)} takes of ${quoted(columns[column].text)}`), number(place, column, value(column))];
+  if (column != null) return [html("b", {}, `${quoted(rows[place].text)} attends to ${quoted(columns[column].text)}`), number(place, column, value(column))];
   const most = others.map((_, other) => other).filter((other) => value(other) > 0).sort((one, other) => value(other) - value(one)).slice(0, 5);
   const list = most.map((other) => `${quoted(others[other].text)} ${fixed(value(other))}`).join(", ");
-  return [html("b", {}, `${quoted((takes ? rows : columns)[place].text)} ${takes ? "takes most of" : "gives most to"}`), list];
+  return [html("b", {}, `${quoted((takes ? rows : columns)[place].text)} ${takes ? "attends most to" : "is attended to most by"}`), list];
 }
 
 /** @param {number} row @param {number} column @param {number} value */
 function number(row, column, value) {
-  if (Number.isNaN(value)) return html("span", { "data-weight": "" }, "nothing: it is ahead of it");
+  if (Number.isNaN(value)) return html("span", { "data-weight": "" }, "0: it is a later token, which the mask hides");
   return html("span", { "data-weight": value }, html("i", {}, "a"), html("sub", {}, `${row},${column}`), ` = ${fixed(value, 6)}`);
 }

@@ -10,9 +10,9 @@ import { plot } from "chainrule/plot";
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 /** @typedef {{ model: Model, way: string, costs: Cost[], power: number | null, color: number }} Line */
 
-const WORK = { write: "writing T tokens, one by one", learn: "learning from T tokens" };
+const WORK = { write: "generating T tokens, one by one", learn: "training on T tokens" };
 const WAYS = { write: ["write", "reread"], learn: ["learn"] };
-const SAID = { write: "each token read once, the state or cache kept", reread: "the whole text read anew for each", learn: "forward and back" };
+const EXPLAINED = { write: "each token read once, with the state or KV cache kept", reread: "the whole text read again for each token", learn: "forward and backward" };
 const WHATS = { seconds: "time", bytes: "memory" };
 const HUES = 6;
 
@@ -31,8 +31,8 @@ export function render(element, data, state, live) {
   const pick = (/** @type {string} */ name) => (/** @type {string} */ value) => { state.set(name, value); draw(); };
   const controls = html("div", { class: "choices" }, choices("cost of", WORK, work(), pick("of")), choices("as", WHATS, what(), pick("what")));
   if (live) controls.append(again(live, (more) => { now = more; draw(); }));
-  const note = html("p", { class: "note" }, `Measured on ${data.device}. Seconds are the quickest of several turns, one text at a time; bytes are the most that tensors held at once beyond the model itself. `,
-    "The power is fitted to the longer half of the lengths; short texts cost what any step costs. Dotted: what T and T² would be.");
+  const note = html("p", { class: "note" }, `Measured on ${data.device}. Seconds are the fastest of several repeats, one text at a time; bytes are the peak memory of tensors beyond the model itself. `,
+    "The power is fitted to the longer half of the lengths; short texts are dominated by the fixed cost of a step. Dotted: T and T².");
   element.append(controls, chart, slopes, note);
   return draw().then(() => (/** @type {Data} */ more) => { now = more; draw(); });
 }
@@ -81,7 +81,7 @@ function table(lines, what) {
   const head = ["model", "", `${WHATS[what]} grows as`, "at the longest text"].map((title) => html("th", { scope: "col" }, title));
   const rows = lines.map(({ model, way, costs, power, color }) => html("tr", {},
     html("th", { scope: "row" }, html("span", { class: `cost-key ${way}`, style: `color:${hue(color)}` }), model.name),
-    html("td", {}, SAID[/** @type {keyof typeof SAID} */ (way)]),
+    html("td", {}, EXPLAINED[/** @type {keyof typeof EXPLAINED} */ (way)]),
     html("td", { class: "cost-power", "data-power": power, "data-line": `${model.name} ${way}` }, ...(power == null ? ["–"] : ["T", html("sup", {}, fixed(power, 2))])),
     html("td", { "data-cost": costs.at(-1)?.[what], "data-tokens": costs.at(-1)?.tokens }, longest(costs.at(-1), what))));
   return html("table", { class: "cost-slopes" }, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));

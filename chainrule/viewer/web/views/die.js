@@ -1,8 +1,8 @@
 // @ts-check
-/** The weighted die of each model: its faces by their probability, and dials that weigh it otherwise.
+/** The weighted die of each model: tokens by their probability, and the settings of sampling.
  *
- * p = softmax(β y) with β = 1 / temperature, over the faces that pass every cut. All log-probabilities are here, so that
- * the dials move the bars without asking anyone. */
+ * p = softmax(β y) with β = 1 / temperature, over the faces that pass every cut. All log-probabilities are here, so the
+ * sliders change the bars without a request. */
 import { fixed, html } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
@@ -16,21 +16,21 @@ const FIRST = matchMedia("(max-width: 40rem)").matches ? 10 : 20;    // faces th
 const steps = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ by) =>
   Array.from({ length: Math.round((to - from) / by) + 1 }, (_, place) => Number((from + place * by).toFixed(4)));
 
-/** What a dial can be set to, where it stands at first, and what it does. @type {Record<string, { stops: number[], start: number, idea: string }>} */
+/** The values of a slider, its initial one, and what it does. @type {Record<string, { stops: number[], start: number, idea: string }>} */
 const DIALS = {
-  temperature: { stops: [...steps(0, 2, 0.05), 2.5, 3, 4, 5, 10, Infinity], start: 1, idea: "1/β: 0 leaves the likeliest face alone, ∞ makes all alike" },
-  "top-k": { stops: [...steps(1, 10, 1), 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10000, Infinity], start: Infinity, idea: "only the k likeliest faces" },
-  "top-p": { stops: [0.01, 0.02, ...steps(0.05, 0.95, 0.05), 0.98, 0.99, 0.999, 1], start: 1, idea: "only the fewest faces that together have this probability" },
-  "min-p": { stops: [0, 0.001, 0.002, 0.005, 0.01, 0.02, ...steps(0.05, 1, 0.05)], start: 0, idea: "only faces at least this many times as likely as the likeliest" },
+  temperature: { stops: [...steps(0, 2, 0.05), 2.5, 3, 4, 5, 10, Infinity], start: 1, idea: "1/β: 0 keeps only the most probable face, ∞ makes all equally probable" },
+  "top-k": { stops: [...steps(1, 10, 1), 12, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10000, Infinity], start: Infinity, idea: "only the k most probable faces" },
+  "top-p": { stops: [0.01, 0.02, ...steps(0.05, 0.95, 0.05), 0.98, 0.99, 0.999, 1], start: 1, idea: "only the smallest set of faces with this total probability" },
+  "min-p": { stops: [0, 0.001, 0.002, 0.005, 0.01, 0.02, ...steps(0.05, 1, 0.05)], start: 0, idea: "only faces with at least this fraction of the largest probability" },
 };
 
-/** The probabilities of a die, as chainrule/inference/sampling.py has them: the cuts look at the model's own, and a face must pass
- * them all; the temperature weighs what is left. @param {ArrayLike<number>} logProbs the greatest first @param {Dials} dials
+/** The probabilities of a die, as chainrule/inference/sampling.py has them: the cuts apply to the model's own, and a face must pass
+ * them all; then the temperature applies. @param {ArrayLike<number>} logProbs in descending order @param {Dials} dials
  * @returns {number[]} */
 export function weigh(logProbs, dials) {
   const own = Array.from(logProbs, (value) => Math.exp(value));
   if (dials.temperature === 0) return own.map((_, place) => (place === 0 ? 1 : 0));
-  let before = 0;    // what is likelier than a face, all together
+  let before = 0;    // total probability of the faces before this one
   const weights = own.map((p, place) => {
     const kept = place < dials["top-k"] && (dials["top-p"] >= 1 || before < dials["top-p"]) && p >= dials["min-p"] * own[0];
     before += p;
@@ -53,7 +53,7 @@ export function render(element, data, state, live) {
   /** @param {Face} face */
   function write([shown, spelled]) {
     if (spelled === null) readout.textContent = `${shown} adds no text: it is the end, or a part of a character.`;
-    else readout.textContent = place.write(spelled) ? "" : `${shown}: what follows is not in this file; open the live page with chainrule look RUN to go on.`;
+    else readout.textContent = place.write(spelled) ? "" : `${shown}: what follows is not in this file; open the live page with chainrule look RUN to continue.`;
     if (!live) draw();
   }
 
@@ -67,7 +67,7 @@ export function render(element, data, state, live) {
   }
 
   const controls = html("div", { class: "die-dials" }, ...Object.keys(DIALS).map((name) => dial(name, state, draw)),
-    html("button", { type: "button", class: "die-reset", click: () => reset(controls) }, "as the model is"));
+    html("button", { type: "button", class: "die-reset", click: () => reset(controls) }, "reset"));
   element.append(controls, formula, ...(live ? [] : [place.strip(() => { readout.textContent = ""; draw(); })]), readout,
     html("div", { class: "die-models" }, ...columns.map((column) => column.element)));
   draw();
@@ -101,7 +101,7 @@ class Place {
     return this.live ? this.data.dice["0:"] : this.data.dice[`${this.read}:${this.taken}`];
   }
 
-  /** Puts a face behind the text; false where this file does not know what follows. @param {string} spelled */
+  /** Appends a face to the text; false if this file does not contain what follows. @param {string} spelled */
   write(spelled) {
     if (this.live) {
       this.live.write(this.live.text() + spelled);
@@ -129,7 +129,7 @@ class Place {
     this.text.append(html("span", { class: "end" }, this.data.text), ...pieces, html("b", { class: "die-taken" }));
     this.text.tabIndex = 0;
     this.text.setAttribute("role", "group");
-    this.text.setAttribute("aria-label", "the text; arrow keys go back and forth in it");
+    this.text.setAttribute("aria-label", "the text; the arrow keys move back and forward in it");
     this.text.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step !== undefined) { event.preventDefault(); go(this.read + step); }
@@ -176,9 +176,9 @@ class Column {
     while (this.list.childElementCount < count) this.list.append(this.row(this.list.childElementCount));
     [...this.list.children].forEach((row, place) => paint(row, faces[place], probs[place], Math.exp(logProbs[place]), most));
     const rest = probs.slice(count).reduce((sum, p) => sum + p, 0);
-    this.sum.textContent = probs.length > count ? `and ${(probs.length - count).toLocaleString("en")} faces more, together ${percent(rest)}` : "";
+    this.sum.textContent = probs.length > count ? `and ${(probs.length - count).toLocaleString("en")} more faces, in total ${percent(rest)}` : "";
     this.more.hidden = count >= faces.length;
-    this.facts.textContent = possible(logProbs) ? `${told(probs)}${left_out ? `; the first ${left_out.toLocaleString("en")} tokens are out of reach` : ""}` : "The model gives no token a probability here.";
+    this.facts.textContent = possible(logProbs) ? `${uncertainty(probs)}${left_out ? `; the first ${left_out.toLocaleString("en")} tokens are beyond the model’s context` : ""}` : "The model gives no token a probability here.";
   }
 
   /** @param {number} place */
@@ -220,7 +220,7 @@ function paint(row, [shown, spelled], p, own, most) {
   button.classList.toggle("die-mute", spelled === null);
   button.classList.remove("die-rolled");
   Object.assign(button.dataset, { p, own });
-  button.title = `${own} by the model itself`;
+  button.title = `the model’s own probability: ${own}`;
   button.setAttribute("aria-label", `${shown}: ${p === 0 ? "cut off" : percent(p)}`);
   bar.style.setProperty("--p", String(p / most || 0));
   bar.style.setProperty("--own", String(own / most || 0));
@@ -232,10 +232,10 @@ function paint(row, [shown, spelled], p, own, most) {
 const percent = (p) => (p > 0 && p < 5e-7 ? "< 0.0001 %" : `${fixed(100 * p, p < 0.001 && p > 0 ? 4 : 2)} %`);
 
 /** How uncertain the die is. @param {number[]} probs */
-function told(probs) {
+function uncertainty(probs) {
   const bits = Math.max(0, -probs.reduce((sum, p) => sum + (p > 0 ? p * Math.log2(p) : 0), 0));
   const left = probs.filter((p) => p > 0).length;
-  return `${left === 1 ? "one face" : `${left.toLocaleString("en")} faces`}, ${fixed(bits, 2)} bits: like ${fixed(2 ** bits, 1)} fair ones`;
+  return `${left === 1 ? "one possible token" : `${left.toLocaleString("en")} possible tokens`}; as uncertain as a fair die with ${fixed(2 ** bits, 1)} sides (${fixed(bits, 2)} bits)`;
 }
 
 /** @param {import("chainrule/state").State} state @param {string} name */

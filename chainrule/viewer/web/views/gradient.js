@@ -1,16 +1,16 @@
 // @ts-check
-/** |∂L_T/∂h_t| against t, on a log axis: each model before it learned (dashed) and after, and the slope of each line. */
+/** |∂L_T/∂h_t| against t, on a log axis: each model before training (dashed) and after, and the slope of each line. */
 import { fixed, html, hue } from "chainrule/draw";
 import { plot } from "chainrule/plot";
 
-/** @typedef {{ lengths: (number | null)[], factor: number | null }} Line from the first token to the last; what multiplies it with each step back */
+/** @typedef {{ lengths: (number | null)[], factor: number | null }} Line from the first token to the last; the factor of each step back */
 /** @typedef {{ name: string, before: Line, after: Line }} Layer */
 /** @typedef {{ name: string, kind: string, tokens: string[], target: string, left_out: number, layers: Layer[] }} Model */
 /** @typedef {{ model: Model, when: "before" | "after", line: Line, color: number }} Drawn */
 
 const WHEN = { before: "before training", after: "after training" };
 const HUES = 6;
-const PLAIN = { x: "x, what is read" };
+const PLAIN = { x: "x, the embedding" };
 
 /** @param {Element} element @param {{ models: Model[] }} data @param {import("chainrule/state").State} state */
 export function render(element, { models }, state) {
@@ -24,7 +24,7 @@ export function render(element, { models }, state) {
   const draw = () => {
     const lines = drawn(models, layer());
     slopes.replaceChildren(table(lines, layer()));
-    readout.replaceChildren(html("b", {}, back() ? `t = T − ${back()}` : "t = T"), ...lines.map((one) => told(one, back())));
+    readout.replaceChildren(html("b", {}, back() ? `t = T − ${back()}` : "t = T"), ...lines.map((one) => readoutOf(one, back())));
     return plot(chart, lines.map(trace), layout(layer(), back()));
   };
   const pick = html("label", {}, "gradient of ", html("select", { "data-which": "of", change: (event) => { state.set("of", /** @type {HTMLSelectElement} */ (event.target).value); draw(); } },
@@ -45,7 +45,7 @@ const spoken = (name) => PLAIN[/** @type {"x"} */ (name)] ?? `h, layer ${name.sl
 const drawn = (models, name) => models.flatMap((model, place) => model.layers.filter((layer) => layer.name === name)
   .flatMap((layer) => /** @type {const} */ (["before", "after"]).map((when) => ({ model, when, line: layer[when], color: place % HUES }))));
 
-/** What is 0 has no place on a log axis. @param {Drawn} one */
+/** 0 has no place on a log axis. @param {Drawn} one */
 const trace = ({ model, when, line, color }) => ({
   type: "scatter", mode: "lines", name: `${model.name}, ${when}`, x: line.lengths.map((_, t) => t + 1 - line.lengths.length), y: line.lengths.map((length) => length || null),
   line: { color: hue(color), width: when === "after" ? 2.5 : 1.75, dash: when === "after" ? "solid" : "dash" }, text: model.tokens,
@@ -64,7 +64,7 @@ const layout = (name, back) => ({
 });
 
 /** @param {Drawn} one @param {number} back */
-function told({ model, when, line, color }, back) {
+function readoutOf({ model, when, line, color }, back) {
   const length = line.lengths.at(-1 - back);
   if (back >= line.lengths.length) return "";
   return html("span", { "data-length": length, "data-line": `${model.name} ${when}`, style: `color:${hue(color)};margin-right:1em` }, `${model.name} ${when}: ${scientific(length)}`);
@@ -84,20 +84,20 @@ function table(lines, name) {
 }
 
 /** Why a line has no slope. @param {Line} line */
-const none = (line) => (line.lengths.every((length) => length === 0) ? "nothing: a map that begins at 0 passes none on" : "none goes further back than T");
+const none = (line) => (line.lengths.every((length) => length === 0) ? "0: its output layer starts at zero" : "no gradient before T");
 
-/** As lectured: every step back is one more Wᵀ. */
+/** As in the lectures: every step back is one more Wᵀ. */
 function formula() {
   const sub = (/** @type {string} */ text) => html("sub", {}, text);
   const step = () => html("span", {}, "W", html("sup", {}, "T"), " diag σ′(a", sub("k"), ")");
   const lost = (/** @type {string} */ t) => html("span", {}, "∂L", sub("T"), "/∂h", sub(t));
   return html("div", {}, html("p", { class: "gradient-formula" }, lost("t"), " = ", html("span", {}, "∏", sub("k = t+1 … T")), " ", step(), " · ", lost("T")),
-    html("p", { class: "note" }, "of an Elman network: each token further back is one more product with W", html("sup", {}, "T"), ", so the gradient vanishes or explodes by about the same factor a step. ",
-      "The cell of an LSTM passes it on by its forget gate, and attention reaches any token in one step."));
+    html("p", { class: "note" }, "in an Elman network: each token further back is one more product with W", html("sup", {}, "T"), ", so the gradient vanishes or explodes by about the same factor at each step. ",
+      "The cell of an LSTM scales it by the forget gate, and attention reaches any token in one step."));
 }
 
-/** What was read, and of which token the loss is. @param {Model} model */
+/** The tokens that were read, and the target of the loss. @param {Model} model */
 function about(model) {
   const left = model.left_out ? ` The first ${model.left_out.toLocaleString("en")} tokens of the text are left out.` : "";
-  return html("p", { class: "note" }, `${model.name} (${model.kind}) read ${model.tokens.length.toLocaleString("en")} tokens; L is its loss at the one that follows, “${model.target}”.${left}`);
+  return html("p", { class: "note" }, `${model.name} (${model.kind}) read ${model.tokens.length.toLocaleString("en")} tokens; L is its loss at the next token, “${model.target}”.${left}`);
 }

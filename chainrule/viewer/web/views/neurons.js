@@ -1,5 +1,5 @@
 // @ts-check
-/** A text coloured by one unit, a feature of the text beside it, and the units that follow each feature most closely. */
+/** A text coloured by one unit, a feature of the text beside it, and the units that correlate most with each feature. */
 import { fixed, html, svg } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
@@ -8,12 +8,12 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {{ name: string, title: string, values: Packed, best: Found[] }} Feature */
 /** @typedef {{ name: string, layer: number, units: number }} Group */
 /** @typedef {{ model: string, left_out: number, tokens: string[], groups: Group[], features: Feature[], n: number, units: number,
- *   chance: number | null, sent: [number, number][], values: Packed }} Data */
+ *   random: number | null, sent: [number, number][], values: Packed }} Data */
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 /** @typedef {{ group: number, unit: number, feature: number }} Chosen */
 /** @typedef {ArrayLike<number>} Values one a token */
 
-const CLEAR = 0.5;               // of correlations: the first feature that is followed so closely is shown at first
+const CLEAR = 0.5;               // of correlations: the first feature with such a unit is shown at first
 const STEP = { n: 1, p: -1 };    // keys, wherever the focus is in the view
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
@@ -49,13 +49,13 @@ export function render(element, data, state, live) {
     if (step === undefined || altKey || ctrlKey || metaKey || /** @type {Element} */ (target).matches("input, select")) return;
     choose({ unit: beside(data, known, live, chosen(data, state, known, live), step) });
   });
-  element.append(controls, readout, place, html("h3", {}, "Units that follow a feature"), told(data), table);
+  element.append(controls, readout, place, html("h3", {}, "Units that follow a feature"), explained(data), table);
   if (!live && known.size < data.units) element.append(html("p", { class: "note" },
     `This page holds the values of ${known.size.toLocaleString("en")} of ${data.units.toLocaleString("en")} units. Open it with \`chainrule look RUN\` to see them all.`));
   draw();
 }
 
-/** Where a unit's values are kept. @param {{ group: number, unit: number }} chosen */
+/** The key of a unit's values. @param {{ group: number, unit: number }} chosen */
 const key = ({ group, unit }) => `${group}.${unit}`;
 
 /** The values of the units that came. @param {Data} data @returns {Map<string, Values>} */
@@ -64,7 +64,7 @@ function remembered(data) {
   return new Map(data.sent.map(([group, unit], row) => [key({ group, unit }), values.subarray(row * shape[1], (row + 1) * shape[1])]));
 }
 
-/** What is looked at: by the address, else the unit that follows a feature best, where one follows clearly.
+/** The chosen unit and feature: from the address, else the unit with the clearest correlation.
  * @param {Data} data @param {import("chainrule/state").State} state @param {Map<string, Values>} known @param {Live | null} live @returns {Chosen} */
 function chosen(data, state, known, live) {
   const best = data.features.map((feature) => Math.abs(feature.best[0]?.r ?? 0));
@@ -86,7 +86,7 @@ function within(data, known, live, group) {
   return live ? every : every.filter((unit) => known.has(key({ group, unit })));
 }
 
-/** The unit before or behind. @param {Data} data @param {Map<string, Values>} known @param {Live | null} live @param {Chosen} now @param {number} step */
+/** The previous or next unit. @param {Data} data @param {Map<string, Values>} known @param {Live | null} live @param {Chosen} now @param {number} step */
 function beside(data, known, live, now, step) {
   const units = within(data, known, live, now.group);
   return units[(units.indexOf(now.unit) + step + units.length) % units.length];
@@ -111,12 +111,12 @@ function pickers(data, known, live, now, choose) {
       choose({ unit: units.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best), units[0]) });
     } });
   return [
-    select("of", "tap", names.map((name) => [name, name]), group.name, (name) => first(near(name))),
+    select("show", "tap", names.map((name) => [name, name]), group.name, (name) => first(near(name))),
     select("layer", "layer", layers.map((place) => [String(place), String(data.groups[place].layer)]), String(now.group), (place) => first(Number(place))),
     html("label", {}, "unit ", unit),
     html("button", { type: "button", "data-step": -1, title: "previous unit (key p)", click: () => choose({ unit: beside(data, known, live, now, -1) }) }, "‹ previous"),
     html("button", { type: "button", "data-step": 1, title: "next unit (key n)", click: () => choose({ unit: beside(data, known, live, now, 1) }) }, "next ›"),
-    select("beside", "feature", data.features.map((feature, place) => [String(place), feature.title]), String(now.feature), (place) => choose({ feature: Number(place) })),
+    select("compare with", "feature", data.features.map((feature, place) => [String(place), feature.title]), String(now.feature), (place) => choose({ feature: Number(place) })),
   ];
 }
 
@@ -142,7 +142,7 @@ function picture(data, values, feature, now, readout) {
     readout.replaceChildren(html("b", {}, `“${visible(data.tokens[at])}”`), html("span", { "data-value": values[at] }, `${named(data, now)} ${fixed(values[at], 4)}, `),
       html("span", { "data-feature": feature[at] }, `${title} ${Number(fixed(feature[at], 2))}`));
   };
-  readout.replaceChildren(html("b", {}, named(data, now)), "Point at a token, or focus the text and use the arrow keys; n and p go to the next unit and the previous.");
+  readout.replaceChildren(html("b", {}, named(data, now)), "Point at a token, or focus the text and use the arrow keys; the keys n and p go to the next and the previous unit.");
   follow(text, tokens, mark, () => at);
   const strips = [strip(values, most, "unit", cursors[0]), strip(feature, top, "feature", cursors[1])];
   for (const one of strips) one.addEventListener("pointermove", (event) => {
@@ -172,7 +172,7 @@ function named(data, { group, unit }) {
 /** @param {Values} values @param {number} [least] */
 const largest = (values, least = 1e-9) => Array.from(values).reduce((most, value) => Math.max(most, Math.abs(value)), least);
 
-/** @param {string} token @param {number} place @param {number} share of the unit's largest value @param {number} feature likewise @param {number} value */
+/** @param {string} token @param {number} place @param {number} share of the unit's largest value @param {number} feature of the feature's largest value @param {number} value */
 function spot(token, place, share, feature, value) {
   const tint = share < 0 ? "--tint:var(--cold);" : "";
   return html("span", { class: place ? "token" : "token end", "data-value": value, style: `${tint}--heat:${(Math.abs(share) * 0.85).toFixed(3)};--feature:${Math.abs(feature).toFixed(3)}` },
@@ -194,7 +194,7 @@ function follow(text, tokens, mark, at) {
   });
 }
 
-/** Values as bars, up from nothing, and down where they are negative. @param {Values} values @param {number} most @param {"unit" | "feature"} kind @param {SVGElement} cursor */
+/** Values as bars from zero, negative ones downward. @param {Values} values @param {number} most @param {"unit" | "feature"} kind @param {SVGElement} cursor */
 function strip(values, most, kind, cursor) {
   const bars = (/** @type {number} */ sign) => Array.from(values, (value, place) => (value * sign > 0 ? `M${place} 1V${(1 - value / most).toFixed(4)}h1V1z` : "")).join("");
   const drawn = kind === "feature" ? [svg("path", { class: "feature", d: bars(1) })] : [svg("path", { class: "hot", d: bars(1) }), svg("path", { class: "cold", d: bars(-1) })];
@@ -202,11 +202,11 @@ function strip(values, most, kind, cursor) {
     svg("line", { class: "zero", x1: 0, x2: values.length, y1: 1, y2: 1 }), ...drawn, cursor);
 }
 
-/** What the correlations are over, and what chance would do. @param {Data} data */
-function told(data) {
+/** What the correlations are over, and what unrelated units would reach. @param {Data} data */
+function explained(data) {
   const over = `Pearson's r over ${data.n.toLocaleString("en")} tokens, of all ${data.units.toLocaleString("en")} units.`;
-  const chance = data.chance == null ? "" : ` Had none of them anything to do with a feature, the best would still reach about ${fixed(Math.min(1, data.chance), 2)}, and more where neighbouring tokens are alike.`;
-  return html("p", { class: "note" }, over, chance);
+  const random = data.random == null ? "" : ` If no unit had to do with a feature, the best would still reach about ${fixed(Math.min(1, data.random), 2)} at random, and more if neighbouring tokens are similar.`;
+  return html("p", { class: "note" }, over, random);
 }
 
 /** @param {Data} data @param {Chosen} now @param {(change: Partial<Chosen>) => void} choose */
@@ -215,9 +215,9 @@ function found(data, now, choose) {
     ...feature.best.map((one) => html("button", { type: "button", "data-r": one.r, "data-unit": key(one), "data-feature": feature.name,
       "aria-pressed": String(one.group === now.group && one.unit === now.unit && place === now.feature),
       click: () => choose({ group: one.group, unit: one.unit, feature: place }) }, `${named(data, one)} `, html("span", { class: "sign" }, (one.r < 0 ? "−" : "+") + fixed(Math.abs(one.r), 3)))),
-    feature.best.length ? null : "never changes in this text")));
+    feature.best.length ? null : "constant in this text")));
   return html("table", { class: "neurons-found" }, html("tbody", {}, ...rows));
 }
 
-/** White space that can be seen. @param {string} token */
+/** White space made visible. @param {string} token */
 const visible = (token) => token.replaceAll("\n", "↵").replaceAll(" ", "·").replaceAll("\t", "⇥");

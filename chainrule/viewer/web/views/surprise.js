@@ -1,15 +1,15 @@
 // @ts-check
-/** A text whose tokens are coloured by their bits: two models side by side, or the difference of the two. */
+/** A text with its tokens coloured by their bits: two models side by side, or their difference. */
 import { choices, fixed, html } from "chainrule/draw";
 
-/** @typedef {{ kind: string, begin: number, pieces: [string, number | null][], lossy?: boolean }} Strip `lossy`: the pieces do not spell the text */
+/** @typedef {{ kind: string, begin: number, pieces: [string, number | null][], lossy?: boolean }} Strip `lossy`: the pieces do not reproduce the text */
 /** @typedef {{ text: string, bits: (number | null)[] }} Span text, and its bits by one model, or by two */
 
 const MODES = { side: "side by side", difference: "difference" };
 const HOT = 12;     // bits at which the colour is full
-const APART = 6;    // likewise of a difference
+const APART = 6;    // the same for a difference
 
-/** `first`: the kinds that are shown at first. @param {Element} element
+/** `first`: the models that are shown at first. @param {Element} element
  * @param {{ strips: Strip[], first: string[] }} data @param {import("chainrule/state").State} state */
 export function render(element, { strips, first }, state) {
   const chosen = () => ["one", "other"].map((name, place) =>
@@ -20,7 +20,7 @@ export function render(element, { strips, first }, state) {
   const draw = () => {
     const [one, other] = chosen();
     const difference = state.get("mode", "side") === "difference";
-    scale.replaceChildren(...(difference ? [`${one.kind} knew better`, html("i", { class: "both" }), `${other.kind} knew better`]
+    scale.replaceChildren(...(difference ? [`${one.kind} predicts it better`, html("i", { class: "both" }), `${other.kind} predicts it better`]
       : ["0 bits", html("i", { class: "rise" }), `${HOT} or more`]));
     place.replaceChildren(...(difference ? [panel(`${one.kind} minus ${other.kind}`, merged(one, other), [one.kind, other.kind], readout)]
       : (one === other ? [one] : [one, other]).map((strip) => panel(strip.kind, alone(strip), [strip.kind], readout))));
@@ -41,19 +41,19 @@ function select(name, strips, chosen, onchange) {
 /** @param {Strip} strip @returns {Span[]} */
 const alone = (strip) => strip.pieces.map(([text, bits]) => ({ text, bits: [bits] }));
 
-/** Spans that end where tokens of both models end, so that unlike tokenizers can be compared; none where one of them
- * does not spell the text. @param {Strip} one @param {Strip} other @returns {Span[]} */
+/** Spans that end where tokens of both models end, so that different tokenizers can be compared; none if one of them
+ * does not reproduce the text. @param {Strip} one @param {Strip} other @returns {Span[]} */
 export function merged(one, other) {
   if ((one.lossy || other.lossy) && spelled(one) !== spelled(other)) return [];
   const [ends, others] = [sums(one), sums(other)];
   const shared = [...ends.keys()].filter((end) => others.has(end));
   const text = new Map();
   const encoder = new TextEncoder();
-  let at = one.begin, behind = "";
+  let at = one.begin, before = "";
   for (const [piece] of one.pieces) {
     at += encoder.encode(piece).length;
-    behind += piece;
-    text.set(at, behind);
+    before += piece;
+    text.set(at, before);
   }
   text.set(one.begin, "");
   const minus = (/** @type {number | null | undefined} */ a, /** @type {number | null | undefined} */ b) => (a == null || b == null ? null : a - b);
@@ -85,7 +85,7 @@ function sums(strip) {
 /** @param {string} title @param {Span[]} spans @param {string[]} kinds @param {HTMLElement} readout */
 function panel(title, spans, kinds, readout) {
   if (!spans.length) return html("section", { class: "strip" }, html("h3", {}, title), html("p", { class: "note" }, kinds.length > 1 && kinds[0] !== kinds[1]
-    ? "No place in the text where tokens of both end." : "There is no text to be surprised by."));
+    ? "There is no place in the text where tokens of both end." : "The text is empty."));
   const tokens = spans.map(token);
   const text = html("p", { class: "text", tabindex: 0, role: "group", "aria-label": `${title}, token by token` }, ...tokens);
   let at = -1;
@@ -93,7 +93,7 @@ function panel(title, spans, kinds, readout) {
     tokens[at]?.classList.remove("chosen");
     at = Math.min(tokens.length - 1, Math.max(0, place));
     tokens[at]?.classList.add("chosen");
-    readout.replaceChildren(html("b", {}, visible(spans[at].text)), kinds.map((kind, number) => `${kind} ${told(spans[at].bits[number])}`).join(", "));
+    readout.replaceChildren(html("b", {}, visible(spans[at].text)), kinds.map((kind, number) => `${kind} ${inBits(spans[at].bits[number])}`).join(", "));
   };
   text.addEventListener("pointerover", (event) => {
     const place = tokens.indexOf(/** @type {HTMLElement} */ (event.target));
@@ -118,7 +118,7 @@ function token({ text, bits: [one, other] }) {
 }
 
 /** @param {number | null} bits */
-const told = (bits) => (bits == null ? "infinite" : `${fixed(bits)} bits`);
+const inBits = (bits) => (bits == null ? "infinite" : `${fixed(bits)} bits`);
 
-/** White space that can be seen. @param {string} text */
+/** White space made visible. @param {string} text */
 const visible = (text) => `“${text.replaceAll("\n", "↵").replaceAll(" ", "·").replaceAll("\t", "⇥")}” `;

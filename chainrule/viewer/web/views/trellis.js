@@ -1,5 +1,5 @@
 // @ts-check
-/** The trellis of a hidden Markov model: a grid of states by time, the sum behind the chosen cell, and the model beside it. */
+/** The trellis of a hidden Markov model: a grid of states by time, the sum of the chosen cell, and the model beside it. */
 import { choices, html, svg } from "chainrule/draw";
 import { digits, low, number, result, symbols } from "chainrule/formula";
 import { unpack } from "chainrule/arrays";
@@ -20,18 +20,18 @@ const HEAD = 30;             // pixels of the tokens' names
 const ARRAYS = /** @type {const} */ (["initial", "transition", "emission", "alpha", "beta", "gamma", "delta", "arriving", "emits", "winner"]);
 
 const FORMULAS = {
-  alpha: "α_s(t) = b_{s,x_t} Σ_{s'} α_{s'}(t−1) a_{s',s} / c_t    c_t: what makes the column sum to 1, p(x_t | what came before)",
+  alpha: "α_s(t) = b_{s,x_t} Σ_{s'} α_{s'}(t−1) a_{s',s} / c_t    c_t makes the column sum to 1: p(x_t | the tokens before)",
   gamma: "γ_s(t) = α_s(t) β_s(t)    β_s(t) = Σ_{s'} a_{s,s'} b_{s',x_{t+1}} β_{s'}(t+1) / c_{t+1}",
-  delta: "δ_s(t) = b_{s,x_t} max_{s'} a_{s',s} δ_{s'}(t−1)    Δ_s(t): the s' that won",
+  delta: "δ_s(t) = b_{s,x_t} max_{s'} a_{s',s} δ_{s'}(t−1)    Δ_s(t): the best s'",
 };
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   const hmm = new Trellis(data);
-  const detail = html("div", { class: "trellis-detail", role: "region", "aria-live": "polite", "aria-label": "the sum behind the chosen cell" });
+  const detail = html("div", { class: "trellis-detail", role: "region", "aria-live": "polite", "aria-label": "the sum of the chosen cell" });
   const beside = html("div", { class: "trellis-beside" });
   if (hmm.length === 0) {
-    element.append(html("p", {}, "There is no token yet: write a text to see its trellis."), beside);
+    element.append(html("p", {}, "There is no token yet: type a text to see its trellis."), beside);
     const draw = (/** @type {number} */ row) => beside.replaceChildren(...model(hmm, row, draw));
     return void draw(0);
   }
@@ -53,7 +53,7 @@ export function render(element, data, state) {
   };
   listen(grid, hmm, (nextTime, nextRow) => choose(nextTime, nextRow), (times, rows) => choose(time + times, row + rows));
   element.append(
-    choices("message", MODES, mode, (value) => { mode = /** @type {Mode} */ (value); state.set("mode", value); draw(); }),
+    choices("show", MODES, mode, (value) => { mode = /** @type {Mode} */ (value); state.set("mode", value); draw(); }),
     html("p", { class: "trellis-facts" }, facts(hmm)), grid, detail, beside);
   draw();
   reveal(grid, hmm, time);
@@ -112,10 +112,10 @@ function start(hmm, asked) {
 function facts({ data, rows, length }) {
   const nats = data.log_p.reduce((/** @type {number | null} */ sum, log) => (sum == null || log == null ? null : sum - log), 0);
   const bits = nats == null ? "This text is impossible" : `${length} tokens in ${(nats / Math.LN2).toFixed(2)} bits, the sum over all paths`;
-  return `${bits}. ${rows < data.states ? `The strongest ${rows} of ${data.states} states.` : `${data.states} states.`}`;
+  return `${bits}. ${rows < data.states ? `The ${rows} most probable of ${data.states} states.` : `${data.states} states.`}`;
 }
 
-/** The room of a column: for its longest token. @param {Trellis} hmm */
+/** The width of a column: that of its longest token. @param {Trellis} hmm */
 const columnWidth = (hmm) => Math.min(110, Math.max(24, 12 + 8.4 * Math.max(...(hmm.data.tokens ?? []).map((token) => [...token].length))));
 
 /** @param {HTMLElement} grid @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row */
@@ -154,7 +154,7 @@ function paths(hmm, x, y) {
     (row < 0 ? [] : [svg("circle", { class: "trellis-node", cx: x(time), cy: y(row), r: 4 })]))];
 }
 
-/** From where the chosen cell is filled, by how much of it each gives.
+/** Lines from the states that contribute to the chosen cell, by their contribution.
  * @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row @param {(at: number) => number} x @param {(at: number) => number} y */
 function arrivals(hmm, mode, time, row, x, y) {
   const { terms, total, best } = mode === "gamma" ? after(hmm, time, row) : before(hmm, mode, time, row);
@@ -180,7 +180,7 @@ function listen(grid, hmm, choose, move) {
   });
 }
 
-/** What flows into a cell from the states before it: of α their sum, of δ the greatest. None where a text begins.
+/** The terms of a cell from the states before it: α is their sum, δ the largest. None where a text begins.
  * @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row @returns {{ terms: Term[], total: number, best?: number }} */
 function before(hmm, mode, time, row) {
   if (hmm.begins.has(time)) return { terms: [], total: hmm.arrays.initial[row] };
@@ -191,7 +191,7 @@ function before(hmm, mode, time, row) {
   return mode === "delta" ? { terms, total: terms[0].product, best: terms[0].product } : { terms, total: hmm.at("arriving", time, row) };
 }
 
-/** What β of a cell is made of, by the states after it. @param {Trellis} hmm @param {number} time @param {number} row
+/** The terms of β of a cell, by the states after it. @param {Trellis} hmm @param {number} time @param {number} row
  * @returns {{ terms: Term[], total: number, best?: number }} */
 function after(hmm, time, row) {
   if (time + 1 === hmm.length || hmm.begins.has(time + 1)) return { terms: [], total: 1 };
@@ -224,7 +224,7 @@ function explainArrival(hmm, mode, time, row) {
   const begins = terms.length === 0;
   const words = begins ? `π_{${s}}` : sum ? "Σ" : "max";
   return [
-    begins ? html("p", {}, "Here a text begins, with π.") : table(hmm, terms, total, sum,
+    begins ? html("p", {}, "A text begins here, with π.") : table(hmm, terms, total, sum,
       ["s'", symbols(sum ? `α_{s'}(${time})` : `δ_{s'}(${time})`), symbols(`a_{s',${s}}`), "product"]),
     html("p", { class: "trellis-sum" }, sum ? "α = " : "δ = ", low("b", s, ",", hmm.data.tokens?.[time]), symbols(` · ${words}${sum ? ` / c_{${time + 1}}` : ""} = `),
       number(emits), " · ", number(total), ...scaled, " = ", result(value)),
@@ -239,7 +239,7 @@ function explainGamma(hmm, time, row) {
   const beta = hmm.at("beta", time, row);
   return [
     html("p", { class: "trellis-sum" }, symbols("γ = α · β = "), number(hmm.at("alpha", time, row)), " · ", number(beta), " = ", result(hmm.value("gamma", time, row))),
-    last ? html("p", {}, "Nothing follows, so β is 1.") : table(hmm, terms, total, true,
+    last ? html("p", {}, "This is the last token, so β is 1.") : table(hmm, terms, total, true,
       ["s'", symbols(`a_{${s},s'}`), low("b", "s',", hmm.data.tokens?.[time + 1]), symbols(`β_{s'}(${next})`), "product"]),
     ...(last ? [] : [html("p", { class: "trellis-sum" }, symbols(`β = Σ / c_{${next}}`), " = ", number(total), " / ", number(hmm.data.scale[time + 1]), " = ", number(beta))]),
   ];
@@ -263,14 +263,14 @@ function table(hmm, terms, total, adds, names) {
 /** @param {Term[]} terms */
 const added = (terms) => terms.reduce((sum, term) => sum + term.product, 0);
 
-/** What the chosen state emits, and the whole matrix of moves. @param {Trellis} hmm @param {number} row @param {(row: number) => void} choose */
+/** The emissions of the chosen state, and the transition matrix. @param {Trellis} hmm @param {number} row @param {(row: number) => void} choose */
 function model(hmm, row, choose) {
   const { emission, initial } = hmm.arrays, emitted = hmm.data.symbols[row], many = emitted.length;
   const bars = emitted.map((token, place) => bar(token, emission[row * many + place], emission[row * many]));
   const moves = hmm.data.shown.map((_, to) => ({ to, p: hmm.a(row, to) })).sort((one, other) => other.p - one.p).slice(0, many);
   return [
-    html("section", {}, html("h3", {}, symbols(`b_{${hmm.name(row)},o}`), html("small", {}, `  what state ${hmm.name(row)} emits`)), html("ul", { class: "trellis-bars" }, ...bars)),
-    html("section", {}, html("h3", {}, symbols(`a_{${hmm.name(row)},s'}`), html("small", {}, "  what follows it")),
+    html("section", {}, html("h3", {}, symbols(`b_{${hmm.name(row)},o}`), html("small", {}, `  emissions of state ${hmm.name(row)}`)), html("ul", { class: "trellis-bars" }, ...bars)),
+    html("section", {}, html("h3", {}, symbols(`a_{${hmm.name(row)},s'}`), html("small", {}, "  transitions from it")),
       html("ul", { class: "trellis-bars" }, ...moves.map(({ to, p }) => bar(`${hmm.name(to)}  ${hmm.data.symbols[to].slice(0, 4).join(" ")}`, p, moves[0].p))),
       html("p", { class: "trellis-sum" }, symbols(`π_{${hmm.name(row)}}`), " = ", number(initial[row]))),
     html("section", {}, html("h3", {}, symbols("a_{s,s'}"), html("small", {}, "  from each row to each column")), matrix(hmm, row, choose)),

@@ -1,5 +1,5 @@
 // @ts-check
-/** A tiny network, step by step: a drawing of all its vectors, and of the step that is taken the formula with its numbers. */
+/** A tiny network, step by step: a drawing of all its vectors, and the formula of the current step with its numbers. */
 import { html } from "chainrule/draw";
 import { drawing } from "chainrule/unrolled_drawing";
 import { explain } from "chainrule/unrolled_rules";
@@ -10,7 +10,7 @@ import { explain } from "chainrule/unrolled_rules";
  *   bias?: number[], squash?: string, sums?: number[][], how?: string, factor?: number, epsilon?: number, gain?: number[],
  *   cos?: number[][], sin?: number[][], size?: number, sees?: number[][], added?: number[][] }} Node */
 /** @typedef {{ name: string, parameters: number, order: "time" | "depth", tokens: string[], ids: number[], vocab: string[], nodes: Node[] }} Data */
-/** The number that is looked at: number `index` of token `time`, as node number `node` has it.
+/** The chosen number: number `index` of token `time` in node number `node`.
  * @typedef {{ node: number, time: number, index: number }} Place */
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
@@ -19,12 +19,12 @@ export function render(element, data, state) {
   const place = begin(data, state);
   const box = html("div", { class: "scroll unrolled-drawing", tabindex: 0, role: "application",
     "aria-label": "the network: left and right go a step back and forward, up and down choose a number" });
-  const told = html("div", { class: "unrolled-step", role: "region", "aria-live": "polite", "aria-label": "what this step calculates" });
+  const formula = html("div", { class: "unrolled-step", role: "region", "aria-live": "polite", "aria-label": "what this step calculates" });
   const count = html("output", { class: "unrolled-count" });
   const show = () => {
     count.textContent = `step ${stepOf(data, place) + 1} of ${steps}`;
     box.replaceChildren(drawing(data, place, (chosen) => go(chosen)));
-    told.replaceChildren(...explain(data, place));
+    formula.replaceChildren(...explain(data, place));
     reveal(box);
   };
   const go = (/** @type {Place} */ next) => {
@@ -49,11 +49,11 @@ export function render(element, data, state) {
       html("button", { type: "button", "data-by": "-1", click: () => move(-1) }, "← Step back"),
       html("button", { type: "button", "data-by": "1", click: () => move(1) }, "Step forward →"),
       html("button", { type: "button", "data-by": "all", click: () => move(steps) }, "To the end"), count),
-    html("div", { class: "unrolled" }, box, told));
+    html("div", { class: "unrolled" }, box, formula));
   show();
 }
 
-/** Scrolls within the drawing, never the page, so that what is made now can be seen. @param {HTMLElement} box */
+/** Scrolls the drawing, never the page, so that the current step is visible. @param {HTMLElement} box */
 function reveal(box) {
   const parts = [...box.querySelectorAll(".now")].map((part) => /** @type {SVGGElement} */ (part).getBBox());
   const [left, top] = [Math.min(...parts.map((part) => part.x)), Math.min(...parts.map((part) => part.y))];
@@ -72,7 +72,7 @@ function keys(place, move, go, steps) {
   };
 }
 
-/** A network in time makes all vectors of a token before the next is read; one in depth each vector of all tokens at once.
+/** In time all vectors of a token come before the next token; in depth each vector is computed for all tokens at once.
  * @param {Data} data @param {Place} place */
 const stepOf = (data, { node, time }) => (data.order === "time" ? time * data.nodes.length + node : node);
 
@@ -82,7 +82,7 @@ function placeOf(data, step, time) {
   return { node: step % data.nodes.length, time: Math.floor(step / data.nodes.length), index: 0 };
 }
 
-/** What the address says; else the first step, and of a Transformer the last token. @param {Data} data @param {import("chainrule/state").State} state */
+/** From the address; else the first step, and in a Transformer the last token. @param {Data} data @param {import("chainrule/state").State} state */
 function begin(data, state) {
   const [step, time, index] = [state.get("step", "0"), ...state.get("at", `${data.order === "time" ? 0 : data.tokens.length - 1}.0`).split(".")]
     .map((part) => Number.parseInt(part, 10) || 0);

@@ -56,7 +56,7 @@ function drawNode(data, node, number, spot, place, choose) {
   return [...names(data, node, spot, number === place.node), ...columns];
 }
 
-/** Whether the chosen number is made of this vector. @param {Data} data @param {Node} node @param {number} time @param {Place} place */
+/** Whether the chosen number is computed from this vector. @param {Data} data @param {Node} node @param {number} time @param {Place} place */
 const isUsed = (data, node, time, place) => data.nodes[place.node].of.some(({ id, when }) => id === node.id && (
   when === "all" ? (data.nodes[place.node].rule === "mix" ? time <= place.time : time === place.index) : time === place.time - Number(when === "before")));
 
@@ -72,17 +72,17 @@ function cell(node, value, spot, here, place, choose) {
   return made;
 }
 
-/** Blue below nothing, orange above it; the stronger, the further away. @param {Node} node @param {number | null} value */
+/** Blue below zero, orange above; stronger further from zero. @param {Node} node @param {number | null} value */
 function tint(node, value) {
-  if (value == null) return { class: "unrolled-nothing" };
+  if (value == null) return { class: "unrolled-masked" };
   const strength = node.rule === "softmax" ? value : Math.min(1, Math.abs(value) / 2);
   return { class: value < 0 ? "unrolled-cold" : "unrolled-hot", "fill-opacity": (0.75 * strength).toFixed(3) };
 }
 
-/** In the room of a cell. @param {number | null} value */
+/** Short enough for a cell. @param {number | null} value */
 export const written = (value) => (value == null ? "−∞" : (Math.abs(value) >= 99.95 ? value.toFixed(0) : value.toFixed(2)).replace(/^-(0\.00)$/, "$1").replace("-", "−"));
 
-/** The node's symbol and name; of its numbers those that have one: words of the vocabulary, or tokens that are looked at.
+/** The node's symbol and name; labels of its numbers, if they have some: words of the vocabulary, or tokens.
  * @param {Data} data @param {Node} node @param {Spot} spot @param {boolean} now */
 function* names(data, node, spot, now) {
   const labels = node.labels === "vocab" ? data.vocab : node.labels === "tokens" ? data.tokens : null;
@@ -103,7 +103,7 @@ function* names(data, node, spot, now) {
 const arrowhead = () => svg("marker", { id: "unrolled-head", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" },
   svg("path", { d: "M0 0L8 4L0 8z", class: "unrolled-arrowhead" }));
 
-/** From what each vector is made. Those of the step that is taken are strong. @param {Data} data @param {Spot[]} spots @param {Place} place */
+/** From the inputs to each vector. Those of the current step are strong. @param {Data} data @param {Spot[]} spots @param {Place} place */
 function* edges(data, spots, place) {
   const numbers = new Map(data.nodes.map((node, number) => [node.id, number]));
   for (const [number, node] of data.nodes.entries()) for (const input of node.of) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** How a number was made: the rule of its node as a formula, with all the numbers that went into it. */
+/** How a number was computed: the rule of its node as a formula with all its numbers. */
 import { html } from "chainrule/draw";
 import { digits, low, number, over, result, symbols } from "chainrule/formula";
 import { written } from "chainrule/unrolled_drawing";
@@ -8,7 +8,7 @@ import { written } from "chainrule/unrolled_drawing";
 /** @typedef {import("chainrule/unrolled").Node} Node */
 /** @typedef {import("chainrule/unrolled").Place} Place */
 /** @typedef {import("chainrule/draw").Child} Child */
-/** What a rule sees: the node, which number of which token, and the vectors of its inputs, of this token or of all.
+/** The arguments of a rule: the node, which number of which token, and the vectors of its inputs, of this token or of all.
  * @typedef {{ data: Data, node: Node, time: number, index: number, value: number | null, inputs: (number | null)[][], every: (number | null)[][][], names: string[] }} Scene */
 
 /** @param {Data} data @param {Place} place @returns {HTMLElement[]} */
@@ -37,7 +37,7 @@ const line = (...parts) => html("p", { class: "unrolled-sum" }, ...parts);
 /** Children with something between them. @param {Child[]} parts @param {string} sign */
 const between = (parts, sign) => parts.flatMap((part, at) => (at ? [sign, part] : [part]));
 
-/** A number in a sum; what is below nothing stands in brackets. @param {number | null} value */
+/** A number in a sum; negative ones are in brackets. @param {number | null} value */
 const factor = (value) => (value == null ? "−∞" : value < 0 ? html("span", {}, "(", number(value), ")") : number(value));
 
 /** Σ of products. @param {[number | null, number | null][]} pairs */
@@ -58,7 +58,7 @@ const column = (vector, marked = -1, title = "") => matrix(vector.map((value) =>
 /** Things in a row, as in an equation. @param {...Child} parts */
 const equation = (...parts) => html("div", { class: "scroll" }, html("div", { class: "unrolled-equation" }, ...parts));
 
-/** What `each` does, number by number. @type {Record<string, (scene: Scene, values: number[]) => Child[]>} */
+/** The elementwise formulas of `each`. @type {Record<string, (scene: Scene, values: number[]) => Child[]>} */
 const EACH = {
   add: ({ node }, [one, other]) => [...(node.factor === 1 ? [factor(one)] : [number(node.factor ?? 1), " · ", factor(one)]), " + ", factor(other)],
   candidate: (_, [u, r, w]) => ["tanh(", factor(u), " + ", factor(r), " · ", factor(w), ")"],
@@ -69,7 +69,7 @@ const EACH = {
   cap: ({ node }, [y]) => [number(node.factor ?? 1), " · tanh(", number(y), " / ", number(node.factor ?? 1), ")"],
 };
 
-/** How a squash is written. @type {Record<string, string>} */
+/** How an activation function is written. @type {Record<string, string>} */
 const SQUASH = { sigmoid: "σ", relu2: "relu²" };
 
 /** By the name of the rule. @type {Record<string, (scene: Scene) => HTMLElement[]>} */
@@ -107,15 +107,15 @@ const RULES = {
     ];
   },
 
-  turn({ node, inputs, time, index, value }) {
+  rotate({ node, inputs, time, index, value }) {
     const half = inputs[0].length / 2, pair = index % half, first = index < half;
     const [a, b] = [inputs[0][pair], inputs[0][pair + half]], [cos, sin] = [node.cos?.[time][pair] ?? 1, node.sin?.[time][pair] ?? 0];
-    return [line(symbols(`number ${pair + 1} and number ${pair + half + 1} are a point in a plane; it is turned by an angle that grows with the place`)),
+    return [line(symbols(`number ${pair + 1} and number ${pair + half + 1} are a point in a plane; it is rotated by an angle that grows with the position`)),
       line(...(first ? [factor(a), " · ", number(cos), " − ", factor(b)] : [factor(b), " · ", number(cos), " + ", factor(a)]), " · ", number(sin), " = ", number(value ?? 0))];
   },
 
   scores({ data, node, inputs, every, time, index, value }) {
-    if (!node.sees?.[time][index]) return [line(`“${data.tokens[index]}” comes after “${data.tokens[time]}”, or is too far away: the mask says −∞.`)];
+    if (!node.sees?.[time][index]) return [line(`“${data.tokens[index]}” comes after “${data.tokens[time]}”, or is too far away: the mask sets −∞.`)];
     const key = every[1][index], query = inputs[0];
     const dot = key.reduce((/** @type {number} */ sum, one, at) => sum + (one ?? 0) * (query[at] ?? 0), 0);
     const added = node.added ? [" + ", factor(node.added[time][index])] : [];

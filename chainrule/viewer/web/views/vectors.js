@@ -1,5 +1,5 @@
 // @ts-check
-/** The tokens of a model as a map; the nearest to a word, or to a − b + c, with their cosines. */
+/** The tokens of a model as a map; the nearest neighbours of a word, or of a − b + c, with their cosines. */
 import { choices, fixed, html } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 import { plot } from "chainrule/plot";
@@ -56,7 +56,7 @@ function field(name, word, alone, onchange) {
 /** @param {import("chainrule/state").State} state @param {() => void} onchange */
 function without(state, onchange) {
   return html("label", { class: "choice" }, html("input", { type: "checkbox", checked: state.get("exclude", "yes") === "yes",
-    change: (event) => { state.set("exclude", /** @type {HTMLInputElement} */ (event.target).checked ? "yes" : "no"); onchange(); } }), "without a, b and c themselves");
+    change: (event) => { state.set("exclude", /** @type {HTMLInputElement} */ (event.target).checked ? "yes" : "no"); onchange(); } }), "exclude a, b and c");
 }
 
 /** @param {Data} data @returns {Known} */
@@ -79,7 +79,7 @@ function dot(one, other) {
   return sum;
 }
 
-/** As it is written, or with the space before it that many pieces of words have. @param {Known} known @param {string} word */
+/** As written, or with the space before it that many subwords have. @param {Known} known @param {string} word */
 function find(known, word) {
   const names = [word, word.toLowerCase()].flatMap((name) => [name, `·${name}`]);
   return names.map((name) => known.places.get(name)).find((place) => place !== undefined);
@@ -116,13 +116,13 @@ function absent(word, data, known, live) {
   return `“${word}” is not among the ${known.units.length.toLocaleString("en")} tokens whose vectors are in this page.${rest}`;
 }
 
-/** What is known, and of how much of it this is the picture. @param {Data} data @param {Known} known @param {Live | null} live */
+/** How many vectors there are, and how many are shown. @param {Data} data @param {Known} known @param {Live | null} live */
 function about(data, known, live) {
   const percent = (/** @type {number} */ share) => `${fixed(100 * share, 1)} %`;
   const over = live ? data.known : known.units.length;
   return `${data.model}: vectors of ${data.size} numbers. Cosines are over ${over.toLocaleString("en")} of ${data.known.toLocaleString("en")} tokens. `
-    + `The map shows ${data.words.length.toLocaleString("en")}, by the two directions in which they differ most: ${percent(data.shares[0])} and ${percent(data.shares[1])} of all variance. `
-    + "What is near on the map may be far apart in all the others.";
+    + `The map shows ${data.words.length.toLocaleString("en")}, by the two directions of largest variance (PCA): ${percent(data.shares[0])} and ${percent(data.shares[1])} of it. `
+    + "Words that are close on the map may be far apart in the other directions.";
 }
 
 /** @param {HTMLElement} map @param {Data} data @param {Known} known @param {string[]} asked @param {Found} found @param {(word: string) => void} choose */
