@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -69,20 +68,15 @@ def module_names() -> list[str]:
 
 
 def _web_files() -> dict[str, Traversable]:
-    return _files_in(WEB)
-
-
-@cache
-def _files_in(web: Traversable) -> dict[str, Traversable]:
-    """Every file of a folder and of the folders in it, by name; names are unique."""
-    folders = [web, *(entry for entry in web.iterdir() if entry.is_dir())]
+    """Every file of `web/` and of the folders in it, by name; names are unique."""
+    folders = [WEB, *(entry for entry in WEB.iterdir() if entry.is_dir())]
     return {entry.name: entry for folder in folders for entry in folder.iterdir() if entry.is_file()}
 
 
 def style(modules: Iterable[str]) -> str:
     """CSS: that of every page, and that of each module that has some."""
-    own = [f"{name}.css" for name in modules if name != MAIN]
-    return "\n".join(read_web_file(file) for file in ("page.css", *own) if file in _web_files())
+    files, own = _web_files(), [f"{name}.css" for name in modules if name != MAIN]
+    return "\n".join(files[name].read_text(encoding="utf-8") for name in ("page.css", *own) if name in files)
 
 
 def plotly() -> str:

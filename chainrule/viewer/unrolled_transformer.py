@@ -171,7 +171,7 @@ class UnrolledTransformer:
         s = self.network.add(f"s{which}", f"scores{mark}", formula, "scores", inputs, scores, labels="tokens",
                              size=self.settings.head_size, sees=sees, added=added)
         pattern = scores.softmax(-1)
-        a = self.network.add(f"a{which}", f"attention{mark}", "a_t = softmax(s_t)", "softmax", [s], pattern,
+        a = self.network.add(f"a{which}", f"attention weights{mark}", "a_t = softmax(s_t)", "softmax", [s], pattern,
                              labels="tokens")
         x, symbol = pattern @ value.x, f"x′{which}"
         formula = f"{symbol}_t = Σ_{{j≤t}} a_{{t,j}} {value.symbol}_j"

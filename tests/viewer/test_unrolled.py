@@ -130,7 +130,7 @@ def test_what_attention_shows_is_what_its_taps_tell():
     taps = ("attention.pattern", "feed_forward.neurons", "hidden")
     where = [f"stack.blocks.{layer}.{tap}" for layer in (0, 1) for tap in taps]
     _, seen = one.trace(one.read(TEXT, LIMIT).tokens, *where)
-    patterns = [as_tensor(node["values"]) for node in data["nodes"] if node["name"].startswith("attention")]
+    patterns = [as_tensor(node["values"]) for node in data["nodes"] if "attention weights" in node["name"]]
     assert len(patterns) == 4
     for layer in (0, 1):
         watched = seen[f"stack.blocks.{layer}.attention.pattern"][0]
@@ -150,8 +150,8 @@ def test_the_formulas_are_those_of_the_lecture():
     formulas = [node["formula"] for node in data["nodes"]]
     assert formulas[2:11] == [
         "x_t = e_t + pos_t", "n_t = (x_t − μ) / σ", "q_t = W_Qᵀ n_t", "k_t = W_Kᵀ n_t", "v_t = W_Vᵀ n_t",
-        "s_{t,j} = k_jᵀ q_t / √d_k, and −∞ where the causal mask hides j from t", "a_t = softmax(s_t)", "x′_t = Σ_{j≤t} a_{t,j} v_j",
-        "o_t = W_Oᵀ x′_t"]
+        "s_{t,j} = k_jᵀ q_t / √d_k, and −∞ where the causal mask hides j from t", "a_t = softmax(s_t)",
+        "x′_t = Σ_{j≤t} a_{t,j} v_j", "o_t = W_Oᵀ x′_t"]
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gpt"])
