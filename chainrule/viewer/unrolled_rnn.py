@@ -85,14 +85,14 @@ def _gru(layer: UnrolledLayer) -> str:
     reset = layer.gate("r", "reset gate", slice(0, h), "sigmoid", r)
     update = layer.gate("z", "update gate", slice(h, 2 * h), "sigmoid", z)
     rows, weights, before = slice(2 * h, 3 * h), layer.weights, Input("h" + layer.mark + ".0", "before")
-    heard = layer.read @ weights.U[rows].T + weights.b_U[rows]
-    kept = layer.before("hidden") @ weights.W[rows].T + weights.b_W[rows]
-    u = layer.add("u", "what is read, weighed", "u_t = U_n x_t + b_U", "linear", layer.x, values=heard,
+    from_input = layer.read @ weights.U[rows].T + weights.b_U[rows]
+    from_hidden = layer.before("hidden") @ weights.W[rows].T + weights.b_W[rows]
+    u = layer.add("u", "input term", "u_t = U_n x_t + b_U", "linear", layer.x, values=from_input,
                   letters=["U_n"], matrices=[weights.U[rows]], bias=weights.b_U[rows])
-    w = layer.add("w", "what was kept, weighed", "w_t = W_n h_{t-1} + b_W", "linear", before, values=kept,
+    w = layer.add("w", "recurrent term", "w_t = W_n h_{t-1} + b_W", "linear", before, values=from_hidden,
                   letters=["W_n"], matrices=[weights.W[rows]], bias=weights.b_W[rows])
     n = layer.add("n", "candidate", "n_t = tanh(u_t + r_t ∗ w_t)", "each", u, reset, w,
-                  values=torch.tanh(heard + r * kept), how="candidate")
+                  values=torch.tanh(from_input + r * from_hidden), how="candidate")
     return layer.add("h", "hidden vector", "h_t = (1 − z_t) ∗ n_t + z_t ∗ h_{t-1}", "each", update, n, before,
                      values=layer.seen["hidden"], how="blend", first=layer.first["hidden"])
 

@@ -197,7 +197,7 @@ def test_a_click_and_the_arrow_keys_choose_cells_and_the_address_remembers(open_
     assert "so β is 1" in page.locator(".trellis-detail").inner_text()
     page.keyboard.press("Home")
     page.locator("#trellis input[value=alpha]").check()
-    assert "begins, with π" in page.locator(".trellis-detail").inner_text()
+    assert "begins here, with π" in page.locator(".trellis-detail").inner_text()
     assert "trellis.mode=alpha" in page.url
 
 

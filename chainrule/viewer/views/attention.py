@@ -43,7 +43,7 @@ Head: TypeAlias = tuple[str, int, int]
 
 def _fits(subject: Subject) -> bool:
     reads = subject.continues_text or subject.reads_source or hasattr(subject.body, "encode")
-    return subject.has("pattern") and reads and getattr(subject.model, "letters", None) is None
+    return subject.has("pattern") and reads and getattr(subject.model, "char_cnn", None) is None
 
 
 @dataclass(frozen=True)
