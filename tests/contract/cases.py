@@ -11,9 +11,10 @@ import torch
 from contract.toy import Attentive, Recurrent, ToySettings
 from torch import Tensor
 
-from chainrule.model import BOUNDARY, Batch, LanguageModel, cross_entropy
+from chainrule.model import LanguageModel
 from chainrule.models import KINDS, build, kind, model_class
 from chainrule.recipe import make_recipe
+from chainrule.testing import WithSource, example_batch, learn
 
 VOCAB = 5
 SEQ2SEQ = {"hidden": 8, "dropout": 0.0}
@@ -24,8 +25,8 @@ GPT = {"layers": 2, "width": 16, "heads": 2, "context": 16}
 class Case:
     kind: str
     settings: dict[str, Any] = field(default_factory=dict)    # its `model.*`
-    rounds: int = 1                                           # of counting, or steps of descent
-    network: Callable[..., LanguageModel] | None = None       # for networks that are no kind of the house
+    rounds: int = 1                                           # of counting, or steps of gradient descent
+    network: Callable[..., LanguageModel] | None = None       # for networks that are not among KINDS
     source: Tensor | None = None                              # (1, S) or (1, S, F): what every text is about
 
     def __str__(self) -> str:
@@ -36,21 +37,18 @@ class Case:
         return make_recipe(self.kind, model_class(self.kind), given, kind(self.kind).preset)
 
     def make(self) -> LanguageModel:
-        """The model as it is before it learns, always the same."""
+        """The model before training, always the same."""
         torch.manual_seed(1)
         if self.network is not None:
             return self.network(ToySettings(**self.settings), VOCAB)
-        model: LanguageModel = self.told(build(self.kind, self.recipe().model, VOCAB))
+        model: LanguageModel = self.with_source(build(self.kind, self.recipe().model, VOCAB))
         if model.learns_by == "counting":
             model.forget(torch.Generator().manual_seed(1))
         return model
 
-    def told(self, model: LanguageModel) -> LanguageModel:
-        """The model, which is told the source of the case wherever it starts."""
-        if self.source is not None:
-            start, source = model.start, self.source
-            model.start = lambda rows, *_: start(rows, source.repeat_interleave(rows, 0), LENGTH.repeat(rows))
-        return model
+    def with_source(self, model: LanguageModel) -> LanguageModel:
+        """The model, which gets the source of the case wherever it starts."""
+        return model if self.source is None else WithSource(model, self.source, LENGTH)
 
     def train(self) -> LanguageModel:
         model = self.make()
@@ -107,32 +105,4 @@ assert {kind.where for name, kind in KINDS.items() if issubclass(model_class(nam
 }, "a kind without a contract"
 
 
-@torch.enable_grad()
-def learn(model: Any, batch: Batch) -> None:
-    """One round of counting, or one step of descent."""
-    if model.learns_by == "counting":
-        model.update(model.collect(batch))
-    else:
-        model.zero_grad()
-        total, count = cross_entropy(model(batch), batch)
-        (total / count).backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.3 * parameter.grad
-
-
-def texts(rows: int, longest: int, seed: int) -> Batch:
-    """Texts of 1 to `longest` tokens, in which one often brings the next; the padding is tokens like any other."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens = torch.zeros(rows, longest + 2, dtype=torch.long)
-    for column in range(1, longest + 2):
-        habit = tokens[:, column - 1] % (VOCAB - 1) + 1
-        chance = torch.randint(1, VOCAB, (rows,), generator=generator)
-        tokens[:, column] = torch.where(torch.rand(rows, generator=generator) < 0.6, habit, chance)
-    lengths = torch.randint(1, longest + 1, (rows,), generator=generator) + 1
-    lengths[0] = longest + 1
-    tokens[torch.arange(rows), lengths] = BOUNDARY
-    return Batch(tokens[:, :-1], tokens[:, 1:], lengths)
-
-
-TEXT = texts(rows=24, longest=10, seed=1)
+TEXT = example_batch(VOCAB)
