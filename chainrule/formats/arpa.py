@@ -1,11 +1,11 @@
-"""ARPA files: back-off n-grams as text, the form that KenLM, SRILM and speech recognisers read and write.
+"""ARPA files: back-off n-gram models as text, the format of KenLM, SRILM and speech recognisers.
 
-    \\data\\                       one line an order: how many grams it has
+    \\data\\                       for each order a line with its number of n-grams
     ngram 1=10001
     \\1-grams:
-    -2.35<TAB>the<TAB>-0.72        log10 p(the), the gram, log10 of its back-off weight (none at the highest order)
+    -2.35<TAB>the<TAB>-0.72        log10 p(the), the n-gram, log10 of its back-off weight (none at the highest order)
 
-The boundary is one token here and two words there: <s> where it begins a gram, </s> where it ends one.
+The boundary is one token here and two words in the file: <s> where it begins an n-gram, </s> where it ends one.
 """
 
 import math
@@ -24,7 +24,7 @@ from chainrule.files import write_aside
 from chainrule.model import BOUNDARY
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.ngram import NGram, NGramSettings
-from chainrule.models.ngram.smoothing import Floats, Table
+from chainrule.models.ngram.smoothing import BackoffTable, Floats
 from chainrule.progress import bar
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
@@ -34,15 +34,15 @@ NEVER = -99.0            # how ARPA files write log10 0
 LINES = 1 << 18          # lines written or read at a time
 GAP = re.compile(r"[ \t\n\r\v\f]+")
 WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
-"""White space that separates fields, and that which Python would split at besides, though it may be part of a word."""
+"""White space that separates fields; and other white space, at which Python splits but which may be in a word."""
 Text = np.dtypes.StringDType()
 
 
 def write_arpa(model: Any, tokenizer: Tokenizer, path: Path) -> None:
     if not isinstance(model, NGram):
-        raise UserError(f"an ARPA file holds an n-gram; this is {type(model).__name__}. Train one with --kind ngram.")
+        raise UserError(f"an ARPA file holds an n-gram model; this is {type(model).__name__}. Use --kind ngram.")
     total = sum(len(model.table("log_prob", order)) for order in range(1, model.order + 1))
-    with bar("writing ARPA", total, "grams") as advance, write_aside(path) as aside, _open(aside) as file:
+    with bar("writing ARPA", total, "n-grams") as advance, write_aside(path) as aside, _open(aside) as file:
         file.write("\\data\\\n")
         for order in range(1, model.order + 1):
             file.write(f"ngram {order}={len(model.table('log_prob', order)) + (order == 1)}\n")
@@ -59,15 +59,15 @@ def _open(path: Path) -> TextIO:
 def _names(tokenizer: Tokenizer) -> NDArray[Any]:
     names = [END] + [tokenizer.token(id) for id in range(1, len(tokenizer))]
     if clash := {BEGIN, END} & set(names[1:]):
-        raise UserError(f"the vocabulary has {clash.pop()}, which ARPA files keep for the ends of a sentence.")
+        raise UserError(f"the vocabulary has {clash.pop()}, which ARPA files reserve for the ends of a sentence.")
     return np.array(names, dtype=Text)
 
 
 def _sections(model: NGram, names: NDArray[Any]) -> Iterator[list[str]]:
-    """All lines of all orders, in pieces."""
-    texts = names.copy()                                         # the grams of the order before, as contexts
+    """The lines of all orders, in blocks."""
+    texts = names.copy()                                         # the n-grams one shorter, as contexts
     texts[BOUNDARY] = BEGIN
-    grams = names
+    ngrams = names
     for order in range(1, model.order + 1):
         yield ["", f"\\{order}-grams:"]
         prob = _log10(model.table("log_prob", order))
@@ -77,12 +77,12 @@ def _sections(model: NGram, names: NDArray[Any]) -> Iterator[list[str]]:
         else:
             sizes = np.diff(model.table("starts", order).cpu().numpy())
             words = names[model.table("words", order).cpu().numpy()]
-            texts = grams = np.strings.add(np.repeat(np.strings.add(texts, " "), sizes), words)
+            texts = ngrams = np.strings.add(np.repeat(np.strings.add(texts, " "), sizes), words)
         if backoff is not None and order == 1:
-            backoff[BOUNDARY] = 0                                # that was the weight of <s>; nothing follows </s>
-        for at in range(0, len(grams), LINES):
+            backoff[BOUNDARY] = 0                                # that was the weight of <s>; no word follows </s>
+        for at in range(0, len(ngrams), LINES):
             part = slice(at, at + LINES)
-            columns = [_number(prob[part]), grams[part], *([] if backoff is None else [_number(backoff[part])])]
+            columns = [_number(prob[part]), ngrams[part], *([] if backoff is None else [_number(backoff[part])])]
             yield ["\t".join(line) for line in zip(*(column.tolist() for column in columns))]
 
 
@@ -95,7 +95,7 @@ def _number(values: Floats) -> NDArray[Any]:
 
 
 def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
-    """The model of an ARPA file and the words it knows."""
+    """The model of an ARPA file and the tokenizer of its words."""
     try:
         file = path.open(encoding="utf-8")
     except OSError as error:
@@ -103,12 +103,12 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
     with file:
         reader = _Reader(path, file)
         sizes = reader.header()
-        with bar("reading ARPA", sum(sizes), "grams") as advance:
-            words, first, left = _unigrams(*reader.section(1, sizes, advance))
+        with bar("reading ARPA", sum(sizes), "n-grams") as advance:
+            words, first, backoffs = _unigrams(*reader.section(1, sizes, advance))
             tables = [first]
             lookups: list[Lookup] = []
             for order in range(2, len(sizes) + 1):
-                table, lookup, left = _table(reader, order, sizes, words, lookups, left, advance)
+                table, lookup, backoffs = _table(reader, order, sizes, words, lookups, backoffs, advance)
                 tables.append(table)
                 lookups.append(lookup)
         reader.end()
@@ -118,7 +118,7 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
 
 
 class _Reader:
-    """Lines with their numbers, for messages that name the place."""
+    """Lines with their numbers, so that messages can name the line."""
 
     def __init__(self, path: Path, file: TextIO):
         self.path, self.file, self.line = path, file, 0
@@ -132,7 +132,7 @@ class _Reader:
             self.line += 1
             if stripped := line.strip(" \t\n\r\v\f"):
                 return stripped
-        raise self.wrong("the file ends here, before \\end\\; it is cut short")
+        raise self.wrong("the file ends here, before \\end\\; it is truncated")
 
     def header(self) -> list[int]:
         try:
@@ -152,9 +152,9 @@ class _Reader:
         return sizes
 
     def section(self, order: int, sizes: list[int], advance: Any) -> tuple[Floats, list[list[str]], Floats]:
-        """log10 p (N,), one list of words a position of the gram, log10 back-off (N,)."""
+        """log10 p (N,), a list of words for each position of the n-gram, log10 back-off (N,)."""
         if order > 1 and (found := self.next()) != f"\\{order}-grams:":
-            more = f"the header gives order {order - 1} {sizes[order - 2]:,} grams"
+            more = f"the header gives order {order - 1} {sizes[order - 2]:,} n-grams"
             raise self.wrong(f"{found[:60]!r} where \\{order}-grams: was expected; {more}")
         probs, backoffs, columns = [], [], [[] for _ in range(order)]  # type: ignore[var-annotated]
         for at in range(0, sizes[order - 1], LINES):
@@ -170,7 +170,7 @@ class _Reader:
         return np.concatenate([empty, *probs]), columns, np.concatenate([empty, *backoffs])
 
     def _fields(self, lines: list[str], order: int, want: int, at: int, size: int) -> list[list[str]]:
-        """The lines turned into columns: probability, words, back-off (0 where a line has none)."""
+        """The lines as columns: probability, words, back-off (0 where a line has none)."""
         odd = any(map(WIDER.search, lines))
         rows = [GAP.split(line.strip(" \t\n\r\v\f")) if odd else line.split() for line in lines]
         for offset, row in enumerate(rows):
@@ -179,12 +179,12 @@ class _Reader:
             elif len(row) != order + 2:
                 self.line += offset + 1
                 if not row or row[0].startswith("\\"):
-                    raise self.wrong(f"order {order} ends after {at + offset:,} grams, and the header says {size:,}")
+                    raise self.wrong(f"order {order} ends after {at + offset:,} n-grams, and the header says {size:,}")
                 wanted = f"a number, {order} words, perhaps a number"
-                raise self.wrong(f"a gram of order {order} is {wanted}; not {len(row)} fields")
+                raise self.wrong(f"an n-gram of order {order} is {wanted}; not {len(row)} fields")
         if len(rows) < want:
             self.line += len(rows)
-            raise self.wrong(f"order {order} ends after {at + len(rows):,} grams, and the header says {size:,}")
+            raise self.wrong(f"order {order} ends after {at + len(rows):,} n-grams, and the header says {size:,}")
         return [list(column) for column in zip(*rows)]
 
     def _floats(self, words: list[str]) -> Floats:
@@ -195,25 +195,25 @@ class _Reader:
 
     def end(self) -> None:
         if (found := self.next()) != "\\end\\":
-            more = "the last order has more grams than the header says"
+            more = "the last order has more n-grams than the header says"
             raise self.wrong(f"{found[:60]!r} where \\end\\ was expected; {more}")
 
 
-def _unigrams(prob: Floats, columns: list[list[str]], backoff: Floats) -> tuple[dict[str, int], Table, Floats]:
+def _unigrams(prob: Floats, columns: list[list[str]], backoff: Floats) -> tuple[dict[str, int], BackoffTable, Floats]:
     """Ids for the words, the boundary at 0 and <unk> at 1; their table; and their back-off weights."""
     own = (BEGIN, END, UNKNOWN)
     order = {word: row for row, word in enumerate(columns[0])}
     words = {word: id for id, word in enumerate([END, UNKNOWN, *(word for word in order if word not in own)])}
     everything = np.arange(len(words))
-    table = Table(everything, np.array([0, len(words)]), np.zeros(len(words)), np.ones(1), everything)
-    left = np.ones(len(words))
+    table = BackoffTable(everything, np.array([0, len(words)]), np.zeros(len(words)), np.ones(1), everything)
+    backoffs = np.ones(len(words))
     known = [word for word in words if word in order]
     rows, ids = [order[word] for word in known], [words[word] for word in known]
     table.prob[ids] = _linear(prob[rows])
-    left[ids] = _linear(backoff[rows])
+    backoffs[ids] = _linear(backoff[rows])
     if BEGIN in order:
-        left[BOUNDARY] = _linear(backoff[[order[BEGIN]]])[0]
-    return words, table, left
+        backoffs[BOUNDARY] = _linear(backoff[[order[BEGIN]]])[0]
+    return words, table, backoffs
 
 
 def _table(
@@ -222,31 +222,31 @@ def _table(
     sizes: list[int],
     words: dict[str, int],
     lookups: list[Lookup],
-    left: Floats,
+    backoffs: Floats,
     advance: Any,
-) -> tuple[Table, Lookup, Floats]:
-    """The grams of one order, sorted by context and word; the way to find them; and their own back-off weights."""
+) -> tuple[BackoffTable, Lookup, Floats]:
+    """The n-grams of one order, sorted by context and word; their look-up table; and their own back-off weights."""
     prob, columns, backoff = reader.section(order, sizes, advance)
     ids = {**words, BEGIN: BOUNDARY}
     try:
-        grams = [np.fromiter(map(ids.__getitem__, column), np.int64, len(column)) for column in columns]
+        ids_of = [np.fromiter(map(ids.__getitem__, column), np.int64, len(column)) for column in columns]
     except KeyError as error:
         word = error.args[0]
-        raise reader.wrong(f"order {order} has the word {word!r}, which is not among the single words") from None
-    context = torch.from_numpy(grams[0])
-    for lookup, column in zip(lookups, grams[1:-1]):
+        raise reader.wrong(f"order {order} has the word {word!r}, which is not among the 1-grams") from None
+    context = torch.from_numpy(ids_of[0])
+    for lookup, column in zip(lookups, ids_of[1:-1]):
         context = lookup.find(context * len(words) + torch.from_numpy(column)).long()
         if bool((context < 0).any()):
-            gram = " ".join(column[int((context < 0).nonzero()[0])] for column in columns)
-            raise reader.wrong(f"the gram {gram!r} above has a context that order {order - 1} does not list")
-    keys, row = (context * len(words) + torch.from_numpy(grams[-1])).sort()
+            ngram = " ".join(column[int((context < 0).nonzero()[0])] for column in columns)
+            raise reader.wrong(f"the n-gram {ngram!r} has a context that order {order - 1} does not list")
+    keys, row = (context * len(words) + torch.from_numpy(ids_of[-1])).sort()
     if bool((keys[1:] == keys[:-1]).any()):
-        raise reader.wrong(f"order {order} lists a gram twice")
+        raise reader.wrong(f"order {order} lists an n-gram twice")
     contexts = len(lookups[-1].keys) if lookups else len(words)
     starts = torch.searchsorted(keys, torch.arange(contexts + 1) * len(words)).numpy()
-    no_suffixes = np.zeros(len(keys), np.int32)                  # they serve only to estimate
+    no_suffixes = np.zeros(len(keys), np.int32)                  # they are needed only for estimation
     place = row.numpy()
-    table = Table(grams[-1][place], starts, _linear(prob[place]), left, no_suffixes)
+    table = BackoffTable(ids_of[-1][place], starts, _linear(prob[place]), backoffs, no_suffixes)
     return table, Lookup(keys), _linear(backoff[place])
 
 

@@ -1,7 +1,7 @@
-"""BERT and its kin (MiniLM and other sentence encoders) from the files that Hugging Face's `transformers` writes.
+"""BERT checkpoints of Hugging Face's `transformers` (BERT, MiniLM and other sentence encoders), import and export.
 
-A folder holds config.json and model.safetensors, or pytorch_model.bin, of which only tensors are read. Their files hold
-apart the queries, keys and values that we keep in one matrix. What BERT calls its pooler has no place here.
+A folder holds config.json and model.safetensors, or pytorch_model.bin, of which only tensors are read. Their files have
+separate matrices for queries, keys and values, ours one packed matrix. BERT's pooler is not imported.
 """
 
 import json
@@ -35,7 +35,7 @@ BODY = {
 }
 HEAD = {"transform.map": "cls.predictions.transform.dense", "transform.norm": "cls.predictions.transform.LayerNorm"}
 BIAS = "cls.predictions.bias"
-OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}    # as the first files had them
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}    # in the first published files
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
 LIKE_BERT: dict[str, Any] = {
@@ -45,7 +45,7 @@ LIKE_BERT: dict[str, Any] = {
 
 
 def read_bert(folder: Path) -> TransformerEncoder:
-    """The model in a folder, ready to be asked; with its output where the folder has one."""
+    """The model in a folder, in eval mode; with the masked-word output if the folder has one."""
     config = _read_config(folder)
     weights = _named(_read_weights(folder))
     words = weights["bert.embeddings.word_embeddings.weight"]
@@ -55,7 +55,7 @@ def read_bert(folder: Path) -> TransformerEncoder:
 
 
 def bert_settings(config: Mapping[str, Any], *, transform: bool) -> EncoderSettings:
-    """What config.json says, in our words."""
+    """The settings that config.json gives."""
     wanted = {"model_type": ("bert",), "hidden_act": tuple(ACTIVATIONS), "position_embedding_type": ("absolute",)}
     for name, known in wanted.items():
         if (value := config.get(name, known[0])) not in known:
@@ -77,7 +77,7 @@ def bert_settings(config: Mapping[str, Any], *, transform: bool) -> EncoderSetti
 
 
 def from_bert(weights: Mapping[str, Tensor]) -> Weights:
-    """From a BertForMaskedLM, or from the BertModel inside it, to what `Encoder.load_state_dict` takes."""
+    """The state dict of a BertForMaskedLM, or of the BertModel inside it, as one of a TransformerEncoder."""
     given = _named(weights)
     layers = len([name for name in given if name.endswith(".intermediate.dense.weight")])
     found = {ours: [given[name] for name in theirs] for ours, theirs in _names(layers).items() if theirs[0] in given}
@@ -85,7 +85,7 @@ def from_bert(weights: Mapping[str, Tensor]) -> Weights:
 
 
 def to_bert(model: TransformerEncoder) -> Weights:
-    """For `BertForMaskedLM.load_state_dict`, of a model with BERT's settings."""
+    """The state dict of a model with BERT's settings as one of a BertForMaskedLM."""
     names = _names(model.settings.layers)
     weights: Weights = {}
     for ours, tensor in model.state_dict().items():
@@ -96,7 +96,7 @@ def to_bert(model: TransformerEncoder) -> Weights:
 
 
 def _names(layers: int) -> dict[str, list[str]]:
-    """Ours to theirs, one below the other."""
+    """Our parameter names to theirs, which are concatenated along the first axis."""
     modules = {ours: [theirs] for ours, theirs in (BODY | HEAD).items()}
     for layer in range(layers):
         for ours, theirs in LAYER.items():
@@ -110,7 +110,7 @@ def _kinds(module: str) -> tuple[str, ...]:
 
 
 def _named(weights: Mapping[str, Tensor]) -> Weights:
-    """Under the names that a BertForMaskedLM has today."""
+    """Under the current parameter names of a BertForMaskedLM."""
     named = {}
     for name, tensor in weights.items():
         for old, new in OLD.items():
@@ -123,12 +123,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder} has no config.json that can be read; a model of Hugging Face has one.") from error
+        raise UserError(f"{folder} has no readable config.json; a Hugging Face model has one.") from error
 
 
 def _read_weights(folder: Path) -> Weights:
     if (file := folder / "model.safetensors").is_file():
         return load_file(file)
     if (file := folder / "pytorch_model.bin").is_file():
-        return dict(torch.load(file, map_location="cpu", weights_only=True))    # tensors alone: nothing is run
+        return dict(torch.load(file, map_location="cpu", weights_only=True))    # only tensors are read, no code is run
     raise UserError(f"{folder} has neither model.safetensors nor pytorch_model.bin.")

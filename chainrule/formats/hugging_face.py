@@ -1,9 +1,9 @@
-"""The weights of a GPT under the names that Hugging Face's `transformers` gives them, there and back.
+"""GPT-2 and Llama checkpoints of Hugging Face's `transformers`: conversion of parameter names and layouts.
 
     GPT2LMHeadModel    the presets gpt2 and gpt3: learned positions, layer norms, biases, a tied output
-    LlamaForCausalLM   rotary positions, RMS norms with gains, SwiGLU, grouped keys, no biases, an output of its own
+    LlamaForCausalLM   RoPE, RMSNorm with a learned scale, SwiGLU, grouped-query attention, no biases, an untied output
 
-GPT-2's files hold linear maps the other way round; Llama's hold apart what we keep in one matrix.
+GPT-2's files have transposed linear maps; Llama's have separate matrices where ours is one packed matrix.
 """
 
 import re
@@ -39,21 +39,21 @@ LLAMA = {"embedding.words": "model.embed_tokens", "stack.norm": "model.norm", "o
 
 
 def to_gpt2(model: GPT) -> Weights:
-    """For `GPT2LMHeadModel.load_state_dict`."""
+    """The state dict of a GPT as one of a GPT2LMHeadModel."""
     names = _gpt2_names(model.settings.layers)
-    weights = {names[name]: _turned(name, tensor) for name, tensor in model.state_dict().items()}
+    weights = {names[name]: _transposed(name, tensor) for name, tensor in model.state_dict().items()}
     return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
 
 
 def from_gpt2(weights: Mapping[str, Tensor]) -> Weights:
-    """From a GPT2LMHeadModel, or from the GPT2Model inside it, to what `GPT.load_state_dict` takes."""
+    """The state dict of a GPT2LMHeadModel, or of the GPT2Model inside it, as one of a GPT."""
     given = {f"transformer.{name.removeprefix('transformer.')}": tensor for name, tensor in weights.items()}
     layers = len([name for name in given if name.endswith(".ln_1.weight")])
-    return {ours: _turned(ours, given[theirs]) for ours, theirs in _gpt2_names(layers).items()}
+    return {ours: _transposed(ours, given[theirs]) for ours, theirs in _gpt2_names(layers).items()}
 
 
 def to_llama(model: GPT) -> Weights:
-    """For `LlamaForCausalLM.load_state_dict`."""
+    """The state dict of a GPT as one of a LlamaForCausalLM."""
     weights: Weights = {}
     for name, tensor in model.state_dict().items():
         module, _, kind = name.rpartition(".")
@@ -68,7 +68,7 @@ def to_llama(model: GPT) -> Weights:
 
 
 def _gpt2_names(layers: int) -> dict[str, str]:
-    """Ours to theirs."""
+    """Our parameter names to theirs."""
     modules = dict(GPT2)
     for layer in range(layers):
         modules |= {f"stack.blocks.{layer}.{ours}": f"h.{layer}.{theirs}" for ours, theirs in GPT2_LAYER.items()}
@@ -76,7 +76,7 @@ def _gpt2_names(layers: int) -> dict[str, str]:
     return {f"{ours}.{kind}": f"transformer.{modules[ours]}.{kind}" for ours in modules for kind in kinds[ours]}
 
 
-def _turned(name: str, tensor: Tensor) -> Tensor:
-    """A linear map the other way round; all else as it is."""
+def _transposed(name: str, tensor: Tensor) -> Tensor:
+    """A linear map transposed; any other parameter unchanged."""
     linear = re.search(r"\.(project|up|out)\.weight$", name)
     return torch.t(tensor).contiguous() if linear else tensor

@@ -1,11 +1,11 @@
-"""Files of word vectors, as word2vec and GloVe write them and gensim reads them.
+"""Word vector files in the formats of word2vec (text and binary) and GloVe, as gensim reads them.
 
-    word2vec          3000000 300             how many words, how many numbers; then one word a line
+    word2vec          3000000 300             number of words and of dimensions; then one word a line
                       king 0.126 0.0298 …
-    word2vec-binary   the same first line; then for each word its name, a space, and float32 numbers as they are
-    glove             the lines alone, without a first line
+    word2vec-binary   the same first line; then for each word its name, a space, and its vector as raw float32
+    glove             the lines without a header
 
-Whatever comes before the last numbers of a line is the word, spaces too. Packed files are read by their suffix.
+All text before the numbers of a line is the word, which may contain spaces. Compressed files are known by their suffix.
 """
 
 import gzip
@@ -26,27 +26,27 @@ from chainrule.text.sources import OPENERS, Source, unpacked
 
 FORMS = ("word2vec", "word2vec-binary", "glove")
 LINES = 1 << 12        # words written at a time
-LONGEST = 1 << 12      # bytes in a word; a longer one is damage
-CURE = "The file is damaged, or not one of word vectors; fetch or export it again."
+LONGEST = 1 << 12      # bytes in a word; a longer one means a damaged file
+CURE = "The file is damaged or is not a word vector file; download or export it again."
 Line = tuple[int, bytes]
 
 
 def write_vectors(vectors: Vectors, path: Path, form: str) -> None:
     bad = next((word for word in vectors.words if not word or " " in word or "\n" in word), None)
     if bad is not None:
-        raise UserError(f"{bad!r} cannot be written: in a file of vectors a word has no white space in it.")
+        raise UserError(f"{bad!r} cannot be written: in a vector file a word must not contain white space.")
     with write_aside(path) as aside, _opened(aside, path) as file, bar("writing", len(vectors), "words") as advance:
         if form != "glove":
             file.write(f"{len(vectors)} {vectors.matrix.shape[1]}\n".encode())
         for at in range(0, len(vectors), LINES):
             words, rows = vectors.words[at : at + LINES], vectors.matrix[at : at + LINES]
-            file.write(b"".join((_packed if form == "word2vec-binary" else _spelled)(words, rows)))
+            file.write(b"".join((_as_binary if form == "word2vec-binary" else _as_text)(words, rows)))
             advance(len(words))
 
 
 @contextmanager
 def _opened(aside: Path, path: Path) -> Iterator[BinaryIO]:
-    """To be written to; packed, if its name will say so."""
+    """The file to write to; compressed if the suffix of `path` says so."""
     with aside.open("wb") as file:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
@@ -55,19 +55,19 @@ def _opened(aside: Path, path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _packed(words: Sequence[str], rows: Floats) -> Iterator[bytes]:
+def _as_binary(words: Sequence[str], rows: Floats) -> Iterator[bytes]:
     for word, row in zip(words, rows):
         yield word.encode() + b" " + row.astype("<f4").tobytes()
 
 
-def _spelled(words: Sequence[str], rows: Floats) -> Iterator[bytes]:
-    """Numbers as short as they can be and still come back the same."""
+def _as_text(words: Sequence[str], rows: Floats) -> Iterator[bytes]:
+    """The shortest decimal numbers that give the same float32."""
     for word, row in zip(words, rows):
         yield f"{word} {' '.join(map(str, row.astype(np.float32)))}\n".encode()
 
 
 def looks_like_vectors(path: Path) -> bool:
-    """By its first two lines. Anything may be in a binary file, but not in its first line."""
+    """By the first two lines: even a binary file has a header line."""
     try:
         with closing(_lines(Source(path))) as lines:
             first, second = next(lines, (0, b""))[1].split(), next(lines, (0, b""))[1]
@@ -77,7 +77,7 @@ def looks_like_vectors(path: Path) -> bool:
 
 
 def read_vectors(path: Path) -> Vectors:
-    """The words of a file and their vectors; of a word that comes twice, the first."""
+    """The words of a file and their vectors; the first vector of a word that occurs twice."""
     source = Source(path)
     with closing(_lines(source)) as lines:
         first = next(lines, None)
@@ -94,7 +94,7 @@ def read_vectors(path: Path) -> Vectors:
 
 
 def _header(fields: list[bytes]) -> tuple[int, int] | None:
-    """How many words and numbers, if that is what a first line says."""
+    """The number of words and dimensions, if the first line has them."""
     if len(fields) == 2 and all(field.isdigit() for field in fields):
         return int(fields[0]), int(fields[1])
     return None
@@ -109,7 +109,7 @@ def _lines(source: Source) -> Generator[Line, None, None]:
             yield number, line
             number += 1
         if len(begun) > 1 << 26:
-            raise UserError(f"{source.path} line {number} has no end. {CURE}")
+            raise UserError(f"{source.path} line {number} is too long. {CURE}")
     if begun:
         yield number, begun
 
@@ -138,12 +138,12 @@ def _read_text(path: Path, lines: Iterator[Line], header: tuple[int, int] | None
 
 
 def _size(fields: list[bytes]) -> int:
-    """How many numbers end a line, all but the first field at most."""
+    """How many numbers a line ends with, not counting the first field."""
     return sum(1 for _ in takewhile(lambda field: _numbers([field]) is not None, reversed(fields[1:])))
 
 
 def _row(line: bytes, size: int) -> tuple[bytes, Floats] | None:
-    """The word and its numbers, if there are so many."""
+    """The word and its numbers, if there are `size` of them."""
     fields = line.rstrip().rsplit(None, size)
     if size < 1 or len(fields) != size + 1:
         return None

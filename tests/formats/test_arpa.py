@@ -116,22 +116,22 @@ def test_a_hand_written_file_gives_the_numbers_in_it(tmp_path):
 
 BROKEN = {
     "not an ARPA file": ("\\data\\", "hello", r"line 2: an ARPA file begins with"),
-    "too few grams": ("ngram 2=3", "ngram 2=4", r"line 17: order 2 ends after 3 grams, and the header says 4"),
-    "too many grams": ("ngram 2=3", "ngram 2=2", r"where \\end\\ was expected; the last order has more grams"),
-    "too many words": ("ngram 1=5", "ngram 1=4", r"where \\2-grams: was expected; the header gives order 1 4 grams"),
+    "too few n-grams": ("ngram 2=3", "ngram 2=4", r"line 17: order 2 ends after 3 n-grams, and the header says 4"),
+    "too many n-grams": ("ngram 2=3", "ngram 2=2", r"where \\end\\ was expected; the last order has more n-grams"),
+    "too many words": ("ngram 1=5", "ngram 1=4", r"where \\2-grams: was expected; the header gives order 1 4 n-grams"),
     "a strange header": ("ngram 2=3", "ngram 2=x", r"should be ngram 2="),
     "no header": ("ngram 1=5\nngram 2=3\n", "", r"where \\1-grams: was expected"),
-    "an unknown word": ("a b", "a c", r"the word 'c', which is not among the single words"),
-    "a gram twice": ("a b", "<s> a", r"lists a gram twice"),
+    "an unknown word": ("a b", "a c", r"the word 'c', which is not among the 1-grams"),
+    "an n-gram twice": ("a b", "<s> a", r"lists an n-gram twice"),
     "a word that is no number": ("-0.2\ta b", "x\ta b", r"is not a number"),
-    "too many fields": ("a b\n", "a b b b\n", r"line 15: a gram of order 2 is a number, 2 words"),
-    "no end": ("\\end\\\n", "", r"cut short"),
-    "cut short": ("-0.3\tb </s>\n\n\\end\\\n", "", r"ends after 2 grams, and the header says 3"),
+    "too many fields": ("a b\n", "a b b b\n", r"line 15: an n-gram of order 2 is a number, 2 words"),
+    "no end": ("\\end\\\n", "", r"truncated"),
+    "cut short": ("-0.3\tb </s>\n\n\\end\\\n", "", r"ends after 2 n-grams, and the header says 3"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_named_with_the_place(name, tmp_path):
+def test_a_broken_file_is_refused_with_its_line(name, tmp_path):
     was, becomes, says = BROKEN[name]
     assert was in SMALL
     (tmp_path / "m.arpa").write_text(SMALL.replace(was, becomes))
@@ -139,11 +139,11 @@ def test_a_broken_file_is_named_with_the_place(name, tmp_path):
         read_arpa(tmp_path / "m.arpa")
 
 
-def test_a_gram_whose_context_is_missing_is_named(tmp_path):
+def test_an_ngram_without_its_context_is_refused(tmp_path):
     text = SMALL.replace("ngram 2=3\n", "ngram 2=3\nngram 3=1\n")
     text = text.replace("\\end\\", "\\3-grams:\n-0.1\tb a b\n\n\\end\\")
     (tmp_path / "m.arpa").write_text(text)
-    with pytest.raises(UserError, match="'b a b' above has a context that order 2 does not list"):
+    with pytest.raises(UserError, match="'b a b' has a context that order 2 does not list"):
         read_arpa(tmp_path / "m.arpa")
 
 

@@ -78,7 +78,7 @@ def test_what_is_no_bert_is_refused(config: dict[str, Any], says: str) -> None:
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no config\.json"):
+    with pytest.raises(UserError, match=r"has no readable config\.json"):
         read_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(UserError, match=r"neither model\.safetensors nor pytorch_model\.bin"):

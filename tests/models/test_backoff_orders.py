@@ -1,4 +1,4 @@
-"""The ladder of an n-gram: its counts are those of the text, and its formulas give what the model answers."""
+"""The back-off steps of an n-gram: counts are those of the text, and the formulas give the model's probabilities."""
 
 from collections import Counter
 
@@ -24,24 +24,24 @@ def contexts(place, text=TEXT):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_the_rungs_of_kneser_ney_are_counted_and_answer_as_chen_and_goodman_say(order):
+def test_the_steps_of_kneser_ney_are_those_of_chen_and_goodman(order):
     stream = random_stream(order)
     model, slow = trained(stream, order=order), SlowKneserNey(stream, order, VOCAB)
-    rungs = model.rungs(torch.tensor(TEXT))
+    steps = model.backoff(torch.tensor(TEXT))
     for place in range(1, len(TEXT)):
-        for rung, context in zip(rungs, contexts(place)):
-            followers = {gram: n for gram, n in slow.counts[rung.order].items() if gram[:-1] == context}
+        for step, context in zip(steps, contexts(place)):
+            followers = {gram: n for gram, n in slow.counts[step.order].items() if gram[:-1] == context}
             own, total = followers.get((*context, TEXT[place]), 0), sum(followers.values())
             kinds = [sum(min(n, 3) == kind for n in followers.values()) for kind in (1, 2, 3)]
-            counted, here = rung.counted, place - 1
-            assert (counted.gram[here], counted.total[here], counted.kinds[here].tolist()) == (own, total, kinds)
-            assert counted.discounts == pytest.approx(slow.discounts[rung.order])
-            assert rung.probability[here] == pytest.approx(slow.prob(TEXT[place], context), rel=2e-6)
+            counts, here = step.counts, place - 1
+            assert (counts.ngram[here], counts.total[here], counts.types[here].tolist()) == (own, total, kinds)
+            assert counts.discounts == pytest.approx(slow.discounts[step.order])
+            assert step.probability[here] == pytest.approx(slow.prob(TEXT[place], context), rel=2e-6)
             if total:
-                held = sum(slow.discounts[rung.order][min(n, 3)] for n in followers.values()) / total
-                assert rung.weight[here] == pytest.approx(held, rel=2e-6)
-                assert counted.held_back[here] == pytest.approx(held)
-            assert rung.found[here] == (own > 0 or rung.order == 1)
+                held = sum(slow.discounts[step.order][min(n, 3)] for n in followers.values()) / total
+                assert step.weight[here] == pytest.approx(held, rel=2e-6)
+                assert counts.discounted_mass[here] == pytest.approx(held)
+            assert step.found[here] == (own > 0 or step.order == 1)
 
 
 def test_plain_counts_are_those_of_the_text():
@@ -51,23 +51,23 @@ def test_plain_counts_are_those_of_the_text():
     for sentence in split(stream):
         padded = ["<s>", *sentence, 0]
         seen.update(tuple(padded[at : at + size]) for size in (1, 2, 3) for at in range(len(padded) - size + 1))
-    rungs = model.rungs(torch.tensor(TEXT))
+    steps = model.backoff(torch.tensor(TEXT))
     for place in range(1, len(TEXT)):
-        for rung, context in zip(rungs, contexts(place)):
-            assert rung.counted.gram[place - 1] == seen[(*context, TEXT[place])]
-            assert rung.counted.held_back[place - 1] == 0
+        for step, context in zip(steps, contexts(place)):
+            assert step.counts.ngram[place - 1] == seen[(*context, TEXT[place])]
+            assert step.counts.discounted_mass[place - 1] == 0
 
 
 @pytest.mark.parametrize("given", [{}, {"estimator": "mle"}, {"estimator": "add-k", "k": 0.3}, {"prune": 1e-3},
                                    {"cutoffs": (0, 0, 1)}, {"estimator": "mle", "cutoffs": (0, 1)}], ids=str)
-def test_the_highest_rung_is_what_the_model_answers(given):
+def test_the_highest_step_is_the_probability_of_the_model(given):
     model = trained(random_stream(3), order=4, **given)
-    torch.testing.assert_close(model.rungs(torch.tensor(TEXT))[-1].probability, answers(model), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(model.backoff(torch.tensor(TEXT))[-1].probability, answers(model), rtol=1e-6, atol=1e-9)
 
 
-def test_where_grams_were_left_out_their_counts_are_not_told():
-    rungs = trained(random_stream(3), order=4, prune=1e-3).rungs(torch.tensor(TEXT))
-    assert [rung.counted is None for rung in rungs] == [False, True, True, True]    # no single word is ever left out
+def test_without_all_ngrams_there_are_no_counts():
+    steps = trained(random_stream(3), order=4, prune=1e-3).backoff(torch.tensor(TEXT))
+    assert [step.counts is None for step in steps] == [False, True, True, True]    # no single word is ever left out
 
 
 def test_counts_stay_in_a_saved_model_and_may_be_missing_from_an_older_one():
@@ -77,31 +77,31 @@ def test_counts_stay_in_a_saved_model_and_may_be_missing_from_an_older_one():
     again.load_state_dict(state)
     older.load_state_dict({name: table for name, table in state.items() if not name.startswith("counts")})
     text = torch.tensor(TEXT)
-    for one, other, bare in zip(model.rungs(text), again.rungs(text), older.rungs(text)):
-        assert torch.equal(one.counted.gram, other.counted.gram)
-        assert one.counted.discounts == other.counted.discounts
+    for one, other, bare in zip(model.backoff(text), again.backoff(text), older.backoff(text)):
+        assert torch.equal(one.counts.ngram, other.counts.ngram)
+        assert one.counts.discounts == other.counts.discounts
         assert torch.equal(one.probability, bare.probability)
-        assert bare.counted is None
+        assert bare.counts is None
 
 
-def test_a_model_that_is_taught_again_has_no_counts_of_before():
+def test_a_retrained_model_has_no_old_counts():
     model = trained(random_stream(3), order=3)
-    model.rungs(torch.tensor(TEXT))
+    model.backoff(torch.tensor(TEXT))
     model.forget(torch.Generator())
-    assert model.rungs(torch.tensor(TEXT))[0].counted is None
+    assert model.backoff(torch.tensor(TEXT))[0].counts is None
     model.update(model.collect(as_batch(random_stream(5))))
-    wanted = trained(random_stream(5), order=3).rungs(torch.tensor(TEXT))
-    for rung, want in zip(model.rungs(torch.tensor(TEXT)), wanted):
-        assert rung.counted.discounts == want.counted.discounts
-        assert torch.equal(rung.counted.total, want.counted.total)
+    wanted = trained(random_stream(5), order=3).backoff(torch.tensor(TEXT))
+    for step, want in zip(model.backoff(torch.tensor(TEXT)), wanted):
+        assert step.counts.discounts == want.counts.discounts
+        assert torch.equal(step.counts.total, want.counts.total)
 
 
 @pytest.mark.parametrize(("times", "dtype"), [(100, torch.uint8), (300, torch.int16), (40_000, torch.int32)])
-def test_counts_take_as_few_bytes_as_hold_them(times, dtype):
+def test_counts_use_the_smallest_integer_type(times, dtype):
     model = trained([0, *[1] * times, 0], order=1, estimator="mle")
     assert model.counts_1.dtype == dtype
-    assert model.rungs(torch.tensor([0, 1]))[0].counted.gram.tolist() == [times]
+    assert model.backoff(torch.tensor([0, 1]))[0].counts.ngram.tolist() == [times]
 
 
-def test_nothing_to_foretell_has_rungs_too():
-    assert [len(rung.found) for rung in trained(random_stream(3), order=3).rungs(torch.tensor([0]))] == [0, 0, 0]
+def test_a_text_without_targets_has_empty_steps():
+    assert [len(step.found) for step in trained(random_stream(3), order=3).backoff(torch.tensor([0]))] == [0, 0, 0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, watch
-from chainrule.models.ngram.counts import Spilled, _name, count_grams, merge
+from chainrule.models.ngram.counts import OnDisk, _distinct_pairs, count_ngrams, merge_counts
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.ngram.pruning import _divergence, prune_by_entropy
@@ -177,7 +177,7 @@ def test_the_tap_names_the_order_that_answered():
     assert seen["answered"][0].tolist() == [[2, 3, 3]]
 
 
-def same_levels(one, other):
+def same_orders(one, other):
     for a, b in zip(one, other, strict=True):
         for field in ("words", "starts", "counts", "suffixes"):
             np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
@@ -195,19 +195,19 @@ def pieces(stream, size: int, overlap: int):
 @pytest.mark.parametrize("block", [1 << 24, 5])
 def test_counts_of_the_parts_add_up_to_those_of_the_whole(memory, block):
     stream = random_stream(5)
-    whole = merge(count_grams(as_batch(stream), 4, VOCAB))
-    parts = [count_grams(batch, 4, VOCAB, memory) for batch in pieces(stream, 23, 3)]
+    whole = merge_counts(count_ngrams(as_batch(stream), 4, VOCAB))
+    parts = [count_ngrams(batch, 4, VOCAB, memory) for batch in pieces(stream, 23, 3)]
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    assert isinstance(total.runs[0][0], Spilled) == (memory == 0)
-    same_levels(merge(total, block), whole)
+    assert isinstance(total.runs[0][0], OnDisk) == (memory == 0)
+    same_orders(merge_counts(total, block), whole)
 
 
 def test_a_key_too_wide_to_carry_its_position_is_sorted_the_long_way():
     contexts, words = np.array([3, 1, 3, 0]), np.array([7, 2, 7, 5])
     for vocab in (8, 1 << 60):
-        first, last, which = _name(contexts.astype(np.int64), words.astype(np.int64), 4, vocab)
+        first, last, which = _distinct_pairs(contexts.astype(np.int64), words.astype(np.int64), 4, vocab)
         assert (first.tolist(), last.tolist(), which.tolist()) == ([0, 1, 3], [5, 2, 7], [2, 1, 2, 0])
 
 
@@ -215,9 +215,9 @@ def test_padding_is_not_counted():
     stream = random_stream(6)[:40]
     padded = torch.tensor([stream + [5] * 7, stream[:20] + [3] * 27])
     batch = Batch(padded[:, :-1], padded[:, 1:], lengths=torch.tensor([39, 19]))
-    apart = count_grams(as_batch(stream), 3, VOCAB) + count_grams(as_batch(stream[:20]), 3, VOCAB)
-    together, apart = merge(count_grams(batch, 3, VOCAB)), merge(apart)
-    same_levels(together, apart)
+    apart = count_ngrams(as_batch(stream), 3, VOCAB) + count_ngrams(as_batch(stream[:20]), 3, VOCAB)
+    together, apart = merge_counts(count_ngrams(batch, 3, VOCAB)), merge_counts(apart)
+    same_orders(together, apart)
 
 
 @given(st.lists(st.integers(0, 10**12), unique=True), st.lists(st.integers(0, 10**12)), st.booleans())
@@ -241,7 +241,7 @@ def test_discounts_fall_back_when_the_counts_of_counts_cannot_tell():
 
 
 def tables_of(stream, order: int):
-    return list(estimate(merge(count_grams(as_batch(stream), order, VOCAB)), "kneser-ney", 1))
+    return list(estimate(merge_counts(count_ngrams(as_batch(stream), order, VOCAB)), "kneser-ney", 1))
 
 
 def test_the_divergence_of_a_bigram_is_the_sum_over_all_words():
@@ -282,7 +282,7 @@ def test_pruning_keeps_what_others_need_and_more_pruning_keeps_less():
 
 def test_cut_offs_leave_out_what_was_seen_too_seldom():
     stream = random_stream(10)
-    levels = merge(count_grams(as_batch(stream), 3, VOCAB))
+    levels = merge_counts(count_ngrams(as_batch(stream), 3, VOCAB))
     model = trained(stream, order=3, cutoffs=(0, 1, 2))
     assert len(model.words_2) == (levels[1].counts > 1).sum()
     assert len(model.words_3) == (levels[2].counts > 2).sum()
@@ -309,7 +309,7 @@ def test_before_counting_all_words_are_alike_and_forgetting_goes_back_there():
 
 @pytest.mark.parametrize(("given", "says"), [
     ({"order": 0}, "it must be from 1 to 1000"), ({"k": 0.0}, "more than 0"), ({"k": 2.0}, "add-k"),
-    ({"cutoffs": (1, 1)}, "begin with 0"), ({"cutoffs": (0, 2, 1)}, "never fall"), ({"prune": -1.0}, "0 or more"),
+    ({"cutoffs": (1, 1)}, "begin with 0"), ({"cutoffs": (0, 2, 1)}, "do not decrease"), ({"prune": -1.0}, "0 or more"),
 ])
 def test_settings_that_make_no_sense_are_refused(given, says):
     with pytest.raises(UserError, match=says):

@@ -100,8 +100,8 @@ BUGS = [
     Bug(
         "a discount's mass is lost",
         "chainrule/models/ngram/smoothing.py",
-        "prob += evidence.spread(left) * evidence.below",
-        "prob += 0 * evidence.below",
+        "prob += evidence.spread(gamma) * evidence.lower",
+        "prob += 0 * evidence.lower",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3-(0,)]",),
     ),
     Bug(
@@ -126,7 +126,7 @@ BUGS = [
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3-(0,)]",),
     ),
     Bug(
-        "a gram runs across a boundary",
+        "an n-gram crosses a boundary",
         "chainrule/models/ngram/counts.py",
         "(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)",
         "(places[ends - 1] >= 0)",

@@ -24,7 +24,7 @@ from chainrule.errors import UserError
 from chainrule.inference.score import stream_pieces
 from chainrule.model import IGNORE
 from chainrule.models.hmm.hmm import HMM, HMMSettings
-from chainrule.models.ngram.counts import Grams, count_grams, merge
+from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
 from chainrule.progress import say, speaks
 from chainrule.recipe import Gradient, make_recipe
 from chainrule.text.batches import Streams, Windows, stream, texts
@@ -98,7 +98,7 @@ def post(monkeypatch):
 
 
 def counted(tokens, order=3, memory=1 << 28):
-    parts = [count_grams(batch, order, small.VOCAB, memory) for batch in stream(tokens, 60, order - 1)]
+    parts = [count_ngrams(batch, order, small.VOCAB, memory) for batch in stream(tokens, 60, order - 1)]
     return sum(parts[1:], parts[0])
 
 
@@ -107,8 +107,8 @@ def counted(tokens, order=3, memory=1 << 28):
 def test_grams_add_over_ranks(post, memory, order):
     here, there = counted(TOKENS[:301], order, memory), counted(TOKENS[300:], order, memory)
     assert add_statistics(Ranks(1, 2, together=True), there) is None
-    added, alone = merge(add_statistics(Ranks(0, 2, together=True), here)), merge(here + there)
-    assert isinstance(here, Grams)
+    added, alone = merge_counts(add_statistics(Ranks(0, 2, together=True), here)), merge_counts(here + there)
+    assert isinstance(here, NGramCounts)
     for one, other in zip(added, alone, strict=True):
         assert one.counts.tolist() == other.counts.tolist()
         assert one.words.tolist() == other.words.tolist()
@@ -122,7 +122,7 @@ def test_expected_counts_add_over_ranks_and_a_rank_may_have_none(post):
     add_statistics(Ranks(2, 3, together=True), None)
     added, alone = add_statistics(Ranks(0, 3, together=True), here), here + there
     assert added.nats == alone.nats
-    for name in ("first", "moves", "emits"):
+    for name in ("initial", "transitions", "emissions"):
         assert torch.equal(getattr(added, name), getattr(alone, name))
 
 

@@ -1,11 +1,11 @@
-"""Counting grams by sorting: every gram of order 1 … n in a text, as a trie, with no loop over grams.
+"""N-gram counts by sorting: all n-grams of order 1 … n of a text as a trie, without a loop over n-grams.
 
-A gram of order k is named by its context (the place of the gram of order k - 1 before it) and its last word; grams are
-sorted by that pair, so the words that follow one context lie side by side. A gram may begin or end with the boundary,
-and none runs across one. Each gram also knows its `suffix`, the gram of order k - 1 without its first word.
+An n-gram of order k is identified by its context (the index of the n-gram of order k - 1 before it) and its last word.
+N-grams are sorted by that pair, so the words that follow one context lie side by side. An n-gram may begin or end with
+the boundary, but none crosses one. Its `suffix` is the n-gram of order k - 1 without its first word.
 
-A batch gives one `Run`; runs add by being kept, and are merged once, order by order. Beyond `memory` bytes they wait on
-disk. Shapes: N grams of an order, C contexts of it, V vocabulary.
+Each batch gives one sorted run. Runs are collected, beyond `memory` bytes on disk, and merged once, order by order
+(external merge sort). Shapes: N n-grams of an order, C contexts of it, V vocabulary.
 """
 
 import math
@@ -27,13 +27,13 @@ Ints = NDArray[np.integer]
 
 
 @dataclass
-class Order:
-    """All grams of one order, sorted by context and word, as one batch saw them."""
+class SortedRun:
+    """The n-grams of one order in one batch, sorted by context and word."""
 
-    contexts: Ints   # (N,) place of the context among the grams one shorter
+    contexts: Ints   # (N,) index of the context among the n-grams one shorter
     words: Ints      # (N,)
     counts: Ints     # (N,)
-    suffixes: Ints   # (N,) place of the gram without its first word
+    suffixes: Ints   # (N,) index of the n-gram without its first word
 
     def __len__(self) -> int:
         return len(self.words)
@@ -45,88 +45,88 @@ class Order:
     def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
         return self.contexts, self.words, self.counts, self.suffixes
 
-    def load(self) -> "Order":
+    def load(self) -> "SortedRun":
         return self
 
 
-class Spilled:
-    """An Order that waits on disk, in a file that has no name and goes when this does."""
+class OnDisk:
+    """A SortedRun in a temporary file, which is deleted with this object."""
 
     bytes = 0
 
-    def __init__(self, order: Order):
-        self.size = len(order)
-        self.types = [array.dtype for array in order.arrays()]
-        self.file = tempfile.TemporaryFile(prefix="chainrule-grams-")  # noqa: SIM115 - it lives as long as this does
-        for array in order.arrays():
+    def __init__(self, run: SortedRun):
+        self.size = len(run)
+        self.types = [array.dtype for array in run.arrays()]
+        self.file = tempfile.TemporaryFile(prefix="chainrule-counts-")  # noqa: SIM115 - it lives as long as this does
+        for array in run.arrays():
             array.tofile(self.file)
         self.file.flush()
         weakref.finalize(self, self.file.close)
 
-    def load(self) -> Order:
-        """Memory-mapped: what is read comes in, and goes when the Order does."""
+    def load(self) -> SortedRun:
+        """Memory-mapped: only what is read is in memory."""
         if not self.size:
-            return Order(*(np.zeros(0, type) for type in self.types))
+            return SortedRun(*(np.zeros(0, type) for type in self.types))
         offsets = np.cumsum([0] + [self.size * type.itemsize for type in self.types[:-1]]).tolist()
         mapped = (np.memmap(self.file, type, "r", at, (self.size,)) for type, at in zip(self.types, offsets))
-        return Order(*mapped)
+        return SortedRun(*mapped)
 
 
 @dataclass
-class Grams:
-    """The Statistics of an n-gram model: runs of counted grams, orders 2 … n, and the counts of single words."""
+class NGramCounts:
+    """The Statistics of an n-gram model: unigram counts, and sorted runs of the orders 2 … n."""
 
-    unigrams: Ints                       # (V,)
-    runs: list[list[Order | Spilled]]    # runs[r][k - 2]: order k
-    memory: int = 1 << 28                # bytes that runs may hold before they wait on disk
+    unigrams: Ints                          # (V,)
+    runs: list[list[SortedRun | OnDisk]]    # runs[r][k - 2]: order k
+    memory: int = 1 << 28                   # bytes of runs in memory; beyond it they are written to disk
     nats: float = math.nan
 
-    def __add__(self, other: "Grams") -> "Grams":
+    def __add__(self, other: "NGramCounts") -> "NGramCounts":
         runs = self.runs + other.runs
         if sum(order.bytes for run in runs for order in run) > self.memory:
-            runs = [[Spilled(order) if isinstance(order, Order) else order for order in run] for run in runs]
-        return Grams(self.unigrams + other.unigrams, runs, self.memory)
+            runs = [[OnDisk(order) if isinstance(order, SortedRun) else order for order in run] for run in runs]
+        return NGramCounts(self.unigrams + other.unigrams, runs, self.memory)
 
     def tensors(self) -> Iterator[Tensor]:
-        """How many orders a run has, the memory, the single words; then run by run and order by order."""
+        """The number of orders in a run and the memory, the unigrams, then the runs order by order."""
         yield torch.tensor([len(self.runs[0]), self.memory])
         yield torch.from_numpy(self.unigrams)
         for order in chain.from_iterable(self.runs):
             yield from (torch.from_numpy(np.array(array)) for array in order.load().arrays())
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> "Grams":
+    def of(cls, tensors: Sequence[Tensor]) -> "NGramCounts":
         orders, memory = tensors[0].tolist()
         unigrams, *arrays = (tensor.numpy() for tensor in tensors[1:])
-        every = iter([Order(*arrays[place : place + 4]) for place in range(0, len(arrays), 4)])
+        every = iter([SortedRun(*arrays[place : place + 4]) for place in range(0, len(arrays), 4)])
         runs = len(arrays) // 4 // max(orders, 1)
         return cls(unigrams, [list(islice(every, orders)) for _ in range(runs)], memory)
 
 
-def count_grams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) -> Grams:
-    """Every gram that ends on a counted target, by its place in the rows of the batch."""
+def count_ngrams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) -> NGramCounts:
+    """All n-grams of a batch up to an order; those that end on a target of the loss mask are counted."""
     words, counted = _flatten(batch)
     unigrams = np.bincount(words[counted], minlength=vocab)
-    places = words                                               # which gram of the order before ends at each position
-    ends = np.flatnonzero(_has_context(batch))                   # positions where a gram of this order ends
-    run: list[Order | Spilled] = []
-    size = vocab                                                 # grams of the order before
+    places = words                                               # the n-gram one shorter that ends at each position
+    ends = np.flatnonzero(_has_context(batch))                   # positions where an n-gram of this order ends
+    run: list[SortedRun | OnDisk] = []
+    size = vocab                                                 # number of n-grams one shorter
     for k in range(2, order + 1):
         if k > 2:
             ends = ends[(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)]
-        contexts, last, which = _name(places[ends - 1], words[ends], size, vocab)
+        contexts, last, which = _distinct_pairs(places[ends - 1], words[ends], size, vocab)
         sizes = np.bincount(which[counted[ends]], minlength=len(last)).astype(np.int32)
         example = np.empty(len(last), np.int64)
-        example[which] = ends                                    # any one place where the gram ends
-        run.append(Order(contexts, last, sizes, places[example].astype(np.int32)))
+        example[which] = ends                                    # any position where the n-gram ends
+        run.append(SortedRun(contexts, last, sizes, places[example].astype(np.int32)))
         places = np.full(len(words), -1, np.int64)
         places[ends] = which
         size = len(last)
-    return Grams(unigrams, [run], memory)
+    return NGramCounts(unigrams, [run], memory)
 
 
 def _flatten(batch: Batch) -> tuple[Ints, NDArray[np.bool_]]:
-    """The rows end to end, each with the token before its first target; and which of all these are counted."""
+    """The rows end to end, each with the token before its first target; and which of these tokens are counted."""
     rows = np.concatenate([batch.tokens[:, :1].cpu().numpy(), batch.targets.cpu().numpy()], 1)
     counted = np.zeros(rows.shape, bool)
     counted[:, 1:] = batch.loss_mask.cpu().numpy()
@@ -134,7 +134,7 @@ def _flatten(batch: Batch) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _has_context(batch: Batch) -> NDArray[np.bool_]:
-    """All but the first of each row and the padding; what is mere context counts as a context."""
+    """All but the first token of each row and the padding; tokens that are only context are included."""
     rows, columns = batch.targets.shape
     has = np.ones((rows, columns + 1), bool)
     has[:, 0] = False
@@ -143,34 +143,34 @@ def _has_context(batch: Batch) -> NDArray[np.bool_]:
     return has.reshape(-1)
 
 
-def _name(contexts: Ints, words: Ints, size: int, vocab: int) -> tuple[Ints, Ints, Ints]:
-    """The distinct (context, word) pairs in order, and for each pair given its place among them."""
+def _distinct_pairs(contexts: Ints, words: Ints, size: int, vocab: int) -> tuple[Ints, Ints, Ints]:
+    """The distinct (context, word) pairs, sorted, and the index of each given pair among them."""
     keys, order = _sort(contexts * vocab + words, np.arange(len(words)), size * vocab, len(words))
-    fresh = _fresh(keys)
+    new = _differs(keys)
     which = np.empty(len(keys), np.int64)
-    which[order] = np.cumsum(fresh) - 1
-    return (*_unpack(keys[fresh], vocab), which)
+    which[order] = np.cumsum(new) - 1
+    return (*_unpack(keys[new], vocab), which)
 
 
-def _sort(keys: Ints, riders: Ints, keys_below: int, riders_below: int) -> tuple[Ints, Ints]:
-    """Keys in order, each with its rider; of equal keys the lower rider first. Overwrites the keys."""
-    bits = riders_below.bit_length()
+def _sort(keys: Ints, values: Ints, keys_below: int, values_below: int) -> tuple[Ints, Ints]:
+    """Sorts keys, each with its value; of equal keys the lower value is first. Overwrites the keys."""
+    bits = values_below.bit_length()
     if keys_below.bit_length() + bits >= 64:
-        order = np.lexsort((riders, keys))
-        return keys[order], riders[order]
-    keys <<= bits                                                # the rider sits below the key in one number, so that a
-    keys |= riders                                               # plain sort, far faster than an argsort, does for both
+        order = np.lexsort((values, keys))
+        return keys[order], values[order]
+    keys <<= bits                                                # key and value in one integer: a sort of integers is
+    keys |= values                                               # much faster than an argsort
     keys.sort()
-    riders = keys & ((1 << bits) - 1)
+    values = keys & ((1 << bits) - 1)
     keys >>= bits
-    return keys, riders
+    return keys, values
 
 
-def _fresh(keys: Ints) -> NDArray[np.bool_]:
+def _differs(keys: Ints) -> NDArray[np.bool_]:
     """Where a key differs from the one before it."""
-    fresh = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
-    return fresh
+    differs = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=differs[1:])
+    return differs
 
 
 def _unpack(keys: Ints, vocab: int) -> tuple[Ints, Ints]:
@@ -179,8 +179,8 @@ def _unpack(keys: Ints, vocab: int) -> tuple[Ints, Ints]:
 
 
 @dataclass
-class Level:
-    """All grams of one order, once all is counted: the children of context c lie at starts[c]:starts[c + 1]."""
+class Order:
+    """All n-grams of one order of the merged trie: the children of context c lie at starts[c]:starts[c + 1]."""
 
     words: Ints      # (N,)
     starts: Ints     # (C + 1,)
@@ -196,7 +196,7 @@ class Level:
 
 
 def sum_children(values: NDArray[Any], starts: Ints) -> NDArray[np.float64]:
-    """(N,) -> (C,): sums over the children of each context; 0 where there is none."""
+    """(N,) -> (C,): sums over the children of each context; 0 where it has none."""
     sums = np.zeros(len(starts) - 1)
     full = np.flatnonzero(np.diff(starts))
     if len(full):
@@ -204,53 +204,53 @@ def sum_children(values: NDArray[Any], starts: Ints) -> NDArray[np.float64]:
     return sums
 
 
-def merge(grams: Grams, block: int = 1 << 22) -> list[Level]:
-    """All runs as one trie. Level 0 holds the single words, each at its own place, whether it was seen or not."""
-    vocab = len(grams.unigrams)
+def merge_counts(counts: NGramCounts, block: int = 1 << 22) -> list[Order]:
+    """All runs as one trie. The first order holds every word of the vocabulary at its id, seen or not."""
+    vocab = len(counts.unigrams)
     everything = np.arange(vocab, dtype=np.int32)
-    levels = [Level(everything, np.array([0, vocab]), grams.unigrams, np.zeros(0, np.int32))]
-    places: list[Ints] = [everything] * len(grams.runs)          # where each run's grams of the order before have gone
-    for k in range(len(grams.runs[0]) if grams.runs else 0):
-        orders = [run[k].load() for run in grams.runs]
-        level, places = _merge_order(orders, places, len(levels[-1]), vocab, block)
-        levels.append(level)
-    return levels
+    orders = [Order(everything, np.array([0, vocab]), counts.unigrams, np.zeros(0, np.int32))]
+    places: list[Ints] = [everything] * len(counts.runs)         # new indices of each run's n-grams one shorter
+    for k in range(len(counts.runs[0]) if counts.runs else 0):
+        runs = [run[k].load() for run in counts.runs]
+        order, places = _merge_order(runs, places, len(orders[-1]), vocab, block)
+        orders.append(order)
+    return orders
 
 
 def _merge_order(
-    orders: list[Order], places: list[Ints], contexts: int, vocab: int, block: int
-) -> tuple[Level, list[Ints]]:
-    """One order of all runs, and where each run's grams have gone. Contexts are taken in ranges, to bound memory."""
-    if len(orders) == 1:                                         # nothing to merge with: the places are already right
-        only = orders[0]
-        level = Level(only.words, _compact(_starts(only.contexts, contexts)), only.counts, only.suffixes)
-        return level, [np.arange(len(only), dtype=np.int32)]
-    total = sum(map(len, orders))
+    runs: list[SortedRun], places: list[Ints], contexts: int, vocab: int, block: int
+) -> tuple[Order, list[Ints]]:
+    """One order of all runs, and the new indices of each run's n-grams. Ranges of contexts bound the memory."""
+    if len(runs) == 1:                                           # one run needs no merging: its indices are right
+        only = runs[0]
+        order = Order(only.words, _compact(_starts(only.contexts, contexts)), only.counts, only.suffixes)
+        return order, [np.arange(len(only), dtype=np.int32)]
+    total = sum(map(len, runs))
     words, counts, suffixes = [], [], []
     starts: list[Ints] = [np.zeros(1, np.int64)]
-    moved: list[list[Ints]] = [[] for _ in orders]
+    moved: list[list[Ints]] = [[] for _ in runs]
     done = 0
     for first, last in _ranges(contexts, math.ceil(total / block)):
-        slices = [_slice(order, place, first, last) for order, place in zip(orders, places)]
-        keys = [place[order.contexts].astype(np.int64) * vocab + order.words for order, place in zip(slices, places)]
-        runs = np.repeat(np.arange(len(orders)), [len(key) for key in keys])
-        union, whose = _sort(np.concatenate(keys), runs, contexts * vocab, len(orders))
-        fresh = _fresh(union)
-        where = np.cumsum(fresh, dtype=np.int32) - 1
-        context, word = _unpack(union[fresh], vocab)
+        slices = [_slice(run, place, first, last) for run, place in zip(runs, places)]
+        keys = [place[run.contexts].astype(np.int64) * vocab + run.words for run, place in zip(slices, places)]
+        numbers = np.repeat(np.arange(len(runs)), [len(key) for key in keys])
+        union, whose = _sort(np.concatenate(keys), numbers, contexts * vocab, len(runs))
+        new = _differs(union)
+        where = np.cumsum(new, dtype=np.int32) - 1
+        context, word = _unpack(union[new], vocab)
         count, suffix = np.zeros(len(word), np.int64), np.zeros(len(word), np.int32)
-        for run, (order, place) in enumerate(zip(slices, places)):
-            mine = where[whose == run]                           # its grams came sorted, so they are still in its order
-            count[mine] += order.counts
-            suffix[mine] = place[order.suffixes]
-            moved[run].append(mine + np.int32(done))
+        for number, (run, place) in enumerate(zip(slices, places)):
+            mine = where[whose == number]                        # a run is sorted, so its order is kept
+            count[mine] += run.counts
+            suffix[mine] = place[run.suffixes]
+            moved[number].append(mine + np.int32(done))
         starts.append(done + _starts(context - first, last - first)[1:])
         words.append(word)
         counts.append(_compact(count))
         suffixes.append(suffix)
         done += len(word)
     merged = [np.concatenate(parts) for parts in (words, starts, counts, suffixes)]
-    return Level(merged[0], _compact(merged[1]), *merged[2:]), [np.concatenate(move) for move in moved]
+    return Order(merged[0], _compact(merged[1]), *merged[2:]), [np.concatenate(move) for move in moved]
 
 
 def _starts(contexts: Ints, number: int) -> Ints:
@@ -258,7 +258,7 @@ def _starts(contexts: Ints, number: int) -> Ints:
 
 
 def _compact(numbers: Ints) -> Ints:
-    """In half the memory where they fit; numbers that might not are never cut."""
+    """As int32 where all of them fit."""
     return numbers.astype(np.int32) if not len(numbers) or numbers.max() < 2**31 else numbers
 
 
@@ -267,8 +267,8 @@ def _ranges(contexts: int, parts: int) -> Iterator[tuple[int, int]]:
     return pairwise(cuts.tolist())
 
 
-def _slice(order: Order, place: Ints, first: int, last: int) -> Order:
-    """The grams whose context has gone to first … last; merging keeps the order, so they lie together."""
-    ends = np.searchsorted(order.contexts, np.searchsorted(place, [first, last]).astype(order.contexts.dtype))
+def _slice(run: SortedRun, place: Ints, first: int, last: int) -> SortedRun:
+    """The n-grams whose context has a new index in first … last; merging keeps the order, so they lie together."""
+    ends = np.searchsorted(run.contexts, np.searchsorted(place, [first, last]).astype(run.contexts.dtype))
     part = slice(*ends)
-    return Order(order.contexts[part], order.words[part], order.counts[part], order.suffixes[part])
+    return SortedRun(run.contexts[part], run.words[part], run.counts[part], run.suffixes[part])

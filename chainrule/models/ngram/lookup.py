@@ -1,8 +1,8 @@
-"""Finding grams, many at once: guess twice by hash, check, and settle the few wrong guesses by binary search.
+"""Vectorised hash table: finds the indices of many keys at once, with two hash functions and then binary search.
 
-Keys are sorted. A table with several slots a key remembers, for each slot, one key that hashes there; a key that loses
-its first slot takes its second if that is free. An empty slot proves that a key is absent, and a slot that holds the
-key asked for is the answer. Nothing loops over keys, so building and asking are a few vectorised steps on any device.
+Keys are sorted. The table has several slots for each key; a slot holds one key that hashes there. A key that loses
+its first slot takes its second if that is free. An empty slot proves that a key is absent. There is no loop over
+keys, so that building and searching are a few vectorised steps on any device.
 """
 
 from functools import cached_property
@@ -12,27 +12,26 @@ from torch import Tensor
 
 HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers, 2^64 / φ first; the top bits are the slot
 
-
-FEW = 256         # up to here the search alone is quicker than the steps around it
-LARGE = 1 << 22   # keys from which memory matters more than a wrong guess
+FEW = 256         # for so few keys binary search alone is faster
+LARGE = 1 << 22   # number of keys from which memory matters more than collisions
 
 
 class Lookup:
     def __init__(self, keys: Tensor):
-        """`keys` (N,) are sorted and distinct; `find` answers with a key's place among them."""
+        """`keys` (N,) are sorted and distinct; `find` returns the index of a key among them."""
         self.keys = keys
-        reserve = 4 if len(keys) < LARGE else 2                    # slots a key, or up to twice as many
-        self.bits = max(reserve * len(keys), 1).bit_length()
+        slots = 4 if len(keys) < LARGE else 2                      # for each key, or up to twice as many
+        self.bits = max(slots * len(keys), 1).bit_length()
 
     @cached_property
     def slots(self) -> Tensor:
-        """(2^bits,) the place of the key that lives there, or -1. Made when many keys are first asked for."""
+        """(2^bits,) the index of the key in each slot, or -1. Made when many keys are first looked up."""
         slots = torch.full((1 << self.bits,), -1, dtype=torch.int32, device=self.keys.device)
         place = torch.arange(len(self.keys), dtype=torch.int32, device=self.keys.device)
         for multiplier in HASHES:
             slot = self._slot(self.keys.index_select(0, place), multiplier)
             free = (slots.index_select(0, slot) < 0).nonzero()[:, 0]
-            slots[slot[free]] = place[free]                      # of several that want one slot, one gets it
+            slots[slot[free]] = place[free]                      # of several keys with the same slot one gets it
             place = place[(slots.index_select(0, slot) != place).nonzero()[:, 0]]
         return slots
 
@@ -40,7 +39,7 @@ class Lookup:
         return (keys * multiplier >> (64 - self.bits)) & ((1 << self.bits) - 1)
 
     def find(self, keys: Tensor) -> Tensor:
-        """The place of each key, or -1."""
+        """The index of each key, or -1."""
         if not len(self.keys):
             return torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
         if len(keys) <= FEW:
@@ -52,7 +51,7 @@ class Lookup:
         return result.index_copy_(0, unsure, again)
 
     def _guess(self, keys: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-        """The place of each key whose slot tells, -1 for the others; and which of these others may yet be there."""
+        """The index of each key that is in its slot, -1 for the others; and which of the others may still exist."""
         guess = self.slots.index_select(0, self._slot(keys, multiplier))
         right = self.keys.index_select(0, guess.clamp(min=0)) == keys
         return torch.where(right, guess, -1), ((guess >= 0) & ~right).nonzero()[:, 0]

@@ -1,10 +1,10 @@
 """n-gram language model: p(w | the n - 1 words before), learned by counting. State: the last n - 1 tokens.
 
-Modified Kneser–Ney by default (Chen & Goodman 1998). Tables are a trie: the words that may follow a context lie side by
-side, so a whole next-word distribution is a slice of each order (`step`), and one word's probability is one look-up an
-order (`score`). Reading past a boundary needs no care: no gram runs across one, so the look-up ends there by itself.
+Modified Kneser–Ney by default (Chen & Goodman 1998). The tables are a trie: the words that follow a context lie side by
+side, so a next-word distribution is a slice of each order (`step`), and one word's probability is one look-up in each
+order (`score`). Boundaries need no special case: no n-gram crosses one, so a look-up ends there.
 
-Shapes: B rows, T tokens, V vocabulary, N grams of an order, R = B·T.
+Shapes: B rows, T tokens, V vocabulary, N n-grams of an order, R = B·T.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
-from chainrule.models.ngram.backoff import Counted, Rung, add_up, at
-from chainrule.models.ngram.counts import Grams, count_grams, merge
+from chainrule.models.ngram.backoff import BackoffStep, ContextCounts, gather_or, sum_by_context
+from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
 from chainrule.models.ngram.lookup import Lookup
-from chainrule.models.ngram.pruning import kept_by_count, prune_by_entropy, take
-from chainrule.models.ngram.smoothing import Table, discounts, estimate
+from chainrule.models.ngram.pruning import above_cutoffs, prune_by_entropy, select_ngrams
+from chainrule.models.ngram.smoothing import BackoffTable, discounts, estimate
 from chainrule.settings import NonNegative, Positive, Range, Settings
 
-Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, rising, and the grams that end there
+Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, sorted, and the n-grams that end there
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class NGramSettings(Settings):
             raise UserError(f"model.k={self.k:g} belongs to model.estimator=add-k, and this is {self.estimator}.")
         if self.cutoffs and (self.cutoffs[0] != 0 or list(self.cutoffs) != sorted(self.cutoffs)):
             given = ",".join(map(str, self.cutoffs))
-            raise UserError(f"model.cutoffs={given}: they begin with 0 (words stay) and never fall, as in 0,0,1.")
+            raise UserError(f"model.cutoffs={given}: they begin with 0 and do not decrease, as in 0,0,1.")
 
 
 class NGram(LanguageModel):
@@ -53,7 +53,7 @@ class NGram(LanguageModel):
     learns_by = "counting"
     resets_at_boundary = True
     Settings = NGramSettings
-    Statistics = Grams
+    Statistics = NGramCounts
     recipe: ClassVar[dict[str, Any]] = {"text.tokenizer": "words", "train.tokens": 1 << 21}
 
     answered: Tap
@@ -64,35 +64,35 @@ class NGram(LanguageModel):
         self.settings, self.vocab = settings, vocab
         self.order = settings.order
         self.receptive_field = settings.order - 1
-        self.answered = Tap()                                   # (B, T): the order that answered
-        self.set_tables(_empty(vocab, self.order))
-        self.register_load_state_dict_pre_hook(_make_room)  # type: ignore[no-untyped-call]
+        self.answered = Tap()                                   # (B, T): the highest order that contains the n-gram
+        self.set_tables(_uniform_tables(vocab, self.order))
+        self.register_load_state_dict_pre_hook(_resize_buffers)  # type: ignore[no-untyped-call]
 
     # Learning
 
     def forget(self, generator: torch.Generator) -> None:
-        self.set_tables(_empty(self.vocab, self.order))
+        self.set_tables(_uniform_tables(self.vocab, self.order))
 
-    def collect(self, batch: Batch) -> Grams:
-        return count_grams(batch, self.order, self.vocab, self.settings.memory << 20)
+    def collect(self, batch: Batch) -> NGramCounts:
+        return count_ngrams(batch, self.order, self.vocab, self.settings.memory << 20)
 
-    def update(self, statistics: Grams) -> None:
-        settings, levels = self.settings, merge(statistics)
-        keep = kept_by_count(levels, settings.cutoffs) if settings.cutoffs else None
-        tables: Iterable[Table] = estimate(levels, settings.estimator, settings.k, settings.cutoffs)
+    def update(self, statistics: NGramCounts) -> None:
+        settings, orders = self.settings, merge_counts(statistics)
+        keep = above_cutoffs(orders, settings.cutoffs) if settings.cutoffs else None
+        tables: Iterable[BackoffTable] = estimate(orders, settings.estimator, settings.k, settings.cutoffs)
         if keep is not None:
-            tables = take(list(tables), keep)
+            tables = select_ngrams(list(tables), keep)
         if settings.prune:
             tables = prune_by_entropy(list(tables), settings.prune)
         self.set_tables(tables)
 
-    def set_tables(self, tables: Iterable[Table]) -> None:
-        with np.errstate(divide="ignore"):                       # log 0 = -inf is meant
+    def set_tables(self, tables: Iterable[BackoffTable]) -> None:
+        with np.errstate(divide="ignore"):                       # log 0 = -inf is intended
             for order, table in enumerate(tables, 1):
                 self._set("log_prob", order, np.log(table.prob).astype(np.float32))
-                self._set("counts", order, _narrow(table.counts))             # only to be looked at
+                self._set("counts", order, _narrow(table.counts))             # only for display
                 if order > 1:
-                    self._set("backoff", order - 1, np.log(table.left).astype(np.float32))
+                    self._set("backoff", order - 1, np.log(table.backoff).astype(np.float32))
                     self._set("words", order, table.words.astype(np.int32, copy=False))
                     self._set("starts", order, table.starts)
         self._lookups: dict[int, Lookup] = {}
@@ -103,11 +103,11 @@ class NGram(LanguageModel):
         self.register_buffer(f"{name}_{order}", torch.from_numpy(values).to(device))
 
     def _apply(self, *args: Any, **kwargs: Any) -> "NGram":
-        self._lookups = {}                                       # they belong to the device they were made on
+        self._lookups = {}                                       # they belong to the old device
         super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]
         return self
 
-    # Answering
+    # Prediction
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
         return torch.full((rows, self.order - 1), BOUNDARY, device=self.log_prob_1.device)
@@ -123,7 +123,7 @@ class NGram(LanguageModel):
             children.append((order, parent, self.table("words", order)[child].long(), log_prob))
             weight[row] += self.table("backoff", order - 1)[context]
         logits = self.log_prob_1 + weight[:, None]
-        for _, parent, word, log_prob in reversed(children):                  # the highest order has the last word
+        for _, parent, word, log_prob in reversed(children):                  # the highest order is written last
             logits[parent, word] = log_prob
         if self.answered.watched:
             self.answered(_highest(children, tokens))
@@ -135,9 +135,9 @@ class NGram(LanguageModel):
         text = torch.cat([state, tokens, targets[:, -1:]], 1)
         result = self.log_prob_1.index_select(0, text.flatten())
         answered = torch.ones_like(text).flatten() if self.answered.watched else None
-        for order, (asked, context), (found, gram) in self._grams(text, self.order):
+        for order, (asked, context), (found, ngram) in self._find_ngrams(text, self.order):
             result.index_add_(0, asked, self.table("backoff", order - 1).index_select(0, context))
-            result.index_copy_(0, found, self.table("log_prob", order).index_select(0, gram))
+            result.index_copy_(0, found, self.table("log_prob", order).index_select(0, ngram))
             if answered is not None:
                 answered[found] = order
         if answered is not None:
@@ -145,34 +145,34 @@ class NGram(LanguageModel):
         return result.view(text.shape)[:, self.order :], text[:, tokens.shape[1] : -1]
 
     def _contexts(self, text: Tensor) -> list[tuple[int, Tensor, Tensor]]:
-        """For each order from 2 that has any: which of the R tokens behind the state end a known context, and which."""
+        """For each order from 2: which of the R tokens after the state end a known context, and that context."""
         columns = text.shape[1]
         tokens = text[:, self.order - 1 :].flatten()
         contexts = [(2, torch.arange(len(tokens), device=text.device), tokens)]
-        for order, _, (found, gram) in self._grams(text, self.order - 1):
-            behind = (found % columns >= self.order - 1).nonzero()[:, 0]
-            row, column = found[behind] // columns, found[behind] % columns - self.order + 1
-            contexts.append((order + 1, row * (columns - self.order + 1) + column, gram[behind]))
+        for order, _, (found, ngram) in self._find_ngrams(text, self.order - 1):
+            after = (found % columns >= self.order - 1).nonzero()[:, 0]
+            row, column = found[after] // columns, found[after] % columns - self.order + 1
+            contexts.append((order + 1, row * (columns - self.order + 1) + column, ngram[after]))
         return contexts[: self.order - 1]
 
-    def _grams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Found, Found]]:
-        """For each order from 2: the positions of `text` where a known context has been read, and those contexts; and
-        the positions where one more word makes a known gram, and those grams.
+    def _find_ngrams(self, text: Tensor, highest: int) -> Iterator[tuple[int, Found, Found]]:
+        """For each order from 2: the positions of `text` after a known context, and those contexts; and the positions
+        where the next word completes a known n-gram, and those n-grams.
 
-        The rows are read end to end. What runs from one row into the next ends within its first order - 1 positions,
-        and those nobody looks at.
+        The rows are read end to end. An n-gram that crosses from one row into the next ends within the first order - 1
+        positions of a row, which are not used.
         """
         flat = text.flatten()
         asked, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
         for order in range(2, highest + 1):
             place = self._lookup(order).find(context * self.vocab + flat.index_select(0, asked))
             hits = (place >= 0).nonzero()[:, 0]
-            found, gram = asked.index_select(0, hits), place.index_select(0, hits).long()
-            yield order, (asked, context), (found, gram)
+            found, ngram = asked.index_select(0, hits), place.index_select(0, hits).long()
+            yield order, (asked, context), (found, ngram)
             if not len(found):
                 return
-            inside = len(found) - int(found[-1] == len(flat) - 1)   # the last has nothing behind it
-            asked, context = found[:inside] + 1, gram[:inside]
+            inside = len(found) - int(found[-1] == len(flat) - 1)   # no token follows the last
+            asked, context = found[:inside] + 1, ngram[:inside]
 
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
@@ -182,52 +182,55 @@ class NGram(LanguageModel):
         return self._lookups[order]
 
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Every gram of `order` that goes on from the contexts: from which of them, and its place."""
+        """All n-grams of `order` that extend the contexts: which context each extends, and its index."""
         starts = self.table("starts", order)
         first, sizes = starts[context], starts[context + 1] - starts[context]
-        before = sizes.cumsum(0) - sizes                         # children of the contexts above
+        before = sizes.cumsum(0) - sizes                         # children of the contexts before
         parent = torch.arange(len(context), device=context.device).repeat_interleave(sizes)
         return parent, torch.arange(len(parent), device=context.device) + (first - before)[parent]
 
-    # Looking
+    # Back-off, step by step
 
-    def rungs(self, text: Tensor) -> list[Rung]:
-        """What each order, from the first, says of every token of a text (T + 1,) but its first, the boundary."""
+    def backoff(self, text: Tensor) -> list[BackoffStep]:
+        """The back-off steps, from order 1 up, of every token of a text (T + 1,) but its first, the boundary."""
         padded = torch.cat([self.start(1), text[None]], 1)
         size = padded.shape[1]
-        places = {1: (torch.zeros_like(padded[0]), padded[0])}    # the context and the gram of each token, or -1
-        for order, asked, found in self._grams(padded, self.order):
+        places = {1: (torch.zeros_like(padded[0]), padded[0])}    # the context and the n-gram of each token, or -1
+        for order, asked, found in self._find_ngrams(padded, self.order):
             places[order] = _spread(asked, size), _spread(found, size)
-        rungs: list[Rung] = []
+        steps: list[BackoffStep] = []
         for order in range(1, self.order + 1):
-            context, gram = places.get(order, (torch.full_like(padded[0], -1),) * 2)
-            rungs.append(self._rung(order, context[self.order :], gram[self.order :], rungs[-1] if rungs else None))
-        return rungs
+            context, ngram = places.get(order, (torch.full_like(padded[0], -1),) * 2)
+            below = steps[-1] if steps else None
+            steps.append(self._backoff_step(order, context[self.order :], ngram[self.order :], below))
+        return steps
 
-    def _rung(self, order: int, context: Tensor, gram: Tensor, below: Rung | None) -> Rung:
-        counted = self._count(order, context, gram)
-        none = torch.zeros(gram.shape, dtype=torch.float64, device=gram.device)
+    def _backoff_step(self, order: int, context: Tensor, ngram: Tensor, below: BackoffStep | None) -> BackoffStep:
+        counts = self._context_counts(order, context, ngram)
+        zeros = torch.zeros(ngram.shape, dtype=torch.float64, device=ngram.device)
         if below is None:
-            weight = none if counted is None else counted.held_back
-            return Rung(order, gram >= 0, weight, self.log_prob_1[gram].double().exp(), counted)
-        weight = at(context, self.table("backoff", order - 1), none).exp()
+            weight = zeros if counts is None else counts.discounted_mass
+            return BackoffStep(order, ngram >= 0, weight, self.log_prob_1[ngram].double().exp(), counts)
+        weight = gather_or(context, self.table("backoff", order - 1), zeros).exp()
         lower = weight.log() + below.probability.log()
-        return Rung(order, gram >= 0, weight, at(gram, self.table("log_prob", order), lower).exp(), counted)
+        probability = gather_or(ngram, self.table("log_prob", order), lower).exp()
+        return BackoffStep(order, ngram >= 0, weight, probability, counts)
 
-    def _count(self, order: int, context: Tensor, gram: Tensor) -> Counted | None:
+    def _context_counts(self, order: int, context: Tensor, ngram: Tensor) -> ContextCounts | None:
         counts, rows = self.table("counts", order), len(context)
         if len(counts) != len(self.table("log_prob", order)):
             return None
         if order == 1:
-            total, kinds = add_up(counts.long(), torch.zeros_like(counts).long(), 1)
-            total, kinds = total.expand(rows), kinds.expand(rows, -1)
+            total, types = sum_by_context(counts.long(), torch.zeros_like(counts).long(), 1)
+            total, types = total.expand(rows), types.expand(rows, -1)
         else:
             known = (context >= 0).nonzero()[:, 0]
             parent, child = self._children(order, context[known])
-            total, kinds = add_up(counts[child].long(), known[parent], rows)
-        return Counted(at(gram, counts, torch.zeros_like(gram)), total, kinds, self._held_back(order))
+            total, types = sum_by_context(counts[child].long(), known[parent], rows)
+        own = gather_or(ngram, counts, torch.zeros_like(ngram))
+        return ContextCounts(own, total, types, self._order_discounts(order))
 
-    def _held_back(self, order: int) -> list[float]:
+    def _order_discounts(self, order: int) -> list[float]:
         """D of 0, 1, 2, and 3 or more."""
         if order not in self._discounts:
             counts = self.table("counts", order).cpu().numpy()
@@ -240,7 +243,7 @@ class NGram(LanguageModel):
 
 
 def _highest(children: list[Any], tokens: Tensor) -> Tensor:
-    """(B, T): the highest order that knows what follows each token."""
+    """(B, T): the highest order with a known context for the word after each token."""
     answered = torch.ones_like(tokens).flatten()
     for order, parent, _, _ in reversed(children):
         answered[parent] = order
@@ -248,33 +251,33 @@ def _highest(children: list[Any], tokens: Tensor) -> Tensor:
 
 
 def _spread(found: Found, size: int) -> Tensor:
-    """(size,): what was found at each position, -1 where nothing was."""
-    positions, grams = found
-    return torch.full((size,), -1, device=positions.device).index_copy_(0, positions, grams)
+    """(size,): the n-gram found at each position, or -1."""
+    positions, ngrams = found
+    return torch.full((size,), -1, device=positions.device).index_copy_(0, positions, ngrams)
 
 
 def _narrow(counts: NDArray[Any] | None) -> NDArray[Any]:
-    """In as few bytes as hold the largest; none of them where counts are unknown."""
+    """In the smallest integer type that holds the largest; empty where counts are unknown."""
     if counts is None or not len(counts):
         return np.zeros(0, np.uint8)
     narrow = next(kind for kind in (np.uint8, np.int16, np.int32, np.int64) if counts.max() <= np.iinfo(kind).max)
     return counts.astype(narrow)
 
 
-def _empty(vocab: int, order: int) -> list[Table]:
-    """Before anything is counted every word is as likely as any other."""
-    none, nothing = np.zeros(0, np.int32), np.zeros(0)
+def _uniform_tables(vocab: int, order: int) -> list[BackoffTable]:
+    """Before training the unigrams are uniform and all higher orders empty."""
+    no_ints, no_floats = np.zeros(0, np.int32), np.zeros(0)
     everything = np.arange(vocab)
-    tables = [Table(everything, np.array([0, vocab]), np.full(vocab, 1 / vocab), np.ones(1), everything)]
+    tables = [BackoffTable(everything, np.array([0, vocab]), np.full(vocab, 1 / vocab), np.ones(1), everything)]
     for contexts in [vocab, *[0] * (order - 2)][: order - 1]:
-        tables.append(Table(none, np.zeros(contexts + 1, np.int32), nothing, np.ones(contexts), none))
+        tables.append(BackoffTable(no_ints, np.zeros(contexts + 1, np.int32), no_floats, np.ones(contexts), no_ints))
     return tables
 
 
-def _make_room(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Tables have whatever size the text gave them, so those of a file replace ours."""
+def _resize_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The sizes of the tables depend on the training text, so the buffers take those of the file."""
     for name, buffer in list(module.named_buffers(recurse=False)):
-        if name.startswith("counts"):                            # runs of before have none
+        if name.startswith("counts"):                            # an imported model may have none
             state.setdefault(prefix + name, torch.zeros(0, dtype=torch.uint8))
         if prefix + name in state:
             module.register_buffer(name, torch.empty_like(state[prefix + name], device=buffer.device))

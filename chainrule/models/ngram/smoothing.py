@@ -1,10 +1,10 @@
-"""From counts to probabilities. Every estimator fills the same tables, and all tables are read in the same way:
+"""Smoothing of n-gram counts: interpolated modified Kneser–Ney (absolute discounting), add-k, maximum likelihood.
 
     p(w | h) = table(hw)                 if hw is in the tables
              = backoff(h) · p(w | h')    otherwise; h' is h without its first word, and backoff is 1 where h is unknown
 
-Orders 2 … n are `Level`s of grams (see grams.py), level 0 the single words. Below the highest order only grams that
-begin with the boundary have a whole context; those are counted as the highest order is.
+Every estimator fills the same tables. Below the highest order Kneser–Ney uses continuation counts, except for n-grams
+that begin with the boundary: no word comes before those, so they keep their raw counts, as at the highest order.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,105 +15,105 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.model import BOUNDARY
-from chainrule.models.ngram.counts import Ints, Level, sum_children
+from chainrule.models.ngram.counts import Ints, Order, sum_children
 
 Floats = NDArray[np.float64]
-Filled: TypeAlias = tuple[Floats, Floats, Ints]   # prob, left and counts of a table
+Filled: TypeAlias = tuple[Floats, Floats, Ints]   # prob, backoff and counts of a table
 
 
 @dataclass
-class Table:
-    """One order of a model that answers. Probabilities, not yet logs."""
+class BackoffTable:
+    """The estimated probabilities of one order, not yet as logarithms."""
 
     words: Ints        # (N,)
     starts: Ints       # (C + 1,) children of context c: starts[c]:starts[c + 1]
     prob: Floats       # (N,) p(last word | context)
-    left: Floats       # (C,) back-off: what each context leaves to words never seen after it; 1 where none was
-    suffixes: Ints     # (N,) place of the gram without its first word, one order down
-    counts: Ints | None = None    # (N,) what the estimator took for counts; None: unknown, or some were left out
+    backoff: Floats    # (C,) back-off weight of each context; 1 where no word was seen after it
+    suffixes: Ints     # (N,) index of the n-gram without its first word, one order below
+    counts: Ints | None = None    # (N,) the counts that the estimator used; None: unknown, or some were left out
 
     @property
     def sizes(self) -> Ints:
         return np.diff(self.starts)
 
 
-def estimate(levels: list[Level], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> Iterator[Table]:
-    """The tables, order by order; the levels are used up, so that they need not all lie in memory beside them.
+def estimate(orders: list[Order], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> Iterator[BackoffTable]:
+    """The tables, order by order; `orders` is emptied, so that counts and tables are not all in memory together.
 
-    A gram of order o seen at most cutoffs[o - 1] times leaves its share to back-off.
+    The probability of an n-gram of order o with at most cutoffs[o - 1] occurrences is left to back-off.
     """
-    fill, vocab = _ESTIMATORS[estimator], len(levels[0])
-    lower = np.full(1, 1 / vocab)                                # below the single words lies the uniform distribution
+    fill, vocab = _ESTIMATORS[estimator], len(orders[0])
+    lower = np.full(1, 1 / vocab)                                # below the unigrams is the uniform distribution
     suffixes: Ints = np.zeros(vocab, np.int32)
-    begins = np.zeros(vocab, bool)                               # grams that begin with the boundary
-    for order in range(len(levels)):
-        level = levels.pop(0)
-        above = levels[0] if levels else None
-        whole = begins if above else np.ones(len(level), bool)
-        evidence = Evidence(level, above, whole, lower[suffixes], dropped(level, order, cutoffs), k, vocab)
-        prob, left, counts = fill(evidence)
-        yield Table(level.words, level.starts, prob, left, suffixes, counts)
-        if above:
-            suffixes, lower = above.suffixes, prob
-            begins = np.repeat(begins if order else level.words == BOUNDARY, above.sizes)
+    begins = np.zeros(vocab, bool)                               # n-grams that begin with the boundary
+    for index in range(len(orders)):
+        order = orders.pop(0)
+        higher = orders[0] if orders else None
+        raw = begins if higher else np.ones(len(order), bool)
+        evidence = Evidence(order, higher, raw, lower[suffixes], below_cutoff(order, index, cutoffs), k, vocab)
+        prob, backoff, counts = fill(evidence)
+        yield BackoffTable(order.words, order.starts, prob, backoff, suffixes, counts)
+        if higher:
+            suffixes, lower = higher.suffixes, prob
+            begins = np.repeat(begins if index else order.words == BOUNDARY, higher.sizes)
 
 
-def dropped(level: Level, order: int, cutoffs: Sequence[int]) -> NDArray[np.bool_] | None:
-    """Which grams of a level fall to the cut-off; None where there is none. Single words never do."""
-    cutoff = cutoffs[min(order, len(cutoffs) - 1)] if cutoffs and order else 0
-    return level.counts <= cutoff if cutoff else None
+def below_cutoff(order: Order, index: int, cutoffs: Sequence[int]) -> NDArray[np.bool_] | None:
+    """Which n-grams of an order the cutoff leaves out; None where there is no cutoff. Unigrams are never left out."""
+    cutoff = cutoffs[min(index, len(cutoffs) - 1)] if cutoffs and index else 0
+    return order.counts <= cutoff if cutoff else None
 
 
 @dataclass
 class Evidence:
-    """All that an estimator may look at for one order."""
+    """The input of an estimator for one order."""
 
-    level: Level
-    above: Level | None                   # the next order; None at the highest
-    whole: NDArray[np.bool_]              # (N,) grams of the highest order, or that begin with the boundary
-    below: Floats                         # (N,) p(w | h'), one order down
-    dropped: NDArray[np.bool_] | None     # (N,) grams that a cut-off takes away; None: nothing is
+    order: Order
+    higher: Order | None                  # the next order; None at the highest
+    raw: NDArray[np.bool_]                # (N,) n-grams with raw counts: of the highest order, or after the boundary
+    lower: Floats                         # (N,) p(w | h'), one order below
+    left_out: NDArray[np.bool_] | None    # (N,) n-grams that a cutoff leaves out; None: none
     k: float
     vocab: int
 
     def per_context(self, values: NDArray[Any]) -> Floats:
-        return sum_children(values, self.level.starts)
+        return sum_children(values, self.order.starts)
 
     def spread(self, values: Floats) -> Floats:
-        """(N,) each context's value, for each of its children."""
-        return np.repeat(values, self.level.sizes)
+        """(C,) -> (N,): each context's value for each of its children."""
+        return np.repeat(values, self.order.sizes)
 
-    def left_over(self, missing: Floats) -> Floats:
-        """(C,) the back-off weight that spreads the `missing` probability over the words that have no place."""
-        below = self.below if self.dropped is None else np.where(self.dropped, 0, self.below)
-        room = 1 - self.per_context(below)
-        return np.divide(missing, room, out=np.zeros_like(missing), where=(missing > 0) & (room > 0))
+    def backoff_weight(self, missing: Floats) -> Floats:
+        """(C,) the back-off weight that gives the `missing` probability to the words that are not in the table."""
+        lower = self.lower if self.left_out is None else np.where(self.left_out, 0, self.lower)
+        rest = 1 - self.per_context(lower)
+        return np.divide(missing, rest, out=np.zeros_like(missing), where=(missing > 0) & (rest > 0))
 
 
 def kneser_ney(evidence: Evidence) -> Filled:
-    """Interpolated modified Kneser–Ney (Chen & Goodman 1998):
+    """Interpolated modified Kneser–Ney (Chen & Goodman 1998): absolute discounting with three discounts D.
 
-    p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h')
+        p(w | h) = (c(hw) - D(c(hw))) / c(h·) + γ(h) p(w | h')
 
-    Below the highest order c is the number of different words seen before a gram, not how often it was seen.
+    Below the highest order c is the continuation count: the number of distinct words seen before the n-gram.
     """
-    counts = evidence.level.counts
-    if evidence.above is not None:
-        different = np.bincount(evidence.above.suffixes, minlength=len(counts))
-        counts = np.where(evidence.whole, counts, different)
+    counts = evidence.order.counts
+    if evidence.higher is not None:
+        continuation = np.bincount(evidence.higher.suffixes, minlength=len(counts))
+        counts = np.where(evidence.raw, counts, continuation)
     total = evidence.per_context(counts)
-    some = np.maximum(total, 1)
+    divisor = np.maximum(total, 1)
     discount = discounts(counts)[np.minimum(counts, 3)]
-    given_up = discount if evidence.dropped is None else np.where(evidence.dropped, counts, discount)
-    left = np.where(total > 0, evidence.per_context(given_up) / some, 1)
+    removed = discount if evidence.left_out is None else np.where(evidence.left_out, counts, discount)
+    gamma = np.where(total > 0, evidence.per_context(removed) / divisor, 1)
     prob = counts - discount
-    prob /= evidence.spread(some)
-    prob += evidence.spread(left) * evidence.below
-    return prob, left, counts
+    prob /= evidence.spread(divisor)
+    prob += evidence.spread(gamma) * evidence.lower
+    return prob, gamma, counts
 
 
 def discounts(counts: Ints) -> Floats:
-    """D(0) … D(3+) from the counts of counts. Where those cannot tell (tiny or odd texts), the usual ½, 1 and 1½."""
+    """D(0) … D(3+) of modified Kneser–Ney from the counts of counts; ½, 1 and 1½ where a text is too small for them."""
     n = np.bincount(np.minimum(counts, 5), minlength=6)[:5].astype(float)
     usual = np.array([0, 0.5, 1, 1.5])
     if not n[1:].all():
@@ -124,24 +124,24 @@ def discounts(counts: Ints) -> Floats:
 
 
 def maximum_likelihood(evidence: Evidence) -> Filled:
-    """p(w | h) = c(hw) / c(h·): what was counted, and nothing for what was not."""
-    counts = evidence.level.counts
+    """p(w | h) = c(hw) / c(h·): relative frequencies, 0 for unseen words."""
+    counts = evidence.order.counts
     total = evidence.per_context(counts)
-    some = np.maximum(total, 1)
-    lost = np.zeros_like(some)
-    if evidence.dropped is not None:
-        lost = evidence.per_context(counts * evidence.dropped) / some
-    return counts / evidence.spread(some), np.where(total > 0, evidence.left_over(lost), 1), counts
+    divisor = np.maximum(total, 1)
+    lost = np.zeros_like(divisor)
+    if evidence.left_out is not None:
+        lost = evidence.per_context(counts * evidence.left_out) / divisor
+    return counts / evidence.spread(divisor), np.where(total > 0, evidence.backoff_weight(lost), 1), counts
 
 
 def add_k(evidence: Evidence) -> Filled:
-    """p(w | h) = (c(hw) + k) / (c(h·) + kV). Shorter contexts, which only an unknown one asks for, are uniform."""
-    counts = evidence.level.counts
+    """Add-k (k = 1: Laplace): p(w | h) = (c(hw) + k) / (c(h·) + kV). After an unknown context p is uniform."""
+    counts = evidence.order.counts
     total = evidence.per_context(counts) + evidence.k * evidence.vocab
-    prob = np.where(evidence.whole, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
-    kept = prob if evidence.dropped is None else np.where(evidence.dropped, 0, prob)
-    seen = evidence.per_context(evidence.whole) > 0
-    return prob, np.where(seen, evidence.left_over(1 - evidence.per_context(kept)), 1), counts
+    prob = np.where(evidence.raw, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
+    kept = prob if evidence.left_out is None else np.where(evidence.left_out, 0, prob)
+    seen = evidence.per_context(evidence.raw) > 0
+    return prob, np.where(seen, evidence.backoff_weight(1 - evidence.per_context(kept)), 1), counts
 
 
 _ESTIMATORS: dict[str, Callable[[Evidence], Filled]] = {

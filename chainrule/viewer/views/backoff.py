@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chainrule.model import BOUNDARY
-from chainrule.models.ngram.backoff import Rung
+from chainrule.models.ngram.backoff import BackoffStep
 from chainrule.models.ngram.ngram import NGram
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
@@ -25,7 +25,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     subject = subjects[0]
     model, read = subject.model, subject.read(text, LIMIT)
     tokens = read.tokens[0]
-    ladders = _ladders(model, model.rungs(tokens), tokens.tolist())
+    ladders = _ladders(model, model.backoff(tokens), tokens.tolist())
     return {
         "name": subject.name,
         "estimator": model.settings.estimator,
@@ -38,12 +38,12 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     }
 
 
-def _ladders(model: NGram, rungs: Sequence[Rung], tokens: Sequence[int]) -> list[list[dict[str, Any]]]:
+def _ladders(model: NGram, steps: Sequence[BackoffStep], tokens: Sequence[int]) -> list[list[dict[str, Any]]]:
     """For each token but the first boundary, its orders from the highest whose context it has."""
     ladders = []
     for place in range(1, len(tokens)):
         since = place - _last_boundary(tokens, place)                 # tokens before it, including its boundary
-        orders = [_order(model, rung, place - 1, whole=rung.order in (model.order, since + 1)) for rung in rungs]
+        orders = [_order(model, step, place - 1, whole=step.order in (model.order, since + 1)) for step in steps]
         ladders.append(orders[since::-1] if since < len(orders) else orders[::-1])
     return ladders
 
@@ -52,21 +52,21 @@ def _last_boundary(tokens: Sequence[int], place: int) -> int:
     return next(at for at in range(place - 1, -1, -1) if tokens[at] == BOUNDARY)
 
 
-def _order(model: NGram, rung: Rung, place: int, whole: bool) -> dict[str, Any]:
+def _order(model: NGram, step: BackoffStep, place: int, whole: bool) -> dict[str, Any]:
     """`whole`: its counts are numbers of occurrences, not of distinct contexts as in lower orders of Kneser-Ney."""
     facts: dict[str, Any] = {
-        "order": rung.order,
-        "found": bool(rung.found[place]),
-        "weight": float(rung.weight[place]),
-        "p": float(rung.probability[place]),
+        "order": step.order,
+        "found": bool(step.found[place]),
+        "weight": float(step.weight[place]),
+        "p": float(step.probability[place]),
         "whole": whole,
     }
-    if rung.counted is not None:
+    if step.counts is not None:
         facts |= {
-            "count": int(rung.counted.gram[place]),
-            "total": int(rung.counted.total[place]),
-            "kinds": rung.counted.kinds[place].tolist(),
-            "discounts": list(rung.counted.discounts),
+            "count": int(step.counts.ngram[place]),
+            "total": int(step.counts.total[place]),
+            "kinds": step.counts.types[place].tolist(),
+            "discounts": list(step.counts.discounts),
         }
     return facts | {"by": _formula(model.settings.estimator, facts)}
 
@@ -114,5 +114,5 @@ VIEW = View(
     "backoff", "The back-off ladder",
     "Each token is coloured by the longest n-gram ending in it that was seen in training. Choose one to see every "
     "order: its counts, the probability it reserves for words unseen in this context, and its result.",
-    lambda subject: subject.continues_text and hasattr(subject.model, "rungs"), _make,
+    lambda subject: subject.continues_text and hasattr(subject.model, "backoff"), _make,
 )
