@@ -1,9 +1,9 @@
-"""A number with its 95 % interval, by the bootstrap (Efron 1979; for translations Koehn 2004).
+"""Bootstrap: a number with its 95 % confidence interval (Efron 1979; for translations Koehn 2004).
 
-What was measured is drawn again, as many as there are and with repetition, and the number taken anew; of a thousand
-such numbers the middle 95 % are the interval. Draws, seed and bounds are those of sacreBLEU.
+The N units that were measured are drawn with replacement, N of them, and the number is computed again; the middle 95 %
+of a thousand such numbers are the interval. Draws, seed and bounds are those of sacreBLEU.
 
-Shapes: N things measured, each by itself (examples, or sentences whose words belong together).
+Shapes: N units that are independent of each other: examples, or sentences with all their words.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ ROUNDS = 1000
 SEED = 12345
 
 Weights: TypeAlias = NDArray[np.int64]
-"""(N,) how often each is drawn."""
+"""(N,) how often each unit is drawn."""
 
 
 @dataclass(frozen=True)
 class Score:
     value: float
-    low: float            # 95 % of the rounds lie between
+    low: float            # 95 % of the draws lie between low and high
     high: float
 
     def as_dict(self, name: str) -> dict[str, Any]:
@@ -31,9 +31,9 @@ class Score:
 
 
 def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = ROUNDS, seed: int = SEED) -> Score:
-    """`measure` of all, each counted once, and of each draw; a draw that has no number (nan) is passed by."""
-    chance = np.random.default_rng(seed)
-    draws = (np.bincount(chance.integers(0, count, count), minlength=count) for _ in range(rounds))
+    """`measure` of all units, each counted once, and of each draw; draws without a number (nan) are left out."""
+    generator = np.random.default_rng(seed)
+    draws = (np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(rounds))
     drawn = np.sort(np.array([measure(weights) for weights in draws]))
     drawn = drawn[~np.isnan(drawn)]
     beyond = len(drawn) // 40

@@ -1,7 +1,9 @@
-"""One honest number for any model: bits per byte on a held-out text, with a signature that says how it was measured.
+"""Evaluation on held-out text: bits per byte and perplexity, with a signature that says how they were measured.
 
-Bits per byte compares everything that reads the same bytes. Perplexity is by token, so it compares only models with the
-same tokenizer. A number that does not exist, or is infinite, is None, and `why` says so: JSON has no infinity.
+    bits per byte = Σ -log2 p(token) / bytes        perplexity = exp(mean of -log p(token))
+
+Bits per byte compares all models that read the same bytes. Perplexity is per token, so it compares only models with the
+same tokenizer. A number that is undefined or infinite is None, and `why` gives the reason: JSON has no infinity.
 """
 
 import math
@@ -21,7 +23,7 @@ ALIKE = {
     "bits_per_byte": ("text", "boundary"),
     "perplexity": ("text", "boundary", "unit", "tokenizer"),
 }
-"""What two signatures must share for a metric to compare their models."""
+"""What two signatures must have in common for a metric to compare their models."""
 
 DIVERGED = "the model gives numbers that are not finite: it diverged; train again with a lower train.lr and --overwrite"
 
@@ -32,9 +34,9 @@ class Signature:
 
     unit: str         # what a token is
     tokenizer: str    # sha256 of the tokenizer, shortened
-    context: str      # tokens a model could look back on; all: the whole text
+    context: str      # tokens of context that a prediction could use; all: the whole text
     stride: str       # targets counted in each window; none: no windows
-    boundary: str     # whose end is a target: each line's, or each document's
+    boundary: str     # whether the end of each line or of each document is a target
     text: str         # sha256 of the text, shortened
     chainrule: str    # version
 
@@ -46,7 +48,7 @@ class Signature:
         parts = dict(part.partition(":")[::2] for part in text.split("|"))
         names = [field.name for field in fields(cls)]
         if list(parts) != names:
-            raise UserError(f"{text!r} is not a signature; one reads {'|'.join(f'{name}:…' for name in names)}.")
+            raise UserError(f"{text!r} is not a signature; one is {'|'.join(f'{name}:…' for name in names)}.")
         return cls(**parts)
 
 
@@ -64,7 +66,7 @@ def sign(model: LanguageModel, tokenizer: Tokenizer, split: Split, stride: int |
 
 
 def require_alike(signatures: Sequence[str], metric: str = "bits_per_byte") -> None:
-    """Refuses to set results side by side that were not measured alike."""
+    """Refuses to compare results that were measured differently."""
     if metric not in ALIKE:
         raise UserError(f"{metric} does not compare models; {' and '.join(ALIKE)} do.")
     parsed = [Signature.parse(signature) for signature in signatures]
@@ -76,18 +78,18 @@ def require_alike(signatures: Sequence[str], metric: str = "bits_per_byte") -> N
 
 @dataclass(frozen=True)
 class Result:
-    nats: float | None             # mean over the tokens; None: infinite
+    nats: float | None             # mean cross-entropy of the tokens; None: infinite
     tokens: int                    # targets, the ends of texts included
-    bytes: int                     # of the text as it was before it became tokens
+    bytes: int                     # of the text before tokenization
     bits_per_byte: float | None
     perplexity: float | None       # exp(nats)
     seconds: float
-    parameters: int                # numbers that the model stores
+    parameters: int                # of the model
     signature: str
     why: str = ""                  # why a number above is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for strict JSON; `why` only where there is something to say."""
+        """Plain values for strict JSON; `why` only if it is not empty."""
         values = asdict(self)
         if not self.why:
             del values["why"]
@@ -106,11 +108,11 @@ def evaluate(
     stride: int | None = None,
     total_nats: Callable[[LanguageModel, Tokens, int | None], float] = total_nats,
 ) -> Result:
-    """The model on every token of the split, each once. `total_nats`: how they are added up, if not by one process."""
+    """The model on every token of the split, each once. `total_nats`: another way to sum them, such as over ranks."""
     signature = str(sign(model, tokenizer, split, stride))
     tokens = len(split.tokens) - 1
     if tokens < 1:
-        raise UserError("the text to evaluate on is empty; a model cannot be measured on nothing.")
+        raise UserError("the text to evaluate on is empty.")
     began = time.perf_counter()
     total = total_nats(model, split.tokens, stride)
     seconds = time.perf_counter() - began
@@ -129,7 +131,7 @@ def evaluate(
 
 
 def count_parameters(model: Model) -> int:
-    """Numbers stored: weights, or entries of tables. Tied ones count once."""
+    """Numbers that a model stores: weights, or entries of tables. Tied weights count once."""
     stored = {id(tensor): tensor.numel() for tensor in model.state_dict(keep_vars=True).values()}
     return sum(stored.values())
 
@@ -146,17 +148,17 @@ def _finite(number: float | None) -> float | None:
 
 
 def why_no_answer(model: Model, impossible: str) -> str:
-    """Why a probability is no number: a model that counts finds all `impossible`, and any other has diverged."""
+    """Why there is no probability: a model trained by counting finds all `impossible`; any other has diverged."""
     return f"{impossible}; train it with smoothing" if model.learns_by == "counting" else DIVERGED
 
 
 def why_no_number(nats: float, tokenizer: Tokenizer) -> str:
-    """Why so many nats a token, or what follows from them, cannot be told; nothing where all can."""
+    """Why the mean nats, or a number computed from them, cannot be given; empty if all can."""
     reasons = []
     if math.isnan(nats):
         reasons.append(DIVERGED)
     elif not math.isfinite(nats):
-        reasons.append("the model gives a token of this text probability 0, so its surprise is infinite")
+        reasons.append("the model gives a token of this text probability 0, so its cross-entropy is infinite")
     elif not math.isfinite(_exp(nats)):
         reasons.append("the perplexity is beyond what a float can hold")
     if not tokenizer.lossless:

@@ -1,9 +1,9 @@
-"""How far back learning reaches: the gradient of the last target's nats L_T, by the token at which it arrives.
+"""Vanishing and exploding gradients: the norm of the last target's gradient at each earlier token, ∂L_T/∂h_t.
 
     ∂L_T/∂h_t = Wᵀ diag σ'(a_{t+1}) ∂L_T/∂h_{t+1} = … = (Π_{k=t+1…T} Wᵀ diag σ'(a_k)) ∂L_T/∂h_T    (Elman network)
 
-It vanishes or explodes along a recurrent network, and takes short cuts through attention. The model is not told: the
-module that turns tokens into vectors is found by watching, and the hidden vectors by their taps.
+It vanishes or explodes along a recurrent network, and reaches distant tokens directly through attention. No model needs
+code for this: forward hooks find the module that embeds the tokens, and taps find the hidden vectors.
 
 Shapes: B rows, T tokens, D width.
 """
@@ -20,82 +20,82 @@ from torch import Tensor, nn
 from chainrule.model import Batch, Model, taps, watch
 
 TAPS = ("hidden", "moment")
-"""Where hidden vectors pass, whole texts or one token at a time."""
+"""Taps of hidden vectors, of whole texts or of one token at a time."""
 
 
 @torch.enable_grad()
 def gradients_by_time(
     model: Model, batch: Batch, precision: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> list[float]:
-    """Mean over the rows of the length of the gradient: of the last token's vector, of the one before it, …"""
-    with _read(model) as found:
-        nats = _last_nats(model, batch, precision)
+    """The norm of the gradient, averaged over the rows, at the last token's embedding, at the one before it, …"""
+    with _embedded(model) as found:
+        nats = _last_loss(model, batch, precision)
         (gradient,) = torch.autograd.grad(nats, found[0])                      # (B, …T, D)
-    return _lengths(gradient[:, -batch.tokens.shape[1] :])
+    return _norms(gradient[:, -batch.tokens.shape[1] :])
 
 
 @torch.enable_grad()
 def gradients_by_layer(model: Model, batch: Batch) -> list[list[float]]:
-    """As by time, of the vectors that are read, then of the hidden vectors of each layer, the lowest first."""
+    """As by time: at the embeddings, then at the hidden vectors of each layer, the lowest first."""
     names = [name for name in taps(model) if name.rpartition(".")[2] in TAPS]
-    with _read(model) as found, watch(model, *names), _passing(model, names) as hidden:
-        nats = _last_nats(model, batch, nullcontext)
+    with _embedded(model) as found, watch(model, *names), _tapped(model, names) as hidden:
+        nats = _last_loss(model, batch, nullcontext)
         places = [found[:1], *hidden.values()]
         arrived = [_gradients(nats, place) for place in places]
-    return [_lengths(torch.cat(parts, 1)[:, -batch.tokens.shape[1] :]) for parts in arrived if parts]
+    return [_norms(torch.cat(parts, 1)[:, -batch.tokens.shape[1] :]) for parts in arrived if parts]
 
 
-def factor(lengths: Sequence[float]) -> float | None:
-    """What multiplies a gradient with each token that it goes back: an exponential, fitted to all that is not 0."""
-    steps = np.flatnonzero(np.array(lengths) > 0)
+def factor(norms: Sequence[float]) -> float | None:
+    """The factor by which the gradient changes with each token further back: an exponential fitted to norms above 0."""
+    steps = np.flatnonzero(np.array(norms) > 0)
     if len(steps) < 2:
         return None
-    return float(np.exp(np.polyfit(steps, np.log(np.array(lengths)[steps]), 1)[0]))
+    return float(np.exp(np.polyfit(steps, np.log(np.array(norms)[steps]), 1)[0]))
 
 
 @contextmanager
-def _read(model: Model) -> Iterator[list[Tensor]]:
-    """The vectors of the tokens that are read, once they have been made."""
+def _embedded(model: Model) -> Iterator[list[Tensor]]:
+    """The embeddings of the tokens that the model reads, after its forward pass."""
     found: list[Tensor] = []
 
-    def hear(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if not found and inputs and _turns_tokens_into_vectors(inputs[0], output):
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not found and inputs and _embeds_tokens(inputs[0], output):
             found.append(output)
 
-    with _heard(model.modules(), hear):
+    with _hooked(model.modules(), hook):
         yield found
 
 
 @contextmanager
-def _passing(model: Model, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
-    """What passes through taps, still on the way along which gradients come back."""
+def _tapped(model: Model, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
+    """The tensors that pass through the taps, as part of the autograd graph."""
     every = taps(model)
     passed: dict[str, list[Tensor]] = {name: [] for name in names}
     place: dict[nn.Module, str] = {every[name]: name for name in names}
 
-    def hear(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         passed[place[module]].append(output)
 
-    with _heard([every[name] for name in names], hear):
+    with _hooked([every[name] for name in names], hook):
         yield passed
 
 
 @contextmanager
-def _heard(modules: Iterable[nn.Module], hear: Callable[..., None]) -> Iterator[None]:
-    hooks = [module.register_forward_hook(hear) for module in modules]
+def _hooked(modules: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    handles = [module.register_forward_hook(hook) for module in modules]
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
 
 
-def _turns_tokens_into_vectors(tokens: Any, vectors: Any) -> bool:
+def _embeds_tokens(tokens: Any, vectors: Any) -> bool:
     both = isinstance(tokens, Tensor) and isinstance(vectors, Tensor)
     return both and not tokens.is_floating_point() and vectors.requires_grad and vectors.shape[:-1] == tokens.shape
 
 
-def _last_nats(model: Model, batch: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
+def _last_loss(model: Model, batch: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
     rows, length = batch.tokens.shape
     devices = [batch.tokens.device] if batch.tokens.is_cuda else []
     with torch.random.fork_rng(devices), precision():
@@ -105,12 +105,12 @@ def _last_nats(model: Model, batch: Batch, precision: Callable[[], AbstractConte
 
 
 def _gradients(nats: Tensor, places: Sequence[Tensor]) -> list[Tensor]:
-    """None of a copy, which is not on the way to the nats."""
+    """Without those of copies, which the loss does not depend on."""
     found = torch.autograd.grad(nats, places, retain_graph=True, allow_unused=True) if places else ()
     return [gradient for gradient in found if gradient is not None]
 
 
-def _lengths(gradient: Tensor) -> list[float]:
-    """(B, T, D) -> T, the last first."""
-    lengths: list[float] = gradient.double().norm(dim=-1).mean(0).flip(0).tolist()    # squares of little are less
-    return lengths
+def _norms(gradient: Tensor) -> list[float]:
+    """(B, T, D) -> T numbers, the last token first."""
+    norms: list[float] = gradient.double().norm(dim=-1).mean(0).flip(0).tolist()    # in float32, squares underflow
+    return norms

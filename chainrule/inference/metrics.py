@@ -1,9 +1,13 @@
-"""How near a text is to what was wanted: BLEU and chrF by sacreBLEU, with its signatures, and ROUGE-L (Lin 2004).
+"""Metrics of tasks, with 95 % intervals: accuracy and F1 of classes and tags; BLEU, chrF and ROUGE-L of texts.
 
-ROUGE-L is the F1 of the longest common subsequence of words: lower-case, of letters and digits, not stemmed; on English
-that is what Google's rouge-score gives. Of several references the nearest counts. All numbers are from 0 to 100.
+    precision = correct / predicted as this class   recall = correct / of this class   F1 = 2 · P · R / (P + R)
 
-Shapes: N texts, K counts that sacreBLEU keeps of each.
+Macro F1 is the mean over the classes that occur in the truth or in the predictions. BLEU and chrF are sacreBLEU's, with
+its signatures. ROUGE-L (Lin 2004) is the F1 of the longest common subsequence of words: lower-case letters and digits,
+not stemmed, as Google's rouge-score has it for English; of several references the most similar counts. Shares of
+classes are from 0 to 1, scores of texts from 0 to 100.
+
+Shapes: N examples, words or texts, C classes, K counts that sacreBLEU keeps of each text.
 """
 
 import re
@@ -19,17 +23,10 @@ from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
 
-# How well classes and tags are told: accuracy, F1 by class and on average (macro), and which is taken for which.
-#
-#     precision = right / told as this class    recall = right / being of this class    F1 = 2 right / (told + being)
-#
-# Macro F1 is the mean over the classes that occur, in truth or in what was told. Words of a sentence are drawn together
-# for the interval, since they are not independent. Shares are from 0 to 1.
-#
-# Shapes: N examples or words, C classes.
-
-Numbers = NDArray[np.int64]
+ClassIds = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class ClassScore:
     precision: float
     recall: float
     f1: float
-    examples: int                          # that are of this class
+    examples: int                          # of this class
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Classification:
     accuracy: Score
     f1: Score                              # macro
     classes: dict[str, ClassScore]
-    confusion: tuple[tuple[int, ...], ...]     # (C, C): a row for each true class, a column for each told
+    confusion: tuple[tuple[int, ...], ...]     # (C, C): a row for each true class, a column for each predicted
     examples: int
     signature: str
 
@@ -64,8 +61,8 @@ class Classification:
 @dataclass(frozen=True)
 class Tagging:
     words: Classification
-    known: Score | None                    # accuracy on words that training saw; None: there are none here
-    unknown: Score | None                  # and on those that it never saw
+    known: Score | None                    # accuracy on words of the training text; None: there are none here
+    unknown: Score | None                  # accuracy on all other words
     sentences: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,79 +73,80 @@ class Tagging:
         return {**values, "sentences": self.sentences}
 
 
-def measure_classes(truth: Numbers, told: Numbers, names: Sequence[str]) -> Classification:
-    """(N,) the classes that examples have, and those they were told to have."""
-    return _measure(truth, told, names, np.arange(len(truth)), "example")
+def measure_classes(truth: ClassIds, predicted: ClassIds, names: Sequence[str]) -> Classification:
+    """(N,) the true classes of examples, and the predicted ones."""
+    return _measure(truth, predicted, names, np.arange(len(truth)), "example")
 
 
 def measure_tags(
-    truth: Sequence[Numbers], told: Sequence[Numbers], names: Sequence[str], known: Sequence[NDArray[np.bool_]]
+    truth: Sequence[ClassIds], predicted: Sequence[ClassIds], names: Sequence[str], known: Sequence[NDArray[np.bool_]]
 ) -> Tagging:
-    """The tags of the words of each sentence, those they were told to have, and whether training saw the word."""
+    """The true tags of the words of each sentence, the predicted ones, and whether the training text has the word.
+
+    The bootstrap draws whole sentences, since the words of a sentence are not independent.
+    """
     sentence = np.repeat(np.arange(len(truth)), [len(tags) for tags in truth])
-    flat, said = (np.concatenate([np.empty(0, np.int64), *tags]) for tags in (truth, told))
+    true_tags, tags = (np.concatenate([np.empty(0, np.int64), *each]) for each in (truth, predicted))
     seen = np.concatenate([np.empty(0, bool), *known])
-    words = _measure(flat, said, names, sentence, "sentence")
+    words = _measure(true_tags, tags, names, sentence, "sentence")
     parts = [
-        _accuracy(flat[here] == said[here], sentence[here], len(truth)) if here.any() else None
+        _accuracy(true_tags[here] == tags[here], sentence[here], len(truth)) if here.any() else None
         for here in (seen, ~seen)
     ]
     return Tagging(words, parts[0], parts[1], len(truth))
 
 
-def _measure(truth: Numbers, told: Numbers, names: Sequence[str], unit: Numbers, drawn: str) -> Classification:
-    """`unit` says which of the things drawn for the interval each belongs to."""
-    if len(truth) != len(told):
-        raise ValueError(f"{len(truth)} true classes and {len(told)} told; each has one")
+def _measure(truth: ClassIds, predicted: ClassIds, names: Sequence[str], unit: ClassIds, drawn: str) -> Classification:
+    """`unit` (N,): which of the units that the bootstrap draws each example belongs to."""
+    if len(truth) != len(predicted):
+        raise ValueError(f"{len(truth)} true classes and {len(predicted)} predicted ones; there must be as many")
     if not len(truth):
-        raise UserError("there is nothing to measure: no example has a label.")
+        raise UserError("there are no examples to measure: none has a label.")
     count, units = len(names), int(unit[-1]) + 1
-    cells, cell = np.unique(truth * count + told, return_inverse=True)     # truth and what was told, as they occur
+    cells, cell = np.unique(truth * count + predicted, return_inverse=True)    # of the confusion, those that occur
 
-    def macro(weights: Weights) -> float:
-        right, being, said = _counts(cells, np.bincount(cell, weights[unit], len(cells)), count)
-        occurs = being + said > 0
-        return float(np.mean(2 * right[occurs] / (being + said)[occurs])) if occurs.any() else np.nan
+    def macro_f1(weights: Weights) -> float:
+        correct, true, guessed = _class_counts(cells, np.bincount(cell, weights[unit], len(cells)), count)
+        occurs = true + guessed > 0
+        return float(np.mean(2 * correct[occurs] / (true + guessed)[occurs])) if occurs.any() else np.nan
 
+    confusion = np.bincount(truth * count + predicted, minlength=count**2).reshape(count, -1)
     return Classification(
-        accuracy=_accuracy(truth == told, unit, units),
-        f1=bootstrap(macro, units),
-        classes=dict(zip(names, _by_class(*_counts(cells, np.bincount(cell), count)), strict=True)),
-        confusion=tuple(map(tuple, np.bincount(truth * count + told, minlength=count**2).reshape(count, -1).tolist())),
+        accuracy=_accuracy(truth == predicted, unit, units),
+        f1=bootstrap(macro_f1, units),
+        classes=dict(zip(names, _by_class(*_class_counts(cells, np.bincount(cell), count)), strict=True)),
+        confusion=tuple(map(tuple, confusion.tolist())),
         examples=len(truth),
         signature=f"average:macro|interval:bootstrap-{drawn}|rounds:{ROUNDS}|seed:{SEED}|chainrule:{__version__}",
     )
 
 
-def _accuracy(right: NDArray[np.bool_], unit: Numbers, units: int) -> Score:
-    """The share that is right, drawn by unit."""
-    rights, sizes = np.bincount(unit, right, units), np.bincount(unit, minlength=units)
-    with np.errstate(invalid="ignore"):                # a draw of units that have nothing in them has no share
-        return bootstrap(lambda weights: float((weights @ rights) / (weights @ sizes)), units)
+def _accuracy(correct: NDArray[np.bool_], unit: ClassIds, units: int) -> Score:
+    """The share of correct examples; the bootstrap draws units."""
+    corrects, sizes = np.bincount(unit, correct, units), np.bincount(unit, minlength=units)
+    with np.errstate(invalid="ignore"):                # a draw of empty units only has no share
+        return bootstrap(lambda weights: float((weights @ corrects) / (weights @ sizes)), units)
 
 
-def _counts(cells: Numbers, weights: NDArray[Any], count: int) -> tuple[Floats, Floats, Floats]:
-    """(C,) for each class: told rightly, being of it, told to be of it; from what the cells of the confusion hold."""
-    truth, told = np.divmod(cells, count)
-    right, being, said = ((truth, weights * (truth == told)), (truth, weights), (told, weights))
-    return _sums(*right, count), _sums(*being, count), _sums(*said, count)
+def _class_counts(cells: ClassIds, weights: NDArray[Any], count: int) -> tuple[Floats, Floats, Floats]:
+    """(C,) for each class: correct examples, true ones and predicted ones, from the cells of the confusion matrix."""
+    truth, predicted = np.divmod(cells, count)
+    correct = _sums(truth, weights * (truth == predicted), count)
+    return correct, _sums(truth, weights, count), _sums(predicted, weights, count)
 
 
-def _sums(classes: Numbers, weights: NDArray[Any], count: int) -> Floats:
+def _sums(classes: ClassIds, weights: NDArray[Any], count: int) -> Floats:
     return np.bincount(classes, weights.astype(np.float64), count).astype(np.float64)
 
 
-def _by_class(right: Floats, being: Floats, told: Floats) -> list[ClassScore]:
+def _by_class(correct: Floats, true: Floats, predicted: Floats) -> list[ClassScore]:
     def share(part: float, whole: float) -> float:
         return part / whole if whole else 0.0
 
     return [
-        ClassScore(share(hit, said), share(hit, true), share(2 * hit, true + said), int(true))
-        for hit, true, said in zip(right.tolist(), being.tolist(), told.tolist())
+        ClassScore(share(hits, guesses), share(hits, trues), share(2 * hits, trues + guesses), int(trues))
+        for hits, trues, guesses in zip(correct.tolist(), true.tolist(), predicted.tolist())
     ]
-
-
-WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
@@ -165,15 +163,15 @@ class Overlap:
         return {**scores, "texts": self.texts, "signature": self.signature}
 
 
-def measure_overlap(told: Sequence[str], wanted: Sequence[Sequence[str]], *, lowercase: bool = False) -> Overlap:
+def measure_overlap(texts: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Overlap:
     """Texts against their references, one or more each."""
-    if len(told) != len(wanted):
-        raise ValueError(f"{len(told)} texts and references for {len(wanted)}; each has some")
-    if not told or not all(wanted):
-        raise UserError("there is nothing to measure: every text needs a reference.")
-    bleu, chrf = _metrics(lowercase)
-    scores = [_sacre(metric, told, wanted) for metric in (bleu, chrf)]
-    nearest = np.array([max(rouge_l(text, one) for one in some) for text, some in zip(told, wanted)])
+    if len(texts) != len(references):
+        raise ValueError(f"{len(texts)} texts and references for {len(references)}; each text needs some")
+    if not texts or not all(references):
+        raise UserError("there are no texts to measure: every text needs a reference.")
+    bleu, chrf = _sacrebleu_metrics(lowercase)
+    scores = [_sacrebleu_score(metric, texts, references) for metric in (bleu, chrf)]
+    nearest = np.array([max(rouge_l(text, one) for one in some) for text, some in zip(texts, references)])
     signatures = {
         "bleu": f"{bleu.get_signature()}", "chrf": f"{chrf.get_signature()}",
         "rouge_l": f"case:lc|tok:letters-digits|stem:no|refs:nearest|chainrule:{__version__}",
@@ -182,13 +180,13 @@ def measure_overlap(told: Sequence[str], wanted: Sequence[Sequence[str]], *, low
     return Overlap(
         bleu=scores[0],
         chrf=scores[1],
-        rouge_l=bootstrap(lambda weights: float(100 * (weights @ nearest) / len(told)), len(told)),
-        texts=len(told),
+        rouge_l=bootstrap(lambda weights: float(100 * (weights @ nearest) / len(texts)), len(texts)),
+        texts=len(texts),
         signature="; ".join(f"{name} {signature}" for name, signature in signatures.items()),
     )
 
 
-def _metrics(lowercase: bool) -> tuple[Any, Any]:
+def _sacrebleu_metrics(lowercase: bool) -> tuple[Any, Any]:
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -197,35 +195,35 @@ def _metrics(lowercase: bool) -> tuple[Any, Any]:
     return BLEU(lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
 
 
-def _sacre(metric: Any, told: Sequence[str], wanted: Sequence[Sequence[str]]) -> Score:
+def _sacrebleu_score(metric: Any, texts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
     """sacreBLEU counts once; its own bootstrap holds every draw in memory, so the counts are drawn here."""
-    most = max(map(len, wanted))
-    streams = [[some[place] if place < len(some) else None for some in wanted] for place in range(most)]
-    counts = np.array(metric._extract_corpus_statistics(told, streams), np.int64)            # (N, K)
+    most = max(map(len, references))
+    streams = [[some[place] if place < len(some) else None for some in references] for place in range(most)]
+    counts = np.array(metric._extract_corpus_statistics(texts, streams), np.int64)            # (N, K)
 
     def score(weights: Weights) -> float:
         return float(metric._compute_score_from_stats((weights @ counts).tolist()).score)
 
-    return bootstrap(score, len(told))
+    return bootstrap(score, len(texts))
 
 
-def rouge_l(told: str, wanted: str) -> float:
+def rouge_l(text: str, reference: str) -> float:
     """From 0 to 1."""
-    return subsequence_f1(rouge_words(told), rouge_words(wanted))
+    return subsequence_f1(rouge_words(text), rouge_words(reference))
 
 
 def rouge_words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def subsequence_f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
+def subsequence_f1(words: Sequence[str], others: Sequence[str]) -> float:
     """F1 of the longest common subsequence."""
-    common = longest_common_subsequence(ours, theirs)
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    common = longest_common_subsequence(words, others)
+    return 2 * common / (len(words) + len(others)) if common else 0.0
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest common subsequence, a column of the table at a time as the bits of a number.
+    """Its length. Each column of the dynamic programming table is the bits of one number.
 
     A bit that is 0 says that the table rises by one there (Hyyrö 2004).
     """

@@ -1,8 +1,8 @@
-"""How surprised a model is by each token: -log p in nats, in bits when shown.
+"""Scoring: the cross-entropy of every token of a text, -log p in nats, in bits when shown.
 
-A stream `0 text 0 text 0` is read in one go. A model without a context limit carries its state along; one with a limit
-reads windows that overlap, each afresh, and a target counts in the first window that has it. Texts scored by themselves
-are rows from boundary to boundary.
+A stream `0 text 0 text 0` is scored as a whole. A model without a context limit carries its state along; one with a
+limit reads overlapping windows (sliding window), each from an empty state, and a target counts in the first window that
+has it. Texts that are scored separately are rows from boundary to boundary.
 
 Shapes: B rows, T tokens.
 """
@@ -26,7 +26,7 @@ Places = NDArray[np.int64]
 
 
 def score_stream(model: LanguageModel, tokens: Tokens, *, stride: int | None = None) -> Nats:
-    """Nats of every token of the stream but the first, each counted once, in order."""
+    """Nats of every token of the stream except the first, each counted once, in order."""
     return np.concatenate([np.empty(0), *stream_pieces(model, tokens, stride=stride)])
 
 
@@ -34,9 +34,9 @@ def score_stream(model: LanguageModel, tokens: Tokens, *, stride: int | None = N
 def stream_pieces(
     model: LanguageModel, tokens: Tokens, *, stride: int | None = None, part: int = 0, parts: int = 1
 ) -> Iterator[Nats]:
-    """`score_stream`, piece by piece, for streams whose scores need not all be kept.
+    """`score_stream` in pieces, for streams whose scores need not all be kept.
 
-    Windows can be shared out: these are then one part of several, all of which have as many pieces.
+    Ranks can share the windows: each scores one part of several, and all parts have as many pieces.
     """
     targets = len(tokens) - 1
     stride = stride_of(model, stride)
@@ -51,7 +51,7 @@ def stream_pieces(
 
 
 def stride_of(model: LanguageModel, stride: int | None = None) -> int | None:
-    """By how much one window is further on than the one before; None: there are no windows."""
+    """Tokens from the start of one window to the start of the next; None: there are no windows."""
     if model.context is None:
         if stride is not None:
             raise UserError(f"stride {stride} is for models with a context limit; this one has none. Leave it out.")
@@ -63,7 +63,7 @@ def stride_of(model: LanguageModel, stride: int | None = None) -> int | None:
 
 
 def score_texts(model: LanguageModel, texts: Sequence[Tokens]) -> list[Nats]:
-    """Nats of each text's tokens and of the boundary that ends it, each text by itself."""
+    """Nats of each text's tokens and of the boundary that ends it, each text scored separately."""
     stream, ends = _stream(texts)
     nats = _score_each(model, stream, ends)
     return [nats[begin:end] for begin, end in zip([0, *ends[:-1]], ends)]
@@ -75,7 +75,7 @@ def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
 
 
 def score_sentences(model: LanguageModel, tokenizer: Tokenizer, sentences: Sequence[str]) -> Nats:
-    """Nats of each sentence, its end included: from strings to numbers in one go."""
+    """Nats of each sentence, its end included, from strings."""
     return _totals(model, *tokenizer.encode_stream(sentences))
 
 
@@ -85,18 +85,18 @@ def _totals(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
 
 
 def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tuple[str, float]]:
-    """Every token of the text as it is shown, with its bits; the last is the end of the text."""
+    """Every token of the text as it is displayed, with its bits; the last is the end of the text."""
     return stream_bits(model, tokenizer, np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]))
 
 
 def stream_bits(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens) -> list[tuple[str, float]]:
-    """The same of every token of a stream but the first."""
+    """The same for every token of a stream except the first."""
     bits = score_stream(model, stream) / math.log(2)
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
 
 
 def _along(model: LanguageModel, rows: Tokens, at_once: int) -> Iterator[Nats]:
-    """Nats of (B, T + 1) rows as (B, …) pieces from left to right; the state is carried from one to the next."""
+    """Nats of (B, T + 1) rows in (B, …) pieces from left to right; the state is carried from one to the next."""
     width = max(1, at_once // len(rows))
     state = model.start(len(rows))
     for begin in range(0, rows.shape[1] - 1, width):
@@ -108,15 +108,15 @@ def _along(model: LanguageModel, rows: Tokens, at_once: int) -> Iterator[Nats]:
 def _windows(
     model: LanguageModel, tokens: Tokens, stride: int, at_once: int, part: int = 0, parts: int = 1
 ) -> Iterator[Nats]:
-    """Nats of a stream by windows, several at once as rows. The last one ends where the stream ends."""
+    """Nats of a stream by sliding windows, several at once as rows. The last one ends where the stream ends."""
     targets = len(tokens) - 1
     context = min(model.context or targets, targets)
     ends = np.append(np.arange(context, targets, stride), targets)
-    context_only = context - np.diff(ends, prepend=0)    # targets that the window before has counted
+    context_only = context - np.diff(ends, prepend=0)    # targets that the previous window has counted
     each = -(-len(ends) // parts)
     mine = np.arange(part * each, (part + 1) * each)
     real, place = mine < len(ends), mine.clip(max=len(ends) - 1)
-    ends, context_only = ends[place], np.where(real, context_only[place], context)    # past the last window: none
+    ends, context_only = ends[place], np.where(real, context_only[place], context)    # past the last: none
     every = np.lib.stride_tricks.sliding_window_view(tokens, context + 1)
     rows = max(1, at_once // context)
     for first in range(0, len(ends), rows):
@@ -127,8 +127,8 @@ def _windows(
 
 @torch.inference_mode()
 def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
-    """Nats of all the texts of a stream, each by itself."""
-    if model.resets_at_boundary:                                # then one after another they are each by itself
+    """Nats of all texts of a stream, each scored separately."""
+    if model.resets_at_boundary:                                # then each text of a stream is scored separately anyway
         return score_stream(model, stream)
     lengths = np.diff(ends, prepend=0)               # targets: the tokens and the boundary
     nats = np.empty(len(stream) - 1)
@@ -139,7 +139,7 @@ def _score_each(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
             windows = _windows(model, stream[end - length : end + 1], stride or 1, at_once)
             nats[end - length : end] = np.concatenate(list(windows))
             advance(length)
-        for chosen in _alike(lengths, np.flatnonzero(fits), at_once):
+        for chosen in _batches(lengths, np.flatnonzero(fits), at_once):
             where, scores = _rows(model, stream, ends[chosen], lengths[chosen], at_once)
             nats[where] = scores
             advance(len(scores))
@@ -156,21 +156,21 @@ def _stream(texts: Sequence[Tokens]) -> tuple[Tokens, Places]:
     return stream, ends
 
 
-def _alike(lengths: Places, texts: Places, at_once: int) -> Iterator[Places]:
-    """The texts in batches of like length, so that at most a quarter of a batch is padding."""
+def _batches(lengths: Places, texts: Places, at_once: int) -> Iterator[Places]:
+    """The texts in batches of similar length, so that at most a quarter of a batch is padding."""
     texts = texts[np.argsort(-lengths[texts], kind="stable")]
     falling = -lengths[texts]
     first = 0
     while first < len(texts):
         longest = -int(falling[first])
-        like = int(np.searchsorted(falling, -(3 * longest // 4), "right"))
-        last = min(like, first + max(1, at_once // longest))
+        similar = int(np.searchsorted(falling, -(3 * longest // 4), "right"))
+        last = min(similar, first + max(1, at_once // longest))
         yield texts[first:last]
         first = last
 
 
 def _rows(model: LanguageModel, stream: Tokens, ends: Places, lengths: Places, at_once: int) -> tuple[Places, Nats]:
-    """Nats of the texts that end there, each a row, and their places. A shorter row is padded with what follows it."""
+    """Nats of the texts with these ends, each a row, and their places. A shorter row is padded with what follows it."""
     column = np.arange(lengths.max() + 1)
     place = (ends - lengths)[:, None] + column                    # (B, T + 1)
     rows = stream[np.minimum(place, len(stream) - 1)]

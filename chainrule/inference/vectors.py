@@ -1,9 +1,9 @@
-"""Word vectors as a plain value: words and a matrix. What is near what, a - b + c, and whether people agree.
+"""Word vectors: cosine similarity, nearest neighbours, analogies, and tests of both (analogy accuracy, Spearman's rho).
 
     cos(a, b) = a · b / |a||b|
-    king - man + woman: the word whose direction is nearest to that of the sum of unit vectors (3CosAdd)
+    analogy: king - man + woman is the word with the highest cosine to the sum of these unit vectors (3CosAdd)
 
-A word is looked up as it is written, else in small letters. One that is not there makes a question of a test uncovered.
+A word is looked up as it is written, else in lower case. A test question with a word that has no vector is not covered.
 
 Shapes: V words, E embedding, Q questions.
 """
@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
+from chainrule.model import Model
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.word_tests import Analogies, Similarities
 
-AT_ONCE = 256         # questions whose nearest words are looked for together
+AT_ONCE = 256         # questions that are answered in one matrix product
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 Neighbours = list[tuple[str, float]]
@@ -40,7 +41,7 @@ class Vectors:
         return len(self.words)
 
     def find(self, word: str) -> int | None:
-        """Its place among the words."""
+        """Its index among the words; None: it has no vector."""
         return self._places.get(word, self._places.get(word.lower()))
 
     def place(self, word: str) -> int:
@@ -55,7 +56,7 @@ class Vectors:
 
     @cached_property
     def units(self) -> Floats:
-        """(V, E): the directions."""
+        """(V, E): the vectors, normalised to length 1."""
         lengths = np.linalg.norm(self.matrix, axis=1, keepdims=True)
         return np.asarray(self.matrix / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
@@ -64,45 +65,46 @@ class Vectors:
         return {word: place for place, word in enumerate(self.words)}
 
 
-def vectors_of(model: Any, tokenizer: Tokenizer) -> Vectors:
-    """The vectors by which a model knows its tokens. What it never met has a vector of zeros, and is left out."""
+def vectors_of(model: Model, tokenizer: Tokenizer) -> Vectors:
+    """The embeddings of a model's tokens. Tokens that training never saw have a vector of zeros and are left out."""
     if not hasattr(model, "embeddings"):
-        raise UserError(f"{type(model).__name__} has no vectors of words. Train some with --kind word2vec.")
-    matrix = model.embeddings.detach().float().cpu().numpy()
-    met = np.flatnonzero(matrix.any(1))
-    return Vectors([tokenizer.token(id) for id in met.tolist()], matrix[met])
+        raise UserError(f"{type(model).__name__} has no word vectors. Train some with --kind word2vec.")
+    embeddings: Any = model.embeddings
+    matrix = embeddings.detach().float().cpu().numpy()
+    seen = np.flatnonzero(matrix.any(1))
+    return Vectors([tokenizer.token(id) for id in seen.tolist()], matrix[seen])
 
 
 def similarity(vectors: Vectors, one: str, other: str) -> float:
-    """The cosine of the angle between two words."""
+    """Cosine similarity of two words."""
     return float(vectors.units[vectors.place(one)] @ vectors.units[vectors.place(other)])
 
 
 def nearest(vectors: Vectors, word: str, count: int = 10) -> Neighbours:
-    """Other words by their cosine with this one, the nearest first."""
+    """Other words by their cosine similarity to this one, the nearest first."""
     place = vectors.place(word)
     return _nearest(vectors, vectors.units[place], [place], count)
 
 
 def analogy(vectors: Vectors, a: str, b: str, c: str, count: int = 10, exclude: bool = True) -> Neighbours:
-    """Words by their cosine with a - b + c; exclude: other than those three, of which one is nearly always nearest."""
+    """Words by their cosine to a - b + c; exclude: without these three, one of which is nearly always the nearest."""
     places = [vectors.place(word) for word in (a, b, c)]
     plus, minus, other = vectors.units[places]
     return _nearest(vectors, plus - minus + other, places if exclude else [], count)
 
 
-def _nearest(vectors: Vectors, direction: Floats, left_out: list[int], count: int) -> Neighbours:
+def _nearest(vectors: Vectors, direction: Floats, excluded: list[int], count: int) -> Neighbours:
     scores = vectors.units @ (direction / max(float(np.linalg.norm(direction)), 1e-30))
-    scores[left_out] = -np.inf
-    count = max(0, min(count, len(vectors) - len(set(left_out))))
+    scores[excluded] = -np.inf
+    count = max(0, min(count, len(vectors) - len(set(excluded))))
     best = np.argsort(-scores, kind="stable")[:count]
     return [(vectors.words[place], float(scores[place])) for place in best.tolist()]
 
 
 @dataclass(frozen=True)
 class AnalogyResult:
-    accuracy: Score | None                             # share of right answers, inputs excluded; None: none covered
-    with_inputs: Score | None                          # and where the inputs are answers too
+    accuracy: Score | None                             # share of correct answers, inputs excluded; None: none covered
+    with_inputs: Score | None                          # share where the inputs may be answers too
     sections: dict[str, dict[str, Any]]
     covered: int                                       # questions whose four words all have a vector
     questions: int
@@ -154,7 +156,7 @@ def _share(right: NDArray[np.bool_]) -> Score:
 
 @dataclass(frozen=True)
 class SimilarityResult:
-    spearman: Score | None                             # of cosines and people's scores, by rank; None: too few covered
+    spearman: Score | None                             # rho of cosines and people's scores; None: too few covered
     covered: int                                       # pairs whose two words both have a vector
     pairs: int
 
@@ -164,13 +166,13 @@ class SimilarityResult:
 
 
 def evaluate_similarity(vectors: Vectors, test: Similarities) -> SimilarityResult:
-    """Whether words that people find more alike have the nearer vectors."""
+    """Spearman's rho of cosine similarities and of the scores that people gave the same pairs of words."""
     found = [(vectors.find(one), vectors.find(other)) for one, other in test.pairs]
     covered = [place for place, pair in enumerate(found) if None not in pair]
     ones, others = np.array([found[place] for place in covered], np.int64).reshape(-1, 2).T
     cosines = (vectors.units[ones] * vectors.units[others]).sum(1)
     people = np.array(test.scores)[covered]
-    known = len(covered) > 2 and math.isfinite(rank_correlation(cosines, people))    # all alike have no ranks
+    known = len(covered) > 2 and math.isfinite(rank_correlation(cosines, people))    # equal values have no ranks
     score = _spearman(cosines.astype(np.float64), people) if known else None
     return SimilarityResult(score, len(covered), len(test.pairs))
 
@@ -183,7 +185,7 @@ def _spearman(one: Numbers, other: Numbers) -> Score:
 
 
 def rank_correlation(one: Numbers, other: Numbers) -> float:
-    """Spearman's: the correlation of ranks, of which equal values share the mean."""
+    """Spearman's rho: the correlation of ranks; equal values share the mean of their ranks."""
     x, y = (ranks - ranks.mean() for ranks in (_ranks(one), _ranks(other)))
     spread = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / spread if spread else float("nan")

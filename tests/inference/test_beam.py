@@ -90,7 +90,7 @@ def test_width_1_is_greedy(alpha):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 @pytest.mark.parametrize(("alpha", "sharp"), [(0.0, 2.5), (0.7, 2.5), (2.0, 4.0)])
-def test_stopping_early_changes_nothing(width, alpha, sharp, monkeypatch):
+def test_stopping_early_loses_no_text(width, alpha, sharp, monkeypatch):
     model = Echo(VOCAB, sharp=sharp, seed=4)
     source, lengths = torch.arange(60).reshape(20, 3), torch.full((20,), 3)
     beam = Beam(width=width, alpha=alpha, best=2, limit=12)

@@ -107,7 +107,7 @@ def test_a_perplexity_too_large_for_a_float_is_null_and_says_why() -> None:
     assert "float" in numbers["why"]
 
 
-def test_nothing_cannot_be_evaluated() -> None:
+def test_an_empty_text_cannot_be_evaluated() -> None:
     with pytest.raises(UserError, match="empty"):
         evaluate(Uniform(UniformSettings(), 8), Unit(), Text(np.array([0])))
 
@@ -149,7 +149,7 @@ def test_unlike_results_refuse_to_share_a_table() -> None:
             require_alike([signed(), signed(**{name: "other"})], "perplexity")
 
 
-def test_what_is_no_signature_or_compares_nothing_is_refused() -> None:
+def test_what_is_no_signature_or_no_metric_is_refused() -> None:
     with pytest.raises(UserError, match="not a signature"):
         require_alike(["unit:bytes|text:abc"])
     with pytest.raises(UserError, match="seconds does not compare"):

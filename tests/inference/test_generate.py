@@ -72,7 +72,7 @@ def test_a_long_prompt_is_read_in_pieces(recurrent, monkeypatch) -> None:
     assert rows_of(sample(recurrent, prompts_of(40), 12, GREEDY, ends=False)) == whole
 
 
-def test_every_row_has_its_own_luck(recurrent) -> None:
+def test_every_row_has_its_own_random_numbers(recurrent) -> None:
     rows = rows_of(sample(recurrent, prompts_of(3) * 6, 20, ends=False))
     assert len({tuple(row) for row in rows}) == 6
 
@@ -104,7 +104,7 @@ def test_a_row_stays_at_its_end_and_the_sample_ends_with_the_last() -> None:
     assert rows == [[1, 2, 3, 0], [5, 5, 0, 0]]
 
 
-def test_a_boundary_that_ends_nothing_is_a_token_like_others() -> None:
+def test_a_boundary_that_does_not_end_a_row_is_a_token_like_others() -> None:
     model = Recite([1, 0, 2], VOCAB)
     assert rows_of(sample(model, prompts_of(0), 5, GREEDY, ends=False)) == [[1, 0, 2, 1, 0]]
 
@@ -198,7 +198,7 @@ def test_sampling_stops_soon_after_the_last_row_has_stopped() -> None:
     assert sum(read) <= 2 * SYNC_EVERY + 2
 
 
-def test_rows_and_prompts_are_told_apart() -> None:
+def test_rows_and_prompts_are_distinguished() -> None:
     model = reciting("abcdef")
     assert generate(model, BYTES, "ab", 3, GREEDY, rows=2) == ["cde", "cde"]
     assert generate(model, BYTES, ["a", "abc"], 3, GREEDY) == ["bcd", "def"]

@@ -10,11 +10,11 @@ from chainrule.inference.bootstrap import ROUNDS, SEED, bootstrap
 from chainrule.inference.metrics import measure_classes, measure_tags
 
 TRUTH = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
-TOLD = np.array([0, 0, 0, 1, 1, 1, 0, 2, 0, 2])
+PREDICTED = np.array([0, 0, 0, 1, 1, 1, 0, 2, 0, 2])
 
 
 def test_accuracy_f1_and_confusion_are_those_worked_by_hand():
-    found = measure_classes(TRUTH, TOLD, ("a", "b", "c"))
+    found = measure_classes(TRUTH, PREDICTED, ("a", "b", "c"))
     assert found.accuracy.value == pytest.approx(7 / 10)
     assert found.confusion == ((3, 1, 0), (1, 2, 0), (1, 0, 2))
     a, b, c = found.classes.values()
@@ -25,19 +25,19 @@ def test_accuracy_f1_and_confusion_are_those_worked_by_hand():
     assert found.examples == 10
 
 
-def test_a_class_that_is_only_told_counts_and_one_that_never_occurs_does_not():
-    found = measure_classes(np.array([0, 0, 1]), np.array([0, 2, 1]), ("a", "b", "told", "never"))
+def test_a_class_that_is_only_predicted_counts_and_one_that_never_occurs_does_not():
+    found = measure_classes(np.array([0, 0, 1]), np.array([0, 2, 1]), ("a", "b", "predicted", "never"))
     assert found.f1.value == pytest.approx((2 / 3 + 1 + 0) / 3)
     assert found.classes["never"] == type(found.classes["never"])(0.0, 0.0, 0.0, 0)
 
 
-def by_hand(truth, told, classes, unit, units):
+def by_hand(truth, predicted, classes, unit, units):
     """The bootstrap in lists: draw units, gather what is in them, measure."""
-    chance, accuracies, f1s = np.random.default_rng(SEED), [], []
+    generator, accuracies, f1s = np.random.default_rng(SEED), [], []
     for _ in range(ROUNDS):
-        chosen = chance.choice(units, units)
+        chosen = generator.choice(units, units)
         drawn = np.concatenate([np.flatnonzero(unit == one) for one in chosen])
-        true, said = truth[drawn], told[drawn]
+        true, said = truth[drawn], predicted[drawn]
         accuracies.append((true == said).mean())
         parts = []
         for one in range(classes):
@@ -48,36 +48,36 @@ def by_hand(truth, told, classes, unit, units):
 
 
 def test_intervals_are_those_of_the_bootstrap_written_out():
-    chance = np.random.default_rng(1)
-    truth = chance.integers(0, 3, 60)
-    told = np.where(chance.random(60) < 0.7, truth, chance.integers(0, 3, 60))
-    found = measure_classes(truth, told, ("a", "b", "c"))
-    accuracy, f1 = by_hand(truth, told, 3, np.arange(60), 60)
+    generator = np.random.default_rng(1)
+    truth = generator.integers(0, 3, 60)
+    predicted = np.where(generator.random(60) < 0.7, truth, generator.integers(0, 3, 60))
+    found = measure_classes(truth, predicted, ("a", "b", "c"))
+    accuracy, f1 = by_hand(truth, predicted, 3, np.arange(60), 60)
     assert (found.accuracy.low, found.accuracy.high) == pytest.approx(accuracy)
     assert (found.f1.low, found.f1.high) == pytest.approx(f1)
     assert found.accuracy.low < found.accuracy.value < found.accuracy.high
 
 
 def test_the_words_of_a_sentence_are_drawn_together():
-    chance = np.random.default_rng(2)
-    sizes = chance.integers(1, 9, 30)
-    truth = [chance.integers(0, 4, size) for size in sizes]
-    told = [np.where(chance.random() < 0.6, tags, (tags + 1) % 4) for tags in truth]     # a sentence is right or wrong
+    generator = np.random.default_rng(2)
+    sizes = generator.integers(1, 9, 30)
+    truth = [generator.integers(0, 4, size) for size in sizes]
+    predicted = [np.where(generator.random() < 0.6, tags, (tags + 1) % 4) for tags in truth]    # whole sentences
     known = [np.ones(len(tags), bool) for tags in truth]
-    found = measure_tags(truth, told, tuple("abcd"), known)
+    found = measure_tags(truth, predicted, tuple("abcd"), known)
     unit = np.repeat(np.arange(30), sizes)
-    accuracy, f1 = by_hand(np.concatenate(truth), np.concatenate(told), 4, unit, 30)
+    accuracy, f1 = by_hand(np.concatenate(truth), np.concatenate(predicted), 4, unit, 30)
     assert (found.words.accuracy.low, found.words.accuracy.high) == pytest.approx(accuracy)
     assert (found.words.f1.low, found.words.f1.high) == pytest.approx(f1)
-    alone = measure_classes(np.concatenate(truth), np.concatenate(told), tuple("abcd"))
+    alone = measure_classes(np.concatenate(truth), np.concatenate(predicted), tuple("abcd"))
     assert found.words.accuracy.high - found.words.accuracy.low > alone.accuracy.high - alone.accuracy.low
 
 
-def test_known_and_unknown_words_are_told_apart():
+def test_known_and_unknown_words_have_their_own_accuracy():
     truth = [np.array([0, 1, 1]), np.array([1]), np.array([0, 0])]
-    told = [np.array([0, 1, 0]), np.array([0]), np.array([0, 1])]
+    predicted = [np.array([0, 1, 0]), np.array([0]), np.array([0, 1])]
     known = [np.array([True, True, False]), np.array([False]), np.array([True, True])]
-    found = measure_tags(truth, told, ("N", "V"), known)
+    found = measure_tags(truth, predicted, ("N", "V"), known)
     assert found.words.accuracy.value == pytest.approx(3 / 6)
     assert found.known.value == pytest.approx(3 / 4)
     assert found.unknown.value == 0
@@ -95,7 +95,7 @@ def test_without_unknown_words_they_have_no_accuracy():
 
 
 def test_results_are_plain_values():
-    values = json.loads(json.dumps(measure_classes(TRUTH, TOLD, ("a", "b", "c")).as_dict(), allow_nan=False))
+    values = json.loads(json.dumps(measure_classes(TRUTH, PREDICTED, ("a", "b", "c")).as_dict(), allow_nan=False))
     assert values["accuracy"] == pytest.approx(0.7)
     assert values["accuracy_interval"][0] < 0.7 < values["accuracy_interval"][1]
     assert values["confusion"] == {"names": ["a", "b", "c"], "rows": [[3, 1, 0], [1, 2, 0], [1, 0, 2]]}
@@ -114,8 +114,8 @@ def test_the_interval_of_a_share_is_about_two_deviations_wide():
     assert score != bootstrap(lambda weights: float(weights @ right / 400), 400, seed=1)
 
 
-def test_nothing_to_measure_is_refused():
-    with pytest.raises(UserError, match="nothing to measure"):
+def test_no_examples_are_refused():
+    with pytest.raises(UserError, match="to measure"):
         measure_classes(np.empty(0, np.int64), np.empty(0, np.int64), ("a",))
-    with pytest.raises(ValueError, match="1 true classes and 2 told"):
+    with pytest.raises(ValueError, match="1 true classes and 2 predicted"):
         measure_classes(np.array([0]), np.array([0, 0]), ("a",))

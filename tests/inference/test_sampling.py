@@ -14,39 +14,39 @@ LOGITS = PROBS.log() + 7                         # logits are log-probabilities 
 EVENLY = (torch.arange(1000) + 0.5) / 1000       # numbers that lie evenly in [0, 1)
 
 
-def die(**settings) -> list[float]:
+def probabilities(**settings) -> list[float]:
     return distribution(LOGITS, Sampling(**settings))[0].tolist()
 
 
-def test_without_dials_the_die_is_the_models() -> None:
-    assert die() == pytest.approx(PROBS[0].tolist())
+def test_without_settings_the_distribution_is_the_models() -> None:
+    assert probabilities() == pytest.approx(PROBS[0].tolist())
 
 
-def test_temperature_0_takes_the_likeliest() -> None:
-    assert die(temperature=0) == [0, 1, 0, 0, 0]
-    assert die(temperature=0, top_k=3, top_p=0.9, min_p=0.1) == [0, 1, 0, 0, 0]
+def test_temperature_0_takes_the_most_likely() -> None:
+    assert probabilities(temperature=0) == [0, 1, 0, 0, 0]
+    assert probabilities(temperature=0, top_k=3, top_p=0.9, min_p=0.1) == [0, 1, 0, 0, 0]
 
 
 def test_an_infinite_temperature_makes_all_alike_even_the_impossible() -> None:
-    assert die(temperature=math.inf) == pytest.approx([0.2] * 5)
+    assert probabilities(temperature=math.inf) == pytest.approx([0.2] * 5)
     impossible = torch.tensor([[0.0, -math.inf]])
     assert distribution(impossible, Sampling(temperature=math.inf)).tolist() == [[0.5, 0.5]]
-    assert die(temperature=math.inf, top_k=2) == pytest.approx([0, 0.5, 0, 0.5, 0])
+    assert probabilities(temperature=math.inf, top_k=2) == pytest.approx([0, 0.5, 0, 0.5, 0])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0, 1e-3, 1e3])
 def test_temperature_is_the_power_1_over_t(temperature: float) -> None:
     powers = [p ** (1 / temperature) if temperature > 0.01 else float(p > 0.39) for p in PROBS[0].double().tolist()]
-    assert die(temperature=temperature) == pytest.approx([power / sum(powers) for power in powers], rel=1e-4)
+    assert probabilities(temperature=temperature) == pytest.approx([power / sum(powers) for power in powers], rel=1e-4)
 
 
 def test_the_smallest_temperature_is_still_a_number() -> None:
-    assert die(temperature=5e-324) == [0, 1, 0, 0, 0]
+    assert probabilities(temperature=5e-324) == [0, 1, 0, 0, 0]
 
 
 def test_top_k_leaves_k_also_among_equals() -> None:
-    assert die(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7, 0])
-    assert die(top_k=99) == pytest.approx(PROBS[0].tolist())
+    assert probabilities(top_k=2) == pytest.approx([0, 4 / 7, 0, 3 / 7, 0])
+    assert probabilities(top_k=99) == pytest.approx(PROBS[0].tolist())
     equals = distribution(torch.zeros(2, 6), Sampling(top_k=3))
     assert (equals > 0).sum(-1).tolist() == [3, 3]
 
@@ -54,8 +54,8 @@ def test_top_k_leaves_k_also_among_equals() -> None:
 @pytest.mark.parametrize(("top_p", "left"), [(0.01, 1), (0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.96, 5), (1, 5)])
 def test_top_p_leaves_the_fewest_that_have_p(top_p: float, left: int) -> None:
     kept = sorted(PROBS[0].tolist(), reverse=True)[:left]
-    assert sorted(die(top_p=top_p), reverse=True)[:left] == pytest.approx([p / sum(kept) for p in kept])
-    assert sum(p > 0 for p in die(top_p=top_p)) == left
+    assert sorted(probabilities(top_p=top_p), reverse=True)[:left] == pytest.approx([p / sum(kept) for p in kept])
+    assert sum(p > 0 for p in probabilities(top_p=top_p)) == left
 
 
 def test_top_p_stops_at_the_token_that_reaches_p() -> None:
@@ -65,10 +65,10 @@ def test_top_p_stops_at_the_token_that_reaches_p() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 60), st.floats(0.01, 0.999), st.integers(0, 9))
-def test_top_p_is_found_also_where_the_first_look_does_not_reach(first_look: int, top_p: float, seed: int) -> None:
+def test_top_p_is_found_also_past_the_tokens_sorted_first(first: int, top_p: float, seed: int) -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chainrule.inference.sampling.FIRST_LOOK", first_look)
+        patch.setattr("chainrule.inference.sampling.TOP_P_FIRST", first)
         kept = distribution(logits, Sampling(top_p=top_p)) > 0
     probs = logits.softmax(-1)
     for row in range(3):
@@ -77,9 +77,9 @@ def test_top_p_is_found_also_where_the_first_look_does_not_reach(first_look: int
         assert mass - probs[row][kept[row]].min() < top_p + 1e-6
 
 
-def test_min_p_is_relative_to_the_likeliest() -> None:
-    assert die(min_p=0.3) == pytest.approx([0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85])
-    assert die(min_p=1) == [0, 1, 0, 0, 0]
+def test_min_p_is_relative_to_the_most_likely() -> None:
+    assert probabilities(min_p=0.3) == pytest.approx([0, 0.4 / 0.85, 0, 0.3 / 0.85, 0.15 / 0.85])
+    assert probabilities(min_p=1) == [0, 1, 0, 0, 0]
 
 
 SIXTEENTHS = st.lists(st.integers(-99, 99), min_size=2, max_size=12, unique=True)    # no two tokens alike
@@ -98,7 +98,7 @@ def test_a_token_must_pass_every_cut(logits: list[int], top_k: int, top_p: float
 
 def test_the_temperature_changes_nobodys_place_in_the_cuts() -> None:
     for temperature in (0.2, 5.0, math.inf):
-        assert [p > 0 for p in die(temperature=temperature, top_p=0.6)] == [False, True, False, True, False]
+        assert [p > 0 for p in probabilities(temperature=temperature, top_p=0.6)] == [False, True, False, True, False]
 
 
 def test_a_repeated_token_is_that_many_times_less_likely() -> None:
@@ -107,15 +107,15 @@ def test_a_repeated_token_is_that_many_times_less_likely() -> None:
     assert_close(given, torch.tensor([0.1, 0.2, 0.05, 0.3, 0.15]) / 0.8)
 
 
-def test_a_row_knows_nothing_of_other_rows() -> None:
+def test_rows_are_independent() -> None:
     rows = torch.randn(5, 9, generator=torch.Generator().manual_seed(1))
     sampling = Sampling(temperature=0.7, top_k=5, top_p=0.8, min_p=0.05)
     assert_close(distribution(rows, sampling)[2:3], distribution(rows[2:3], sampling))
 
 
-def test_the_die_falls_as_often_as_it_should() -> None:
-    fallen, _ = draw(PROBS.expand(1000, -1), EVENLY)
-    assert torch.bincount(fallen, minlength=5).tolist() == [100, 400, 50, 300, 150]
+def test_tokens_are_drawn_as_often_as_they_should() -> None:
+    drawn, _ = draw(PROBS.expand(1000, -1), EVENLY)
+    assert torch.bincount(drawn, minlength=5).tolist() == [100, 400, 50, 300, 150]
 
 
 def test_a_token_of_probability_0_is_never_drawn() -> None:
@@ -124,7 +124,7 @@ def test_a_token_of_probability_0_is_never_drawn() -> None:
     assert draw(probs, uniform)[0].tolist() == [1, 3, 3, 3]
 
 
-def test_a_large_vocabulary_is_rolled_as_one_long_row_of_shares() -> None:
+def test_a_large_vocabulary_is_drawn_from_as_one_cumulative_distribution() -> None:
     chance = torch.Generator().manual_seed(1)
     probs = torch.rand(400, 1000, generator=chance) ** 20              # most of the mass on a few
     probs[:, 300:700] = 0
@@ -139,7 +139,7 @@ def test_a_large_vocabulary_is_rolled_as_one_long_row_of_shares() -> None:
     assert (probs.gather(1, ends[:, None]) > 0).all()
 
 
-def test_choosing_is_rolling_the_die_that_the_dials_leave() -> None:
+def test_sampling_a_token_is_drawing_from_the_distribution() -> None:
     chosen, _ = sample_token(LOGITS.expand(1000, -1), Sampling(top_k=2), EVENLY)
     assert torch.bincount(chosen, minlength=5).tolist() == [0, 571, 0, 429, 0]
     assert sample_token(LOGITS, Sampling(temperature=0), torch.tensor([0.99]))[0].tolist() == [1]
@@ -151,7 +151,7 @@ def test_what_is_no_number_or_impossible_is_no_choice(temperature: float) -> Non
     assert sample_token(logits, Sampling(temperature), torch.full((3,), 0.5))[1].tolist() == [True, False, False]
 
 
-def test_nothing_to_draw_from_is_said() -> None:
+def test_no_possible_token_is_reported() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0], [-math.inf] * 3])
     token, possible = sample_token(logits, Sampling(), torch.tensor([0.5, 0.5]))
     assert possible.tolist() == [True, False]
@@ -177,6 +177,6 @@ def test_the_numbers_of_the_first_rows_do_not_depend_on_how_many_follow() -> Non
         ("seed", -1),
     ],
 )
-def test_a_dial_that_cannot_be_set_so_is_named(name: str, value: object) -> None:
+def test_an_invalid_setting_is_named(name: str, value: object) -> None:
     with pytest.raises(UserError, match=f"^{name}=.*must be"):
         Sampling(**{name: value})

@@ -144,7 +144,7 @@ def test_a_small_gap_on_every_block_is_real_though_intervals_overlap():
     assert difference.gap.value == pytest.approx(0.02)
 
 
-def test_a_gap_that_chance_could_make_is_not_real():
+def test_a_random_gap_is_not_significant():
     chance = np.random.default_rng(2)
     one, other = chance.normal(2, 1, (2, 30_000))
     (difference,) = compare_scores({"one": scored(one), "other": scored(other)}).differences()
@@ -152,7 +152,7 @@ def test_a_gap_that_chance_could_make_is_not_real():
     assert difference.as_dict().keys() == {"better", "worse", "bits_per_byte", "bits_per_byte_interval", "real"}
 
 
-def test_every_pair_is_told_of_from_the_best_down():
+def test_every_pair_is_compared_from_the_best_down():
     flat = np.ones(600)
     made = compare_scores({"c": scored(3 * flat), "a": scored(flat), "b": scored(2 * flat)})
     pairs = [(one.better, one.worse, one.gap.value) for one in made.differences()]

@@ -73,7 +73,7 @@ def test_what_has_a_vector_of_zeros_is_left_out():
     made = vectors_of(SimpleNamespace(embeddings=torch.tensor([[0.0, 0], [0, 0], [1, 2], [3, 4]])), tokenizer)
     assert made.words == ["t2", "t3"]
     assert made["t3"].tolist() == [3, 4]
-    with pytest.raises(UserError, match="has no vectors of words"):
+    with pytest.raises(UserError, match="has no word vectors"):
         vectors_of(SimpleNamespace(), tokenizer)
 
 
