@@ -29,8 +29,8 @@ def learn(train: Path, order: int, device: str, cache: Path) -> tuple[Any, Any, 
     from chainrule.models import build, model_class
     from chainrule.recipe import make_recipe
     from chainrule.text.corpus import prepare
-    from chainrule.training.fit import fit
     from chainrule.training.log import Log
+    from chainrule.training.pipeline import train_model
 
     recipe = make_recipe("ngram", model_class("ngram"), {"model.order": order, "text.min_count": 1})
     (cache / "valid.txt").write_text("a line\n")
@@ -38,7 +38,7 @@ def learn(train: Path, order: int, device: str, cache: Path) -> tuple[Any, Any, 
     corpus = prepare([str(train)], recipe.text, valid=[str(cache / "valid.txt")], cache=cache)
     read = time.perf_counter()
     model = build("ngram", recipe.model, len(corpus.tokenizer)).to(device)
-    fit(model, corpus, recipe, Log())
+    train_model(model, corpus, recipe, Log())
     total_scores(model, [corpus.tokenizer.encode("the first question that it is asked")] * 100)
     seconds = time.perf_counter() - began
     grams = sum(len(buffer) for name, buffer in model.named_buffers() if name.startswith("log_prob"))

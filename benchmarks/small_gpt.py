@@ -104,7 +104,7 @@ def plain_step(model: Plain, optimizer: torch.optim.AdamW, tokens: Any) -> float
     return loss.item()    # it tells its loss at each step
 
 
-def rate(step: int) -> float:
+def lr_factor(step: int) -> float:
     if step < WARMUP:
         return LR * (step + 1) / (WARMUP + 1)
     fallen = (step - WARMUP) / (STEPS - WARMUP)
@@ -142,7 +142,7 @@ def learn_plainly(folder: Path) -> None:
             print(json.dumps(seen), flush=True)
         if step < STEPS:
             for group in optimizer.param_groups:
-                group["lr"] = rate(step)
+                group["lr"] = lr_factor(step)
             plain_step(model, optimizer, train)
     print(json.dumps({"whole": whole(model, valid)}), flush=True)
 
@@ -155,7 +155,7 @@ def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     from chainrule.models import build
     from chainrule.training.log import Log
     from chainrule.training.pipeline import recipe_for
-    from chainrule.training.trainer import Training
+    from chainrule.training.trainer import Trainer
 
     recipe = recipe_for("gpt", {
         "model.layers": LAYERS, "model.heads": HEADS, "model.width": WIDTH, "model.context": CONTEXT,
@@ -170,7 +170,7 @@ def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     corpus: Any = SimpleNamespace(
         splits={"train": SimpleNamespace(tokens=tokens, bytes=len(tokens))}, tokenizer=tokenizer, task="lm"
     )
-    training = Training(build("gpt", recipe.model, vocab), corpus, recipe.train, Log())
+    training = Trainer(build("gpt", recipe.model, vocab), corpus, recipe.train, Log())
     training.begin()
     return training.one_step
 

@@ -33,9 +33,8 @@ from chainrule.models import build
 from chainrule.text.corpus import prepare
 from chainrule.text.sources import Source, read_text
 from chainrule.text.word_tests import Analogies, read_word_test
-from chainrule.training.fit import fit
 from chainrule.training.log import Log
-from chainrule.training.pipeline import recipe_for
+from chainrule.training.pipeline import recipe_for, train_model
 
 DATA = Path(os.environ.get("CHAINRULE_DATA", "data"))
 TESTS = {
@@ -70,10 +69,10 @@ def ours(path: Path, given: argparse.Namespace, device: torch.device, final: flo
     began = time.perf_counter()
     corpus = prepare([str(path)], recipe.text, valid=[str(path)])            # all of it is for training
     model = build("word2vec", recipe.model, len(corpus.tokenizer)).to(device)
-    fit(model, corpus, replace(recipe, train=replace(recipe.train, epochs=0.02)), Log())    # wakes the device
+    train_model(model, corpus, replace(recipe, train=replace(recipe.train, epochs=0.02)), Log())    # wakes the device
     torch.cuda.synchronize() if device.type == "cuda" else None
     trains = time.perf_counter()
-    fit(model, corpus, recipe, Log())
+    train_model(model, corpus, recipe, Log())
     torch.cuda.synchronize() if device.type == "cuda" else None
     ended = time.perf_counter()
     return {"vectors": vectors_of(model, corpus.tokenizer), "train": ended - trains, "whole": ended - began}

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from chainrule.run import save as save
     from chainrule.text.corpus import prepare as prepare
     from chainrule.text.tokenizers.tokenizer import Tokenizer as Tokenizer
-    from chainrule.training.finetune import recipe_on as recipe_on
-    from chainrule.training.fit import fit as fit
+    from chainrule.training.finetune import finetune_recipe as finetune_recipe
     from chainrule.training.pipeline import make_run as make_run
     from chainrule.training.pipeline import recipe_for as recipe_for
+    from chainrule.training.pipeline import train_model as train_model
     from chainrule.viewer.notebook import look as look
 
 __version__ = "0.1.0"
@@ -50,9 +50,8 @@ _WHERE = {
     "text.corpus": ("prepare",),
     "text.tokenizers.tokenizer": ("Tokenizer",),
     "viewer.notebook": ("look",),
-    "training.finetune": ("recipe_on",),
-    "training.fit": ("fit",),
-    "training.pipeline": ("make_run", "recipe_for"),
+    "training.finetune": ("finetune_recipe",),
+    "training.pipeline": ("make_run", "recipe_for", "train_model"),
     "inference.evaluate": ("evaluate",),
     "inference.generate": ("generate",),
     "inference.score": ("score_sentences",),

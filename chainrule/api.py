@@ -18,7 +18,7 @@ from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
 from chainrule.settings import flatten
 from chainrule.tasks.registry import class_for, recipe_for
-from chainrule.training.finetune import recipe_on
+from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run
 
 Files: TypeAlias = str | Path | Sequence[str | Path]
@@ -89,7 +89,7 @@ def choose_recipe(
     task = task or from_file.get("task", "lm")
     if base is None and "train.minutes" in given:
         refuse_minutes(kind or KIND, task)
-    chosen = recipe_for(kind or KIND, given, task) if base is None else recipe_on(base, given, task, kind)
+    chosen = recipe_for(kind or KIND, given, task) if base is None else finetune_recipe(base, given, task, kind)
     refuse_settings(texts, chosen)
     if minutes is None or base is not None:
         return chosen

@@ -203,6 +203,10 @@ class CountingModel(Protocol):
     def update(self, statistics: Any) -> None:
         """Sets the parameters to the maximum-likelihood estimate from the statistics (the M step)."""
 
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any: ...
+
 
 def cross_entropy(logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Σ -log softmax(logits)[target] in nats, and the number of targets: divide once, at the end."""

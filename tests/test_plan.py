@@ -26,7 +26,7 @@ from chainrule.plan import (
 )
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.text.corpus import Split
-from chainrule.training.data import make_feed
+from chainrule.training.loader import make_token_loader
 
 
 def recipe(name: str, **given: Any) -> Recipe:
@@ -108,7 +108,7 @@ def test_a_step_is_as_large_as_training_takes_it(name: str) -> None:
     made, given = plan(name), recipe(name)
     text = Split(np.zeros(100 * made.batch + 1, np.uint16), 1, 1, "")
     context = getattr(given.model, "context", None)
-    assert make_feed(text, given.train, context, torch.device("cpu")).targets == made.batch
+    assert make_token_loader(text, given.train, context, torch.device("cpu")).targets == made.batch
 
 
 # Memory

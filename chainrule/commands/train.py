@@ -9,7 +9,7 @@ from chainrule.api import choose_recipe, default_out
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe
 from chainrule.tasks.registry import EXAMPLES, class_for
-from chainrule.training.pipeline import Made, make_run
+from chainrule.training.pipeline import RunResult, make_run
 
 NEXT = """Try next:
   chainrule sample {run} --prompt "The "
@@ -47,11 +47,11 @@ def next_for(recipe: Recipe) -> str:
     return NEXT_OF_VECTORS if class_for(recipe.kind, recipe.task).learns_by == "pairs" else NEXT
 
 
-def result_of(made: Made) -> Mapping[str, Any]:
+def result_of(made: RunResult) -> Mapping[str, Any]:
     return {name: value for name, value in (made.result or {}).items() if name not in ("time", "event", "elapsed")}
 
 
-def report(made: Made, then_try: str) -> None:
+def report(made: RunResult, then_try: str) -> None:
     if made.interrupted:
         then = f"`chainrule eval {made.path} TEXT` evaluates it" if made.finished else "the same command resumes it"
         say(f"interrupted: {made.path} holds the model as it is now; {then}.")

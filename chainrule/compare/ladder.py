@@ -32,7 +32,7 @@ from chainrule.tasks.registry import build_for, recipe_for
 from chainrule.text.corpus import Corpus, Split, prepare
 from chainrule.text.datasets import DATASETS, SyntheticDataset
 from chainrule.text.synthetic import Language
-from chainrule.training.counting import batches
+from chainrule.training.counting import counting_batches
 from chainrule.training.log import Point, history, spent
 from chainrule.training.pipeline import make_run
 
@@ -176,7 +176,7 @@ def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
     tokens, train = corpus.splits["train"].tokens, replace(recipe.train, tokens=PROBE)
     model = build_for(recipe, len(corpus.tokenizer), ()).to(asked.device)
     model.forget(torch.Generator().manual_seed(recipe.train.seed))
-    batch = next(iter(batches(model, tokens, train))).to(asked.device)
+    batch = next(iter(counting_batches(model, tokens, train))).to(asked.device)
     seconds = min(_seconds(model, batch) for _ in range(2))
     each = seconds * (len(tokens) - 1) / int(batch.loss_mask.sum())
     return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.share.seconds, each)))

@@ -73,7 +73,7 @@ class StepRunner:
                 self._use_kernels()
             if self.settings.compile == "auto" and self.step.model.compiles and self.seconds_left(seconds) > LONG:
                 self._compile(batch, state)
-            short = seconds < SHORT and not self.step.ranks.together
+            short = seconds < SHORT and not self.step.ranks.distributed
             if self.settings.graph == "true" or (self.settings.graph == "auto" and short):
                 self.capture_at = self.taken + REWARM
 
@@ -150,7 +150,7 @@ class StepGraph:
 
     def _run(self) -> Iterable[Tensor]:
         totals, after = self.step.accumulate(self.batch, self.state)
-        self.step.change(totals)
+        self.step.update(totals)
         return self._tensors(after)
 
     def _tensors(self, state: State) -> Iterable[Tensor]:

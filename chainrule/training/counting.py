@@ -1,10 +1,10 @@
-"""Learning by counting: collect statistics over the whole text, update, again. An n-gram takes one round, EM many.
+"""Learning by counting: maximum likelihood in one round (n-grams), or by EM in many (Baum–Welch, for HMMs).
 
-With `train.restarts` above one, each random start (seeds seed, seed + 1, …) is given a few rounds, and the likeliest
-goes on from there; those rounds are among its `train.steps`. A round says how likely the text was *before* its update,
-which costs nothing extra.
+A round collects statistics over the whole text (the E step) and updates the model (the M step). It logs the loss of the
+text *before* its update, which costs nothing extra. With `train.restarts` above one, each random start (seeds seed,
+seed + 1, …) gets a few rounds, and the best goes on; those rounds count among its `train.steps`.
 
-Of several ranks each reads its share of the batches; statistics add, and the first rank updates the model.
+With several ranks each reads its share of the batches; statistics add up, and the first rank updates the model.
 """
 
 import math
@@ -17,61 +17,61 @@ from typing import Any
 import torch
 
 from chainrule.errors import UserError
-from chainrule.model import Batch
+from chainrule.model import Batch, CountingModel, LanguageModel
 from chainrule.progress import bar, short
 from chainrule.recipe import Counting
 from chainrule.run import Done
 from chainrule.tasks.buckets import Buckets
 from chainrule.tasks.corpus_of_examples import ExampleCorpus
-from chainrule.text.batches import stream, texts
+from chainrule.text.batches import Tokens, stream, texts
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import ALONE, Ranks, add_statistics
-from chainrule.training.interrupt import Stop, heard
+from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log
 
-AUDITION = 5
-"""Rounds in which each of several random starts shows what it is worth."""
+TRIAL_ROUNDS = 5
+"""Rounds after which several random starts are compared."""
 
 
-def count(
-    model: Any, corpus: Corpus | ExampleCorpus, settings: Counting, log: Log, done: Done, checkpoints: Any = None,
-    ranks: Ranks = ALONE,
+def train_by_counting(
+    model: CountingModel, corpus: Corpus | ExampleCorpus, settings: Counting, log: Log, done: Done,
+    checkpoints: Any = None, ranks: Ranks = ALONE,
 ) -> Done:
-    """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps what the last whole round gave."""
-    kept = Kept(model, log)
+    """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps the result of the last whole round."""
+    snapshot = Snapshot(model, log)
     rounds, nats = done.rounds, math.inf if done.nats is None else done.nats
     try:
-        with heard(ranks.together) as stop:
-            counting = Rounds(model, corpus, settings, log, ranks, stop)
+        with catch_signals(ranks.distributed) as stop:
+            counting = CountingRounds(model, corpus, settings, log, ranks, stop)
             if not rounds:
-                rounds, nats = audition(counting, kept)
+                rounds, nats = choose_start(counting, snapshot)
             gain = math.inf
             while rounds < settings.steps and gain >= settings.tolerance:
-                before, nats = nats, counting.one(rounds + 1)
+                before, nats = nats, counting.run(rounds + 1)
                 gain, rounds = before - nats, rounds + 1
                 if rounds < settings.steps:
-                    kept.keep(Done(rounds, False, nats))
+                    snapshot.take(Done(rounds, False, nats))
     except KeyboardInterrupt:
-        if not kept.state:
+        if not snapshot.state:
             raise
-        del log.records[kept.records :]
-        return kept.restore()
+        del log.records[snapshot.records :]
+        return snapshot.restore()
     return Done(rounds, True, nats if math.isfinite(nats) else None)
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Whom a round of counting concerns."""
+class CountingRounds:
+    """Rounds over the training text: the E step on all ranks, the M step on the first."""
 
-    model: Any
+    model: CountingModel
     corpus: Corpus | ExampleCorpus
     settings: Counting
     log: Log
     ranks: Ranks
     stop: Stop
 
-    def one(self, number: int, start: int | None = None) -> float:
-        """Collect, update, and tell. Returns nats per token under the model that the round began with."""
+    def run(self, number: int, start: int | None = None) -> float:
+        """Collects, updates and logs. Returns nats per token under the model that the round began with."""
         settings, began = self.settings, time.monotonic()
         title = f"round {number} of {settings.steps}" if settings.steps > 1 else "counting"
         if start is not None:
@@ -79,55 +79,56 @@ class Rounds:
         statistics, total, tokens = self.collect(title)
         nats = total / tokens
         if math.isnan(nats) and (settings.steps > 1 or settings.restarts > 1):
-            raise UserError("this kind learns all in one round: leave out train.steps and train.restarts.")
+            raise UserError("this kind learns in one round: leave out train.steps and train.restarts.")
         if self.ranks.first:
             self.model.update(statistics)
-        if not math.isnan(nats):                           # else this was the only round, and the first has the model
-            self.ranks.begin_alike(self.model.state_dict().values())
-        self._tell(title, number, start, nats, tokens, time.monotonic() - began)
+        if not math.isnan(nats):                           # else it is the only round, and the first rank has the model
+            self.ranks.broadcast(self.model.state_dict().values())
+        self._log(title, number, start, nats, tokens, time.monotonic() - began)
         return nats
 
     def collect(self, title: str) -> tuple[Any, float, int]:
-        """The statistics of the whole training text, which only the first rank has; its nats and targets."""
+        """The statistics of the whole training text, on the first rank only; its nats and targets."""
         tokens, ranks = self.corpus.splits["train"].tokens, self.ranks
         device = next(iter(self.model.state_dict().values())).device
-        mine, counted = None, 0
+        own, targets = None, 0
         with bar(title, len(tokens) // ranks.size, "tokens") as advance:
             for batch in islice(self._batches(), ranks.rank, None, ranks.size):
                 here = int(batch.loss_mask.sum())
                 part = self.model.collect(batch.to(device))
-                mine = part if mine is None else mine + part
-                counted += here
+                own = part if own is None else own + part
+                targets += here
                 advance(here)
-                if self.stop.asked:
+                if self.stop.requested:
                     break
-        return self._added(mine, counted)
+        return self._reduce(own, targets)
 
     def _batches(self) -> Iterator[Batch]:
         split: Any = self.corpus.splits["train"]
         settings = self._settings(len(split.tokens))
         if isinstance(self.corpus, ExampleCorpus):
             return (batch for _, batch in Buckets(split.encoded, seed=settings.seed, tokens=settings.tokens).every())
-        return batches(self.model, split.tokens, settings)
+        model: Any = self.model                            # that of a running text is a LanguageModel too
+        return counting_batches(model, split.tokens, settings)
 
     def _settings(self, tokens: int) -> Counting:
-        """With batches small enough that each rank has one."""
+        """With batches so small that each rank has one."""
         if self.ranks.size == 1:
             return self.settings
         return replace(self.settings, tokens=min(self.settings.tokens, -(-tokens // self.ranks.size)))
 
-    def _added(self, mine: Any, counted: int) -> tuple[Any, float, int]:
-        _, asked = self.ranks.agree((), self.stop.asked)
-        if asked:
+    def _reduce(self, own: Any, targets: int) -> tuple[Any, float, int]:
+        _, requested = self.ranks.agree((), self.stop.requested)
+        if requested:
             raise KeyboardInterrupt
-        every = add_statistics(self.ranks, mine)
-        tokens = round(self.ranks.sum(counted))
+        every = add_statistics(self.ranks, own)
+        tokens = round(self.ranks.sum(targets))
         if not tokens:
-            raise UserError("the training text holds nothing to count.")
+            raise UserError("the training text is empty.")
         (nats,), _ = self.ranks.agree([float(every.nats) if self.ranks.first else 0.0])
         return every, nats, tokens
 
-    def _tell(self, title: str, number: int, start: int | None, nats: float, tokens: int, seconds: float) -> None:
+    def _log(self, title: str, number: int, start: int | None, nats: float, tokens: int, seconds: float) -> None:
         size = self.corpus.splits["train"].bytes
         text = self.corpus.tokenizer.lossless and not isinstance(self.corpus, ExampleCorpus)
         bits = nats * tokens / math.log(2) / size if text else math.nan
@@ -136,24 +137,24 @@ class Rounds:
                  tokens_per_second=round(tokens / seconds), seconds=round(seconds, 3))
 
 
-def audition(rounds: Rounds, kept: "Kept") -> tuple[int, float]:
-    """Leaves the model at the likeliest of its random starts; the rounds it has had, and the nats of the last."""
+def choose_start(rounds: CountingRounds, snapshot: "Snapshot") -> tuple[int, float]:
+    """Leaves the model at the best of its random starts. Returns the rounds it has had, and the nats of the last."""
     settings, best = rounds.settings, math.inf
-    number = min(AUDITION, settings.steps) if settings.restarts > 1 else 0
+    number = min(TRIAL_ROUNDS, settings.steps) if settings.restarts > 1 else 0
     for start in range(settings.restarts):
         rounds.model.forget(torch.Generator().manual_seed(settings.seed + start))
         for place in range(number):
-            nats = rounds.one(place + 1, start)
-            if not kept.state or nats < best:  # rounds never get worse, so in the end this is the best start's last
+            nats = rounds.run(place + 1, start)
+            if not snapshot.state or nats < best:  # rounds never get worse, so this ends as the best start's last
                 best = nats
-                kept.keep(Done(0, False))
+                snapshot.take(Done(0, False))
     if number:
-        kept.restore()
+        snapshot.restore()
     return number, best
 
 
-def batches(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
-    """One long row with as much overlap as the model can see, or rows that each begin a text where it sees for ever."""
+def counting_batches(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
+    """Pieces of one long row that overlap by the receptive field; if that is unlimited, rows that each begin a text."""
     if settings.length is None and model.receptive_field is not None:
         return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
     return texts(tokens, settings.length, settings.tokens)
@@ -168,15 +169,15 @@ def round_line(title: str, nats: float, bits: float, tokens: int, seconds: float
     return line
 
 
-class Kept:
-    """The parameters after a whole round and how much had been logged by then, to go back to."""
+class Snapshot:
+    """The parameters after a whole round, and how much was logged by then, to go back to."""
 
-    def __init__(self, model: Any, log: Log):
+    def __init__(self, model: CountingModel, log: Log):
         self.model, self.log = model, log
         self.state: dict[str, torch.Tensor] = {}
         self.records, self.done = 0, Done()
 
-    def keep(self, done: Done) -> None:
+    def take(self, done: Done) -> None:
         state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.state, self.records, self.done = state, len(self.log.records), done
 

@@ -1,9 +1,9 @@
-"""The processes that train one model together, as torchrun starts them: ranks. Without torchrun there is one, alone.
+"""Data parallel training (DDP): the ranks that torchrun starts, and what they send each other; else a single rank.
 
-A step is sums and a count, so ranks meet only to add: totals and gradients behind the last micro-batch, statistics
-behind the last text. What a clock or a signal decides is told from host to host by gloo, so that no GPU is waited for.
-
-Every rank has as many rows of a step as any other; where they do not come out even, the last rows count for nothing.
+A step is a sum and a count, so ranks meet only to add (all-reduce): totals and gradients after the last micro-batch,
+statistics after the last batch of counting. What a clock or a signal decides is sent from host to host by gloo, so that
+no GPU is waited for. Every rank has as many rows of a step as any other; where they do not divide evenly, the last rows
+are padding. Sharding of weights (FSDP) is in fsdp.py.
 """
 
 import atexit
@@ -28,12 +28,12 @@ from torch.distributed.rendezvous import rendezvous
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 
-BUCKET = 1 << 26                    # numbers that are added up at a time
-PATIENCE = timedelta(hours=12)      # for a first rank that makes tokens of a large text; torchrun sees sooner who died
+BUCKET = 1 << 26                    # numbers that are added in one all-reduce
+TIMEOUT = timedelta(hours=12)       # the first rank may tokenize a large text; torchrun notices sooner if a rank died
 TYPES = (torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64)
 CPU = torch.device("cpu")
-GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")    # how gloo says that a rank has died
-END = -1                            # in the place of a type: nothing more is sent
+GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")    # gloo's words for a rank that died
+END = -1                            # in the place of a type: the end of what is sent
 
 
 @dataclass(frozen=True)
@@ -41,47 +41,47 @@ class Ranks:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU                             # this rank's own
-    together: bool = False                                 # torchrun started them, be it only one
+    distributed: bool = False                              # torchrun started them, even if there is only one
 
     @property
     def first(self) -> bool:
-        """The one that speaks and writes."""
+        """The rank that prints and writes."""
         return self.rank == 0
 
-    # Who does what
+    # Division of the work
 
-    def share(self, rows: int) -> NDArray[np.int64]:
-        """Places of this rank's rows among so many. All have as many, so that the last may lie beyond the end."""
+    def own_rows(self, rows: int) -> NDArray[np.int64]:
+        """This rank's rows among so many. All ranks have equally many, so the last may lie beyond the end."""
         each = -(-rows // self.size)
         return np.arange(self.rank * each, (self.rank + 1) * each)
 
     def seed(self, seed: int) -> int:
-        """Of this rank's own chance, dropout's: that of the first is the seed itself."""
+        """The seed of this rank's own random generator, for dropout; the first rank has the seed itself."""
         return seed if self.first else int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0])
 
     @contextmanager
-    def first_goes_first(self) -> Iterator[None]:
-        """The block is left by the first rank before any other enters it."""
+    def first_rank_first(self) -> Iterator[None]:
+        """The first rank leaves the block before any other enters it."""
         if not self.first:
             self.agree(())
         yield
         if self.first:
             self.agree(())
 
-    def refuse_unlike(self, what: str, text: str) -> None:
+    def refuse_different(self, what: str, text: str) -> None:
         """All ranks must have the same `text`."""
         digest = list(hashlib.sha256(text.encode()).digest())
         firsts, _ = self.agree(digest)
-        _, unlike = self.agree((), digest != firsts)
-        if unlike:
+        _, different = self.agree((), digest != firsts)
+        if different:
             raise UserError(f"ranks differ in their {what}. All need the same command and see the same files.")
 
-    # Adding up
+    # Sums over ranks
 
-    def add(self, tensors: Sequence[Tensor]) -> None:
-        """Each becomes its sum over ranks. Those of one type travel together."""
-        if self.together:
-            for some in buckets(tensors):
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Each tensor becomes its sum over ranks. Tensors of one type are sent in buckets."""
+        if self.distributed:
+            for some in make_buckets(tensors):
                 flat = torch.cat([tensor.flatten() for tensor in some])
                 dist.all_reduce(flat)
                 parts = flat.split_with_sizes([tensor.numel() for tensor in some])
@@ -89,37 +89,37 @@ class Ranks:
 
     def sum(self, number: float) -> float:
         total = torch.tensor(number, dtype=torch.float64)
-        self.add([total])
+        self.all_reduce([total])
         return float(total)
 
-    # Saying
+    # Messages
 
-    def agree(self, values: Sequence[float], asked: bool = False) -> tuple[list[float], bool]:
-        """The first rank's values, and whether any rank was asked."""
-        if not self.together:
-            return list(values), asked
-        told = torch.tensor([*values, float(asked)], dtype=torch.float64)
+    def agree(self, values: Sequence[float], requested: bool = False) -> tuple[list[float], bool]:
+        """The first rank's values, and whether `requested` is true on any rank. Also a barrier."""
+        if not self.distributed:
+            return list(values), requested
+        sent = torch.tensor([*values, float(requested)], dtype=torch.float64)
         if not self.first:
-            told[:-1] = 0
-        dist.all_reduce(told)
-        return told[:-1].tolist(), bool(told[-1])
+            sent[:-1] = 0
+        dist.all_reduce(sent)
+        return sent[:-1].tolist(), bool(sent[-1])
 
-    def begin_alike(self, tensors: Iterable[Tensor]) -> None:
-        """Each becomes the first rank's."""
-        if self.together:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Each tensor becomes the first rank's."""
+        if self.distributed:
             for tensor in tensors:
                 dist.broadcast(tensor, 0)
 
-    def gather(self, mine: Tensor, rows: int) -> Tensor:
-        """All `rows`, of which each rank has its share."""
-        if not self.together:
-            return mine
-        every = [torch.empty_like(mine) for _ in range(self.size)]
-        dist.all_gather(every, mine.contiguous())
+    def gather(self, own: Tensor, rows: int) -> Tensor:
+        """All `rows`, of which each rank has its own."""
+        if not self.distributed:
+            return own
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(every, own.contiguous())
         return torch.cat(every)[:rows]
 
     def send(self, tensors: Iterable[Tensor]) -> None:
-        """To the first rank, by way of the host."""
+        """Sends tensors to the first rank, through host memory."""
         for tensor in tensors:
             here = tensor.detach().cpu().contiguous()
             dist.send(_head(TYPES.index(here.dtype), *here.shape), 0)
@@ -128,7 +128,7 @@ class Ranks:
         dist.send(_head(END), 0)
 
     def receive(self, rank: int) -> Iterator[Tensor]:
-        """What that rank sends, one after another."""
+        """The tensors that a rank sends, in order."""
         while True:
             head = _head(END)
             dist.recv(head, rank)
@@ -148,8 +148,8 @@ def _head(kind: int, *shape: int) -> Tensor:
     return torch.tensor([kind, len(shape), *shape, *[0] * (4 - len(shape))])
 
 
-def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one type, up to BUCKET numbers of them."""
+def make_buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Lists of neighbours of one type, with up to BUCKET numbers in each."""
     some: list[Tensor] = []
     size = 0
     for tensor in tensors:
@@ -162,25 +162,25 @@ def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield some
 
 
-def launched() -> bool:
-    """By torchrun?"""
+def under_torchrun() -> bool:
+    """Whether torchrun started this process."""
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
 @contextmanager
-def join(device: str) -> Iterator[Ranks]:
-    """This process among those that torchrun started. Whatever goes wrong, one of them says it."""
-    if not launched():
+def join_ranks(device: str) -> Iterator[Ranks]:
+    """Joins the process group that torchrun started. An error is reported by one rank only."""
+    if not under_torchrun():
         yield Ranks(device=choose_device(device))
         return
-    store, rank, size = _meeting_place()
+    store, rank, size = _rendezvous()
     try:
         place = _own_device(device)
         if not dist.is_initialized():
             how = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-            dist.init_process_group(how, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+            dist.init_process_group(how, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             atexit.register(_leave)
-        yield Ranks(rank, size, place, together=True)
+        yield Ranks(rank, size, place, distributed=True)
     except (UserError, RuntimeError) as error:
         line = _line(error)
         if line and store.add("complaints", 1) > 1:
@@ -193,18 +193,18 @@ def join(device: str) -> Iterator[Ranks]:
 
 
 def _line(error: Exception) -> str:
-    """What a person should know; nothing where it is a bug."""
+    """The message for the user; empty if the error is a bug."""
     if any(words in str(error) for words in GONE):
-        return "another rank is gone, so all stop. torchrun --max-restarts N would start all again from the checkpoint."
+        return "another rank died, so all stop. torchrun --max-restarts N would restart all from the checkpoint."
     return str(error) if isinstance(error, UserError) else ""
 
 
 @cache
-def _meeting_place() -> tuple[Store, int, int]:
-    """Where ranks find each other, which of them this is, and how many there are.
+def _rendezvous() -> tuple[Store, int, int]:
+    """The store by which ranks find each other, the number of this rank, and how many there are.
 
-    torchrun keeps the place when it starts them again, and with it the addresses of the dead; so each start has its
-    own. Starts are counted by machine, so that only one machine alone can go by their number.
+    torchrun keeps the store when it restarts the ranks, and with it the addresses of those that died; so each restart
+    has a prefix of its own. Restarts are counted by machine, so this works on one machine only.
     """
     store, rank, size = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -233,8 +233,8 @@ def _own_device(name: str) -> torch.device:
 
 
 def add_statistics(ranks: Ranks, mine: Any) -> Any:
-    """Those of all ranks, at the first; None elsewhere. A rank for which there was nothing to count has None."""
-    if not ranks.together:
+    """The sum over all ranks, on the first rank; None elsewhere. A rank without any batch has None."""
+    if not ranks.distributed:
         return mine
     if mine is not None and not hasattr(mine, "tensors"):
         raise UserError("this kind counts in one process: its statistics cannot be sent. Start it without torchrun.")

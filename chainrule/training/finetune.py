@@ -1,8 +1,8 @@
-"""Pretrained once, fine-tuned many times: a recipe on top of a run, and a model that begins with what the run learned.
+"""Fine-tuning: a recipe on top of a pretrained run, and a model initialised with the run's weights or word vectors.
 
-The head is new, unless the run gave the same answers to the same task. The body's settings and weights are the run's;
-its tokenizer comes along, with the task's own tokens behind the others. What the recipe freezes stays, and adapters, if
-it wants them, are put on from outside.
+The body's settings and weights are the run's, and so is its tokenizer, with the task's own tokens after the others. The
+head is new, unless the run had the same labels and the same task. What the recipe freezes is not trained; LoRA adapters
+are added from outside. `model.vectors` instead sets only the embeddings, from a file of word vectors or from a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ from chainrule.layers.lora import (
     load_head,
 )
 from chainrule.layers.parameters import group_parameters
+from chainrule.model import Embeddings, Model
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
@@ -34,38 +35,44 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.training.log import Log
 from chainrule.training.param_groups import freeze
 
-# First embeddings from elsewhere: `model.vectors` names a file of word vectors or a run, and they are put into a
-# network before it learns. A token that has none there keeps its random start.
+TOKENIZER = ("tokenizer", "vocab", "min_count")
+"""`text.*` settings from which a tokenizer is made."""
 
-def put_vectors(model: Any, tokenizer: Tokenizer, settings: Any, log: Log) -> None:
-    """Those that `settings` asks for, if it does; and how many tokens have one is said aloud."""
+NO_VECTORS = {"vectors": None, "vectors_frozen": False}
+"""Whatever embeddings the run was initialised with, here the run's own are taken."""
+
+NAMED = 4    # new parameters that are listed by name; of more, only the number is given
+
+
+def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Any, log: Log) -> None:
+    """From `model.vectors`, if it is set; a token without a vector there keeps its random one."""
     path, frozen = getattr(settings, "vectors", None), getattr(settings, "vectors_frozen", False)
     if path is None:
         if frozen:
-            raise UserError("model.vectors_frozen=true freezes what model.vectors=FILE brings; give both, or neither.")
+            raise UserError("model.vectors_frozen=true freezes the vectors of model.vectors; give both, or neither.")
         return
-    vectors = load_vectors(Path(path))
-    matrix = model.embeddings
-    came, wanted = vectors.matrix.shape[1], matrix.shape[1]
-    if came != wanted:
-        raise UserError(f"model.vectors={path} has vectors of {came} numbers, and this model's are of {wanted}. "
+    assert isinstance(model, Embeddings)                   # every kind with these settings has embeddings
+    vectors, matrix = load_vectors(Path(path)), model.embeddings
+    given, needed = vectors.matrix.shape[1], matrix.shape[1]
+    if given != needed:
+        raise UserError(f"model.vectors={path} has vectors of {given} numbers, and this model's are of {needed}. "
                         "Set model.embedding, or model.width of a Transformer, to fit.")
     found = [(id, place) for id in range(len(tokenizer)) if (place := vectors.find(tokenizer.token(id))) is not None]
     if not found:
         raise UserError(f"model.vectors={path} has no vector for any token of this vocabulary; "
-                        "text.tokenizer=words has words.")
+                        "its tokens are words, as those of text.tokenizer=words.")
     ids, places = map(list, zip(*found))
     with torch.no_grad():
         matrix[ids] = torch.from_numpy(vectors.matrix[places]).to(matrix)
     matrix.requires_grad_(not frozen)
     share = len(found) / len(tokenizer)
     line = f"{path}: vectors for {len(found):,} of {len(tokenizer):,} tokens ({share:.1%})"
-    log("vectors", f"{line}, {'frozen' if frozen else 'learned on from there'}",
+    log("vectors", f"{line}, {'frozen' if frozen else 'trained further'}",
         path=str(path), covered=len(found), share=share, frozen=frozen)
 
 
 def load_vectors(path: Path) -> Vectors:
-    """Of a run or of a file."""
+    """The word vectors of a run, or those in a file."""
     if path.is_dir():
         made = run.load(path)
         return vectors_of(made.model, made.tokenizer)
@@ -74,26 +81,17 @@ def load_vectors(path: Path) -> Vectors:
     return read_vectors(path)
 
 
-TOKENIZER = ("tokenizer", "vocab", "min_count")
-"""`text.*` settings from which a tokenizer is made."""
-
-NO_VECTORS = {"vectors": None, "vectors_frozen": False}
-"""Whatever embedding the run began with, here the run's own is taken."""
-
-NAMED = 4    # new weights that are named; of more, how many
-
-
-def recipe_on(
+def finetune_recipe(
     base: str | Path, settings: Mapping[str, Any] = {}, task: str = "lm", kind: str | None = None
 ) -> Recipe:
-    """A recipe that begins from the run at `base`, whose kind, `model.*` and tokenizer it has."""
+    """A recipe for fine-tuning the run at `base`: it has the run's kind, `model.*` and tokenizer."""
     path = Path(base)
     about = run.read_about(path)
     there = run.recipe_of(path, about)
     how = class_for(there.kind, there.task).learns_by
     if how != "gradient":
-        cure = " Its vectors go into any network by model.vectors." if how == "pairs" else ""
-        raise UserError(f"--from {path}: a {there.kind} has no layers to go on with, for it learns by {how}.{cure}")
+        cure = " Its vectors can be used in any network by model.vectors." if how == "pairs" else ""
+        raise UserError(f"--from {path}: a {there.kind} has no layers to fine-tune: it learns by {how}.{cure}")
     if kind is not None and models.kind(kind).where != models.kind(there.kind).where:
         raise UserError(f"--from {path}: it is a {there.kind}, and --kind {kind} has another body. Leave --kind out.")
     preset = {} if kind in (None, there.kind) else models.kind(kind).preset    # a published size is one of model.*
@@ -103,10 +101,10 @@ def recipe_on(
 
 
 def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's `model.*` as its model was built, with what was given over it if that changes no weight."""
+    """The run's `model.*` as its model was built; settings that change no weight may be given anew."""
     was = asdict(there.model)
     was |= {name: value for name, value in NO_VECTORS.items() if name in was}
-    if was.get("tied", False) is None:    # left to the size of the vocabulary, which may grow now
+    if was.get("tied", False) is None:    # decided by the size of the vocabulary, which may grow now
         vocab = len(Tokenizer.load(path / run.TOKENIZER))
         with torch.device("meta"):
             was["tied"] = models.build(there.kind, there.model, vocab).output is None
@@ -115,12 +113,12 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
     differing = [name for name in was if here[name] != was[name] and not _may_differ(name, was)]
     if differing:
         lines = "; ".join(f"model.{name} is {was[name]} there and {here[name]} here" for name in differing)
-        raise UserError(f"--from {path} brings its weights, and so the settings they were made by: {lines}.")
+        raise UserError(f"--from {path} takes the run's weights, and with them these settings: {lines}.")
     return {f"model.{name}": value for name, value in here.items()}
 
 
 def _may_differ(name: str, was: Mapping[str, Any]) -> bool:
-    """What changes no weight: dropout, smoothing, and the context unless every place in it has a vector."""
+    """Settings that change no weight: dropout, smoothing, and the context unless positions are learned."""
     return name.endswith(("dropout", "smoothing")) or (name == "context" and was["positions"] != "learned")
 
 
@@ -128,8 +126,8 @@ def _own_text(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[st
     own = {f"text.{name}": getattr(there.text, name) for name in TOKENIZER}
     for name, value in own.items():
         if name in settings and str(settings[name]) != str(value):
-            raise UserError(f"--from {path} brings its tokenizer: {name} is {value} there and {settings[name]} here. "
-                            "Leave it out.")
+            raise UserError(f"--from {path} takes the run's tokenizer: {name} is {value} there and {settings[name]} "
+                            "here. Leave it out.")
     return own
 
 
@@ -139,14 +137,14 @@ def refuse_itself(recipe: Recipe, out: Path) -> None:
 
 
 def tokenizer_of(recipe: Recipe, out: Path) -> Tokenizer | None:
-    """The one that comes along; None: it is made from the text."""
+    """The base run's; None: it is made from the text."""
     return None if recipe.base is None else Tokenizer.load(run.find_base(recipe.base, out) / run.TOKENIZER)
 
 
-def begin_with(
+def initialise(
     model: Any, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
 ) -> None:
-    """Makes a new model over `vocab` tokens ready to learn: what it takes, what stays, what is put on it."""
+    """Prepares a new model over `vocab` tokens: it takes the base run's weights, freezes some, and adds adapters."""
     if not isinstance(recipe.train, Gradient):
         return
     settings, body, grown, before = recipe.train, body_of(model), list[str](), vocab
@@ -156,45 +154,45 @@ def begin_with(
         grown = load_body(model, base.model, before)
         same = bool(labels) and base.recipe.task == recipe.task and base.labels == tuple(labels)
         head = same and load_head(model, base.model)
-        _tell_taken(model, base.path, grown, vocab - before, head, log)
+        _log_taken(model, base.path, grown, vocab - before, head, log)
     freeze(body, settings.freeze)
     matrices = 0 if settings.lora is None else _adapt(body, settings)
     for name in grown:
         if not (weight := body.get_parameter(name)).requires_grad:
             if settings.shard:
-                raise UserError(f"train.shard=true shares {name} out whole, so its {vocab - before} new rows cannot "
-                                "learn while the others stay. Leave it out of train.freeze.")
+                raise UserError(f"train.shard=true shards {name} as a whole, so its {vocab - before} new rows "
+                                "cannot be trained while the others are frozen. Leave it out of train.freeze.")
             add_parametrization(body, name, NewTokenRows(weight, before))
-    _tell_learning(model, settings, matrices, log)
+    _log_trained(model, settings, matrices, log)
 
 
 def _adapt(body: Any, settings: Gradient) -> int:
-    """Adapters on all hidden matrices that are not frozen; how many those are. All else of the body stays."""
+    """LoRA adapters on all hidden matrices that are not frozen; returns how many. The rest of the body is frozen."""
     hidden = [name for name, _ in group_parameters(body)[0]]
     if not hidden or settings.lora is None:
-        raise UserError("train.lora has no matrix left to adapt: train.freeze keeps them all.")
+        raise UserError("train.lora has no matrix to adapt: train.freeze freezes them all.")
     body.requires_grad_(False)
     for name in hidden:
         add_parametrization(body, name, LoRA(body.get_parameter(name), settings.lora, settings.lora_scale))
     return len(hidden)
 
 
-def _tell_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
+def _log_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
     taken, new = list((model if head else body_of(model)).parameters()), [] if head else list(head_parameters(model))
-    facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in taken))} numbers"]
+    facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in taken))} parameters"]
     facts += [f"{rows} new rows in {' and '.join(grown)}"] if grown else []
-    facts += ["the head comes along, for its answers are the same"] if head else []
+    facts += ["the head is taken too, since its labels are the same"] if head else []
     facts += [f"the head is new: {', '.join(new) if len(new) <= NAMED else f'{len(new)} weights'}"] if new else []
     log("from", f"{path}: {'; '.join(facts)}", path=str(path), taken=len(taken), grown=grown, rows=rows, new=new)
 
 
-def _tell_learning(model: Any, settings: Gradient, matrices: int, log: Log) -> None:
-    """What learns, where that is not all."""
+def _log_trained(model: Any, settings: Gradient, matrices: int, log: Log) -> None:
+    """The number of trained parameters, if not all of them are."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    every, learning = sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
-    if not learning:
-        raise UserError(f"train.freeze={','.join(settings.freeze)} leaves nothing to learn.")
-    if learning < every:
-        line = f"{short(learning)} of {short(every)} numbers learn, the others stay"
+    every, trained = sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
+    if not trained:
+        raise UserError(f"train.freeze={','.join(settings.freeze)} leaves no parameter to train.")
+    if trained < every:
+        line = f"{short(trained)} of {short(every)} parameters are trained, the others are frozen"
         line += f"; adapters of rank {settings.lora} on {matrices} matrices" if matrices else ""
-        log("frozen", line, learning=learning, numbers=every, adapters=matrices)
+        log("frozen", line, trained=trained, parameters=every, adapters=matrices)

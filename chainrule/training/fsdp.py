@@ -1,7 +1,7 @@
-"""FSDP2: each rank holds a share of every weight, of its gradient, and of what the optimizer remembers of it.
+"""Fully sharded data parallel (FSDP2): each rank holds a shard of every weight, of its gradient and optimizer state.
 
-It is put on from outside (`train.shard=true`), layer by layer: a layer is whole only while it is at work. On the way
-back gradients are added over ranks and shared out, micro-batch by micro-batch, so that nothing whole is kept.
+`train.shard=true` applies it from outside, layer by layer: a layer's weights are gathered only while it runs. In the
+backward pass gradients are reduced and scattered micro-batch by micro-batch, so that no full gradient is stored.
 """
 
 import warnings
@@ -14,24 +14,24 @@ from torch import Tensor, nn
 
 from chainrule.layers.attention import CrossAttention
 
-if TYPE_CHECKING:    # importing them takes a second, which runs without shards need not spend
+if TYPE_CHECKING:    # importing them takes a second, which only sharded runs should spend
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 CALLED = ("loss", "start", "step", "score")
-"""What others call of a model. Each of them finds the weights outside its layers whole."""
+"""The methods that are called on a model. Each of them needs the weights outside the layers gathered."""
 
 
 def shard(model: nn.Module, device: torch.device) -> nn.Module:
-    """The same model on all ranks, as one of which each has a share."""
+    """Replaces the weights of a model, equal on all ranks, by each rank's shard of them."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module")    # of outputs that are changed in place; nobody does
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module")    # outputs changed in place; none are
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in model.modules():
-        if isinstance(module, CrossAttention):             # it reads the source before its layer is at work, so what
-            fully_shard(module.memory, mesh=mesh)          # reads must be made whole by itself
+        if isinstance(module, CrossAttention):             # it reads the source before its layer runs, so what
+            fully_shard(module.memory, mesh=mesh)          # reads it is a unit of its own
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for layer in (layer for layers in reversed(lists) for layer in layers):
         fully_shard(layer, mesh=mesh)
@@ -39,7 +39,7 @@ def shard(model: nn.Module, device: torch.device) -> nn.Module:
     for part in _parts(model):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)
-        part.unshard()                                     # its memory, were it made while evaluating, could not learn
+        part.unshard()                                     # buffers made in inference mode could not be trained
         part.reshard()
     for name in CALLED:
         if hasattr(model, name):
@@ -47,8 +47,8 @@ def shard(model: nn.Module, device: torch.device) -> nn.Module:
     return model
 
 
-def forget_whole(model: nn.Module) -> None:
-    """Weights that are still whole from the last answer are gathered anew for the next."""
+def reshard(model: nn.Module) -> None:
+    """Frees the weights that are still gathered from the last forward pass."""
     for part in _parts(model):
         part.reshard()
 
@@ -57,38 +57,38 @@ def _parts(model: nn.Module) -> "Iterator[FSDPModule]":
     return (module for module in model.modules() if hasattr(module, "reshard"))  # type: ignore[misc]
 
 
-def is_shared(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Does this rank hold only a share of it?"""
+def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Whether this rank holds only a shard of the tensor."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The share that this rank holds; of a tensor that is not shared, all."""
-    return tensor.to_local() if is_shared(tensor) else tensor
+    """This rank's shard; of a tensor that is not sharded, all of it."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def whole(share: Tensor, like: Any) -> Tensor:
-    """All of which each rank gives a share, cut as `like` is."""
+def full_tensor(shard: Tensor, like: Any) -> Tensor:
+    """The full tensor of which each rank gives its shard, sharded as `like` is."""
     from torch.distributed.tensor import DTensor
 
-    together = DTensor.from_local(share, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
+    together = DTensor.from_local(shard, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
     full: Tensor = together.full_tensor()
     return full
 
 
-def share_of(full: Tensor, like: Any) -> Tensor:
-    """This rank's share of what all have in full, cut as `like` is."""
+def shard_of(full: Tensor, like: Any) -> Tensor:
+    """This rank's shard of a tensor that all have in full, sharded as `like` is."""
     from torch.distributed.tensor import DTensor, Replicate
 
     everywhere = DTensor.from_local(full, like.device_mesh, [Replicate()])
     return local(everywhere.redistribute(placements=like.placements))
 
 
-def whole_weights(model: nn.Module, wanted: bool) -> dict[str, Any]:
-    """The model's state on the host, one tensor after another. All ranks call this; those that want it have it."""
+def full_state_dict(model: nn.Module, wanted: bool) -> dict[str, Any]:
+    """The model's full state dict in host memory, gathered tensor by tensor. All ranks call this; some want it."""
     weights = {}
     for name, tensor in model.state_dict().items():
-        full = tensor.full_tensor() if is_shared(tensor) else tensor
+        full = tensor.full_tensor() if is_sharded(tensor) else tensor
         if wanted:
             weights[name] = full.cpu()
     return weights

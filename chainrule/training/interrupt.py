@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM ask training to stop; it does so when it can be gone on from. A second Ctrl-C stops at once."""
+"""Interrupts: Ctrl-C and SIGTERM request a stop; training stops where it can be resumed; twice: it stops at once."""
 
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -11,40 +11,36 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Stop:
     def __init__(self) -> None:
-        self.asked = False
-        self._waiting = False
+        self.requested = False
+        self._at_once = False
 
-    def hear(self, number: int, frame: Any) -> None:
-        if self._waiting or (self.asked and number == signal.SIGINT):
+    def handle(self, number: int, frame: Any) -> None:
+        if self._at_once or (self.requested and number == signal.SIGINT):
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     @contextmanager
-    def while_waiting(self, at_once: bool = True) -> Iterator[None]:
-        """Around what may take long and changes nothing: it is left at once, or by itself, and `asked` is set."""
-        self._waiting = at_once
+    def interruptible(self, at_once: bool = True) -> Iterator[None]:
+        """Around work that may take long and changes nothing: a signal leaves it (at once), and sets `requested`."""
+        self._at_once = at_once
         try:
             yield
         except KeyboardInterrupt:
-            self.asked = True
+            self.requested = True
         finally:
-            self._waiting = False
+            self._at_once = False
 
 
 @contextmanager
-def listen() -> Iterator[Stop]:
+def catch_signals(wanted: bool = True) -> Iterator[Stop]:
+    """Inside, signals request a stop. If not wanted, or outside the main thread, they do what they did before."""
     stop = Stop()
-    if threading.current_thread() is not threading.main_thread():    # signals come to the main thread alone
+    if not wanted or threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop.hear) for number in SIGNALS}
+    before = {number: signal.signal(number, stop.handle) for number in SIGNALS}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def heard(wanted: bool) -> AbstractContextManager[Stop]:
-    """`listen`, if wanted; else signals do what they did before, and nobody is asked."""
-    return listen() if wanted else nullcontext(Stop())

@@ -1,7 +1,8 @@
-"""How a model came to be, from its log: bits per byte against tokens and seconds.
+"""The training log: a line on stderr for a person, a record in log.jsonl for a program, TensorBoard, and what it shows.
 
-A descent tells of the batches it learns from, which in the first reading of the text it has not seen before, and of its
-looks at the held-out text. EM tells what the whole training text cost before each round.
+    Log          the records of a run; they are written with the rest of the run, so that they agree with its model
+    Meter        loss, bits per byte, speed and MFU (model FLOPs utilisation) during training; RECORDS in the log
+    history      read from a log: bits per byte against tokens and seconds
 """
 
 import math
@@ -21,12 +22,18 @@ from chainrule.run import BOARD
 from chainrule.tasks.corpus_of_examples import ExampleCorpus
 from chainrule.tasks.denoise import CorruptedCorpus
 from chainrule.text.corpus import Corpus
-from chainrule.training.data import target_of
-from chainrule.training.step import Reading
+from chainrule.training.loader import target_unit
+from chainrule.training.step import StepReport
 
-# Facts about a run as it is made: a line for a person on stderr, and a record for log.jsonl.
-#
-# Records are kept here and written with the rest of the run, so the log never tells of a model that is not there.
+RECORDS = 200    # of steps, in a whole training
+REFRESH = 0.5    # seconds between two notes of the progress bar, for each of which a GPU is waited for
+
+PEAKS = {
+    "B200": 2250e12, "H200": 989e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
+    "4090": 165e12, "3090": 71e12,
+}
+"""FLOPs a second of dense bfloat16 matrix products, by the makers' data sheets."""
+
 
 class Log:
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()):
@@ -34,37 +41,23 @@ class Log:
         self.began = time.monotonic()
 
     def __call__(self, event: str, line: str = "", **facts: Any) -> None:
-        """Say `line`, and record the facts; a number that is not finite is null in JSON."""
+        """Prints `line`, and records the facts; a number that is not finite is null in JSON."""
         if line:
             say(line)
         now = {"time": round(time.time(), 3), "event": event, "elapsed": round(time.monotonic() - self.began, 3)}
-        self.records.append(now | {name: _plain(value) for name, value in facts.items()})
+        self.records.append(now | {name: _json_value(value) for name, value in facts.items()})
 
     def last(self, event: str) -> Mapping[str, Any] | None:
         return next((record for record in reversed(self.records) if record["event"] == event), None)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# What training says of itself: loss, bits per byte, speed, share of the GPU's peak, time left.
-#
-# A person sees it in the bar, about twice a second; log.jsonl has RECORDS of it. Only then is a GPU waited for.
-
-RECORDS = 200
-PULSE = 0.5    # seconds
-
-PEAKS = {
-    "B200": 2250e12, "H200": 989e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
-    "4090": 165e12, "3090": 71e12,
-}
-"""Operations a second in bfloat16 products of dense matrices, by the makers' data sheets."""
-
-
 @dataclass
-class Told:
-    """What the log knows already; plain numbers, for a checkpoint."""
+class Logged:
+    """What is in the log already; plain numbers, for a checkpoint."""
 
     records: int = 0
     nats: float = 0.0
@@ -72,79 +65,80 @@ class Told:
 
 
 class Meter:
+    """Turns the sums of the steps into a note for the progress bar and records for the log."""
+
     def __init__(
         self, model: nn.Module, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype, ranks: int = 1
     ):
         split = corpus.splits["train"]
-        self.log, self.told = log, Told()
-        self.note, self.nats = "", math.nan                # for the bar; nats per token since the last record
-        whole = type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # each token that is read is foretold
+        self.log, self.logged = log, Logged()
+        self.note, self.nats = "", math.nan                # for the bar; nats per target since the last record
+        whole = type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # every token that is read is predicted
         bits = whole and corpus.tokenizer.lossless
         self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
-        self.target = target_of(corpus)
-        self.work = operations(model)
-        peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
+        self.target = target_unit(corpus)
+        self.flops = flops_per_target(model)
+        peak = peak_flops(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
-        self.start(0)
+        self.restart(0)
 
-    def start(self, targets: int) -> None:
-        """Speed is measured from here, where so many targets are behind."""
+    def restart(self, targets: int) -> None:
+        """Speed is measured from here, after so many targets."""
         self.last, self.targets = time.monotonic(), targets
 
-    def pulse(self) -> bool:
-        """Is it time to renew the note?"""
-        return time.monotonic() - self.last >= PULSE
+    def note_due(self) -> bool:
+        return time.monotonic() - self.last >= REFRESH
 
-    def record_due(self, share: float) -> bool:
-        return share * RECORDS >= self.told.records + 1 - 1e-6
+    def record_due(self, progress: float) -> bool:
+        return progress * RECORDS >= self.logged.records + 1 - 1e-6
 
-    def tell(self, reading: Reading, step: int, share: float, lr: float) -> dict[str, Any] | None:
-        """Renews the bar's note, and records the facts and returns them where that is due."""
-        speed = (reading.targets - self.targets) / max(time.monotonic() - self.last, 1e-9)
-        self.start(reading.targets)
-        since = reading.targets - self.told.targets
-        self.nats = (reading.nats - self.told.nats) / since if since else self.nats
-        used = self.work * speed / self.peak if self.peak else math.nan
-        self.note = _note(self.nats, self.target, self.nats * self.bits, used)
-        if not self.record_due(share):
+    def update(self, report: StepReport, step: int, progress: float, lr: float) -> dict[str, Any] | None:
+        """Refreshes the bar's note; where a record is due, logs it and returns its facts."""
+        speed = (report.targets - self.targets) / max(time.monotonic() - self.last, 1e-9)
+        self.restart(report.targets)
+        since = report.targets - self.logged.targets
+        self.nats = (report.nats - self.logged.nats) / since if since else self.nats
+        mfu = self.flops * speed / self.peak if self.peak else math.nan
+        self.note = _note(self.nats, self.target, self.nats * self.bits, mfu)
+        if not self.record_due(progress):
             return None
-        self.told = Told(math.floor(share * RECORDS + 1e-6), reading.nats, reading.targets)
+        self.logged = Logged(math.floor(progress * RECORDS + 1e-6), report.nats, report.targets)
         facts: dict[str, Any] = {
             "step": step,
-            "tokens": reading.targets,
+            "tokens": report.targets,
             "nats_per_token": self.nats,
             "bits_per_byte": self.nats * self.bits,
             "lr": lr,
-            "gradient_norm": reading.norm,
+            "gradient_norm": report.norm,
             "tokens_per_second": round(speed),
-            "share_of_peak": used,
+            "mfu": mfu,
         }
         self.log("step", **facts)
         return facts
 
 
-def _note(nats: float, target: str, bits: float, used: float) -> str:
+def _note(nats: float, target: str, bits: float, mfu: float) -> str:
     note = f"{nats:.4f} nats per {target}"
     note += "" if math.isnan(bits) else f", {bits:.4f} bits per byte"
-    return note + ("" if math.isnan(used) else f", {100 * used:.0f} % of the GPU's peak")
+    return note + ("" if math.isnan(mfu) else f", {100 * mfu:.0f} % of the GPU's peak")
 
 
-def operations(model: Any) -> float:
-    """Additions and multiplications for a target, forward and backward: 6 for each weight that it is multiplied by."""
+def flops_per_target(model: Any) -> float:
+    """Forward and backward: 6 for each weight that a target's vector is multiplied by."""
     hidden, output, _ = group_parameters(model)
     used: list[Tensor] = [weight for _, weight in hidden + output] + ([] if output else [model.embeddings])
     return 6.0 * sum(weight.numel() for weight in used)
 
 
-def peak_of(device: torch.device) -> float | None:
-    """Of the GPU, where it is known."""
+def peak_flops(device: torch.device) -> float | None:
+    """Of the GPU, if it is in the table."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for known, peak in PEAKS.items() if known in name), None)
 
 
-# The log for TensorBoard too, where it is installed (`train.tensorboard=true`).
+class TensorBoard:
+    """The log in TensorBoard too (train.tensorboard=true)."""
 
-class Board:
     def __init__(self, writer: Any):
         self.writer = writer
 
@@ -155,27 +149,32 @@ class Board:
         self.writer.flush()
 
 
-def open_board(out: Path | None) -> Board:
+def open_tensorboard(out: Path | None) -> TensorBoard:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError("train.tensorboard=true needs TensorBoard: pip install tensorboard, or leave it out.") from None
-    return Board(SummaryWriter(str((out or Path()) / BOARD)))
+    return TensorBoard(SummaryWriter(str((out or Path()) / BOARD)))
 
 
 @dataclass(frozen=True)
 class Point:
-    tokens: int              # learned from until then, those read again counted again
+    """One point of a learning curve."""
+
+    tokens: int              # learned from until then, in all epochs
     seconds: float
     bits_per_byte: float
-    held_out: bool           # of held-out text; else of text that is being learned
+    held_out: bool           # of the validation split; else of the training text
 
 
 def history(records: Iterable[Mapping[str, Any]], tokens: int) -> list[Point]:
-    """The points of a run's log, in order; `tokens`: targets in its training text."""
+    """The learning curve in a log; `tokens`: targets in the training text.
+
+    In the first epoch a training batch is new to the model. EM logs the training text's loss before each round.
+    """
     points, learned, clock = list[Point](), 0, _Clock()
     for record in records:
-        clock.see(record)
+        clock.read(record)
         if record["event"] == "step":
             learned = record["tokens"]
         elif record["event"] == "round":
@@ -187,22 +186,22 @@ def history(records: Iterable[Mapping[str, Any]], tokens: int) -> list[Point]:
 
 
 def spent(records: Iterable[Mapping[str, Any]], tokens: int) -> tuple[int, float]:
-    """Tokens learned from, and seconds that this took."""
+    """Tokens learned from, and the seconds that this took."""
     learned, clock = 0, _Clock()
     for record in records:
-        clock.see(record)
+        clock.read(record)
         if record["event"] in ("step", "round"):
             learned = record.get("tokens", learned + tokens)
     return learned, clock.seconds
 
 
 class _Clock:
-    """Seconds of learning. A log's own clock begins anew with each sitting."""
+    """Seconds of training. The `elapsed` of a log starts at 0 again in each process that goes on with it."""
 
     def __init__(self) -> None:
         self.seconds, self._last = 0.0, 0.0
 
-    def see(self, record: Mapping[str, Any]) -> None:
+    def read(self, record: Mapping[str, Any]) -> None:
         if record["event"] in ("descent", "pairs", "resume"):
             self._last = record["elapsed"]
         elif record["event"] in ("step", "evaluation"):

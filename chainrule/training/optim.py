@@ -1,8 +1,11 @@
-"""Muon (Jordan et al. 2024): momentum whose direction is made orthogonal, for the matrices of hidden layers.
+"""Optimizers: SGD with momentum, AdamW (Loshchilov & Hutter 2019) and Muon (Jordan et al. 2024), with weight decay.
 
-A matrix that holds several maps, such as queries, keys and values, is as many matrices to it. They go through
-Newton–Schulz in stacks of one shape, so a deep model needs no more launches than a shallow one. Steps are scaled to the
-length of AdamW's (Liu et al. 2025), so that one learning rate serves both.
+    SGD     v ← βv + g + λw;   w ← w - ηv
+    AdamW   m ← β₁m + (1 - β₁)g;   s ← β₂s + (1 - β₂)g²;   w ← (1 - ηλ)w - η m̂ / (√ŝ + ε)      ^: bias-corrected
+    Muon    v ← βv + (1 - β)g;   w ← (1 - ηλ)w - η · orthogonalised((1 - β)g + βv), for the matrices of hidden layers
+
+They equal those of torch.optim, and the tests compare them. torch.optim's classes import torch's compiler when first
+used, which takes longer than a short training; and here the state of a parameter has a name, so it can be saved.
 
 Shapes: N matrices of one shape, A x B.
 """
@@ -15,79 +18,69 @@ from torch import Tensor, nn
 
 from chainrule.device import multiplies_bfloat16
 from chainrule.layers.attention import PackedLinear
-from chainrule.training.distributed import buckets
-from chainrule.training.fsdp import is_shared, local, share_of, whole
-
-# How weights change by their gradients: SGD with momentum, and AdamW (Loshchilov & Hutter 2019).
-#
-#     SGD     v ← βv + g + λw;   w ← w - ηv
-#     AdamW   m ← β₁m + (1 - β₁)g;   s ← β₂s + (1 - β₂)g²;   w ← (1 - ηλ)w - η m̂ / (√ŝ + ε)      ^: without the bias
-# to 0
-#
-# They are those of torch.optim, which the tests hold beside them, on its fused kernels. Its classes load torch's
-# compiler
-# when first used, which takes longer than a short training; and here what a rule remembers has a weight and a name.
+from chainrule.training.distributed import make_buckets
+from chainrule.training.fsdp import full_tensor, is_sharded, local, shard_of
 
 EPSILON = 1e-8
 
 
-class Rule:
-    """Some weights, a rate that all of them have, and what is remembered of each."""
+class Optimizer:
+    """Some parameters, their learning rate, and the state of each (momentum and the like)."""
 
     def __init__(self, weights: Sequence[nn.Parameter], lr: float):
-        self.weights, self.highest = list(weights), lr
+        self.weights, self.max_lr = list(weights), lr
         # On a GPU the rate is a tensor, which can change between the replays of a CUDA graph.
         self.lr: float | Tensor = torch.tensor(lr, device=weights[0].device) if weights[0].is_cuda else lr
-        self.remembered: dict[nn.Parameter, dict[str, Tensor]] = {}
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
 
-    def set_rate(self, factor: float) -> None:
+    def set_lr(self, factor: float) -> None:
         if isinstance(self.lr, Tensor):
-            self.lr.fill_(factor * self.highest)
+            self.lr.fill_(factor * self.max_lr)
         else:
-            self.lr = factor * self.highest
+            self.lr = factor * self.max_lr
 
     @torch.no_grad()
     def step(self) -> None:
         weights = [weight for weight in self.weights if weight.grad is not None]
         if weights:
-            self.change(weights, [local(weight.grad) for weight in weights if weight.grad is not None])
+            self.update(weights, [local(weight.grad) for weight in weights if weight.grad is not None])
 
-    def change(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
-        """The weights by their gradients; of shared ones, this rank's shares by its shares."""
+    def update(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
+        """The weights by their gradients; if they are sharded, this rank's shards."""
         raise NotImplementedError
 
-    def recall(self, weights: list[nn.Parameter], name: str) -> list[Tensor]:
-        """What is remembered of each weight under a name; at first, zeros in its shape."""
+    def state_of(self, weights: list[nn.Parameter], name: str) -> list[Tensor]:
+        """The state of each weight under a name; at first, zeros in its shape."""
         for weight in weights:
-            known = self.remembered.setdefault(weight, {})
-            if name not in known:
-                known[name] = torch.zeros_like(weight)
-        return [local(self.remembered[weight][name]) for weight in weights]
+            state = self.state.setdefault(weight, {})
+            if name not in state:
+                state[name] = torch.zeros_like(weight)
+        return [local(self.state[weight][name]) for weight in weights]
 
 
-class SGD(Rule):
+class SGD(Optimizer):
     def __init__(self, weights: Sequence[nn.Parameter], lr: float, momentum: float, decay: float):
         super().__init__(weights, lr)
         self.momentum, self.decay = momentum, decay
 
-    def change(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
+    def update(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
         values = [local(weight) for weight in weights]
         directions = list(torch._foreach_add(gradients, values, alpha=self.decay)) if self.decay else gradients
         if self.momentum:
-            velocities = self.recall(weights, "momentum_buffer")
+            velocities = self.state_of(weights, "momentum_buffer")
             torch._foreach_mul_(velocities, self.momentum)
             torch._foreach_add_(velocities, directions)
             directions = velocities
         torch._foreach_sub_(values, torch._foreach_mul(directions, self.lr))
 
 
-class AdamW(Rule):
+class AdamW(Optimizer):
     def __init__(self, weights: Sequence[nn.Parameter], lr: float, betas: Sequence[float], decay: float):
         super().__init__(weights, lr)
         self.betas, self.decay = betas, decay
 
-    def change(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
-        means, squares = self.recall(weights, "exp_avg"), self.recall(weights, "exp_avg_sq")
+    def update(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
+        means, squares = self.state_of(weights, "exp_avg"), self.state_of(weights, "exp_avg_sq")
         steps = self._steps(weights)
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
@@ -97,10 +90,10 @@ class AdamW(Rule):
         )  # fmt: skip
 
     def _steps(self, weights: list[nn.Parameter]) -> list[Tensor]:
-        """How often each weight has been changed, where its gradient is, so that nobody waits for it."""
+        """How often each weight was updated, on the device of its gradient, so that no GPU is waited for."""
         for weight in weights:
-            self.remembered[weight].setdefault("step", torch.zeros((), device=weight.device))
-        return [self.remembered[weight]["step"] for weight in weights]
+            self.state[weight].setdefault("step", torch.zeros((), device=weight.device))
+        return [self.state[weight]["step"] for weight in weights]
 
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -110,7 +103,7 @@ ROUNDS = 5
 
 
 def newton_schulz(stack: Tensor) -> Tensor:
-    """(N, A, B) -> the same with all singular values near 1; in bfloat16, which is enough, where that is quick."""
+    """Newton–Schulz: (N, A, B) -> the same with all singular values near 1; in bfloat16 where that is fast."""
     if stack.shape[1] > stack.shape[2]:
         return newton_schulz(stack.mT).mT                  # the products are smaller on the short side
     a, b, c = QUINTIC
@@ -122,8 +115,12 @@ def newton_schulz(stack: Tensor) -> Tensor:
     return x
 
 
-class Muon(Rule):
-    """As torch.optim.Muon with match_rms_adamw, in stacks."""
+class Muon(Optimizer):
+    """As torch.optim.Muon with match_rms_adamw (Liu et al. 2025): steps as long as AdamW's, so one lr serves both.
+
+    Matrices of one shape go through Newton–Schulz as a stack, so that a deep model needs few launches.
+    A weight that packs several matrices, such as queries, keys and values, is as many matrices here.
+    """
 
     def __init__(
         self,
@@ -131,47 +128,47 @@ class Muon(Rule):
         lr: float,
         momentum: float = 0.95,
         decay: float = 0.1,
-        parts: Mapping[Tensor, list[int]] = {},    # rows of the maps that a matrix holds, where it holds several
+        parts: Mapping[Tensor, list[int]] = {},    # rows of each matrix in a weight that packs several
     ):
         super().__init__(weights, lr)
         self.momentum, self.decay, self.parts = momentum, decay, parts
 
-    def change(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
-        velocities = self.recall(weights, "momentum_buffer")
+    def update(self, weights: list[nn.Parameter], gradients: list[Tensor]) -> None:
+        velocities = self.state_of(weights, "momentum_buffer")
         torch._foreach_lerp_(velocities, gradients, 1 - self.momentum)
-        directions = torch._foreach_lerp(gradients, velocities, self.momentum)      # Nesterov's
+        directions = torch._foreach_lerp(gradients, velocities, self.momentum)      # Nesterov momentum
         torch._foreach_mul_([local(weight) for weight in weights], 1 - self.lr * self.decay)
         matrices: list[Tensor] = [*weights]
-        if is_shared(matrices[0]):
-            self._add_to_shares(matrices, iter(directions))
+        if is_sharded(matrices[0]):
+            self._add_to_shards(matrices, iter(directions))
         else:
             self._add(matrices, matrices, directions)
 
-    def _add_to_shares(self, matrices: list[Tensor], directions: Iterator[Tensor]) -> None:
-        """As `_add`: a few directions at a time are made whole, and each rank takes its shares of what they become."""
-        for some in buckets(matrices):
-            ways = [whole(next(directions), matrix) for matrix in some]
-            changes = [torch.zeros_like(way) for way in ways]
-            self._add(some, changes, ways)
-            shares = [share_of(change, matrix) for change, matrix in zip(changes, some, strict=True)]
-            torch._foreach_add_([local(matrix) for matrix in some], shares)
+    def _add_to_shards(self, matrices: list[Tensor], directions: Iterator[Tensor]) -> None:
+        """As `_add`: a bucket of directions at a time is gathered, and each rank takes its shards of the update."""
+        for some in make_buckets(matrices):
+            full = [full_tensor(next(directions), matrix) for matrix in some]
+            updates = [torch.zeros_like(direction) for direction in full]
+            self._add(some, updates, full)
+            shards = [shard_of(update, matrix) for update, matrix in zip(updates, some, strict=True)]
+            torch._foreach_add_([local(matrix) for matrix in some], shards)
 
     def _add(self, matrices: list[Tensor], values: list[Tensor], directions: Iterable[Tensor]) -> None:
-        """To the values of matrices, their directions made orthogonal."""
-        maps, ways = self._maps(matrices, values), self._maps(matrices, directions)
-        for places in _alike(maps):
-            stack = torch.stack([ways[place] for place in places])
-            length = -0.2 * math.sqrt(max(stack.shape[1:]))
-            stack = (newton_schulz(stack).float() * (length * self.lr)).contiguous()
-            torch._foreach_add_([maps[place] for place in places], list(stack.unbind()))
+        """Adds to the values of matrices their orthogonalised directions."""
+        targets, unpacked = self._unpack(matrices, values), self._unpack(matrices, directions)
+        for places in _by_shape(targets):
+            stack = torch.stack([unpacked[place] for place in places])
+            scale = -0.2 * math.sqrt(max(stack.shape[1:]))
+            stack = (newton_schulz(stack).float() * (scale * self.lr)).contiguous()
+            torch._foreach_add_([targets[place] for place in places], list(stack.unbind()))
 
-    def _maps(self, matrices: list[Tensor], values: Iterable[Tensor]) -> list[Tensor]:
-        """Views of the maps in the values of matrices."""
+    def _unpack(self, matrices: list[Tensor], values: Iterable[Tensor]) -> list[Tensor]:
+        """Views of the single matrices in the values of packed ones."""
         pairs = zip(matrices, values, strict=True)
         return [part for matrix, value in pairs for part in torch.split(value, self.parts.get(matrix, [len(value)]))]
 
 
-def _alike(matrices: list[Tensor]) -> Iterable[list[int]]:
+def _by_shape(matrices: list[Tensor]) -> Iterable[list[int]]:
     """Places of matrices that have the same shape."""
     places: dict[torch.Size, list[int]] = {}
     for place, matrix in enumerate(matrices):
@@ -179,8 +176,8 @@ def _alike(matrices: list[Tensor]) -> Iterable[list[int]]:
     return places.values()
 
 
-def maps_of(model: nn.Module) -> dict[Tensor, list[int]]:
-    """The rows of each map, for matrices that hold several: `Maps`, and the gates of torch's recurrent networks."""
+def packed_rows(model: nn.Module) -> dict[Tensor, list[int]]:
+    """The rows of each matrix in weights that pack several: `PackedLinear`, and the gates of recurrent networks."""
     found: dict[Tensor, list[int]] = {}
     for module in model.modules():
         if isinstance(module, PackedLinear):

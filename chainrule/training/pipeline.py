@@ -1,7 +1,7 @@
-"""The whole of training, as the pipeline it is: text → corpus → model → fit → evaluate → run directory."""
+"""The training pipeline: text → corpus → model → training → evaluation → run directory."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from chainrule.errors import UserError
 from chainrule.files import claim
 from chainrule.inference.predict import measure_labels, seen_words
 from chainrule.layers.lora import body_of, merged_state_dict, trainable_tensors
+from chainrule.model import Model
 from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
@@ -25,28 +26,45 @@ from chainrule.tasks.splits_of_examples import gather_examples
 from chainrule.text.corpus import Corpus, prepare
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
-from chainrule.training.distributed import ALONE, Ranks, join
-from chainrule.training.finetune import begin_with, put_vectors, refuse_itself, tokenizer_of
-from chainrule.training.fit import fit
-from chainrule.training.fsdp import shard, whole_weights
-from chainrule.training.interrupt import heard
+from chainrule.training.counting import train_by_counting
+from chainrule.training.distributed import ALONE, Ranks, join_ranks
+from chainrule.training.finetune import initialise, initialise_embeddings, refuse_itself, tokenizer_of
+from chainrule.training.fsdp import full_state_dict, shard
+from chainrule.training.interrupt import catch_signals
 from chainrule.training.log import Log, spent
-from chainrule.training.trainer import Diverged
+from chainrule.training.trainer import Diverged, train_by_gradient
 from chainrule.training.validation import evaluate_together
-from chainrule.training.word_vectors import measure
+from chainrule.training.word_vectors import held_out_loss, train_by_pairs
 
-__all__ = ["Made", "make_run", "prepare_for", "recipe_for"]
+__all__ = ["RunResult", "make_run", "prepare_for", "recipe_for", "train_model"]
+
+TRAINERS: dict[str, Callable[..., Done]] = {
+    "counting": train_by_counting, "gradient": train_by_gradient, "pairs": train_by_pairs,
+}
+
+
+def train_model(
+    model: Model,
+    corpus: Corpus,
+    recipe: Recipe,
+    log: Log,
+    done: Done | None = None,
+    checkpoints: Checkpoints | None = None,
+    ranks: Ranks = ALONE,
+) -> Done:
+    """Trains `model` in place, from where `done` or the checkpoints say it is. Returns how far it came."""
+    return TRAINERS[model.learns_by](model, corpus, recipe.train, log, done or Done(), checkpoints, ranks)
 
 
 @dataclass(frozen=True)
-class Made:
-    """A run on disk, and what is known of it."""
+class RunResult:
+    """A run on disk, and its result."""
 
     path: Path
-    result: Mapping[str, Any] | None    # on the whole validation text; None: stopped by hand before it was measured
-    interrupted: bool = False           # stopped by hand
+    result: Mapping[str, Any] | None    # on the validation split; None: interrupted before it was evaluated
+    interrupted: bool = False           # by Ctrl-C or SIGTERM
     finished: bool = True               # False: the same call goes on from here
-    before: bool = False                # True: the run was there already
+    before: bool = False                # True: the run existed already
 
 
 def make_run(
@@ -58,19 +76,19 @@ def make_run(
     test: Sequence[str] = (),
     overwrite: bool = False,
     device: str = "cpu",
-) -> Made:
-    """Train by `recipe` on `texts` and write the run to `out`. A run is not made twice; one stopped by hand goes on.
+) -> RunResult:
+    """Trains by `recipe` on `texts` and writes the run to `out`. A run is not made twice; an interrupted one goes on.
 
-    Under torchrun all ranks call this alike; the first makes tokens of the texts, and writes.
+    Under torchrun all ranks call this; the first tokenizes the texts, and writes.
     """
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
     recipe = fitted(recipe, texts)
     refuse_itself(recipe, out)
-    with join(device) as ranks, ExitStack() as until_made:
-        if sharded and not ranks.together:
-            raise UserError("train.shard=true shares the weights out among ranks, and here is none but this one: "
+    with join_ranks(device) as ranks, ExitStack() as until_made:
+        if sharded and not ranks.distributed:
+            raise UserError("train.shard=true shards the weights over several ranks, and here is only one: "
                             "torchrun --nproc-per-node N -m chainrule train … starts N.")
-        with ranks.first_goes_first():
+        with ranks.first_rank_first():
             run.refuse_unwritable(out)
             if ranks.first:
                 until_made.enter_context(claim(out))
@@ -81,15 +99,15 @@ def make_run(
                 about = None
             if about is None and ranks.first:
                 run.forget_checkpoints(out)
-            model, log, done = _what_is_there(out, about, recipe, corpus)
-        ranks.refuse_unlike("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
+            model, log, done = _load_or_build(out, about, recipe, corpus)
+        ranks.refuse_different("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
         if done.finished and (result := log.last("result")):
-            return Made(out, result, before=True)
+            return RunResult(out, result, before=True)
         if not done.finished:
-            put_vectors(body_of(model), corpus.tokenizer, recipe.model, log)
-            begin_with(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
+            initialise_embeddings(body_of(model), corpus.tokenizer, recipe.model, log)
+            initialise(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
-        return _make(_placed(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+        return _train(_to_device(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
 
 def fitted(recipe: Recipe, texts: Sequence[str]) -> Recipe:
@@ -115,42 +133,42 @@ def prepare_for(
     return prepare(texts, text, **held_out, tokenizer=tokenizer)
 
 
-def _placed(model: Any, ranks: Ranks, sharded: bool) -> Any:
-    """Where it learns: on one device, on each of several, or a share of it on each."""
-    ranks.begin_alike(model.state_dict().values())
-    with torch.no_grad():    # torch's recurrent networks look at their weights as they move, adapted or not
+def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
+    """On one device, a copy on each of several (data parallel), or a shard of it on each (FSDP)."""
+    ranks.broadcast(model.state_dict().values())
+    with torch.no_grad():    # torch's recurrent networks read their weights as they move, adapted or not
         return shard(model, ranks.device) if sharded else model.to(ranks.device)
 
 
-def _make(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> Made:
-    """What is still to be done, of all that `make_run` does."""
+def _train(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> RunResult:
+    """Training, evaluation and saving, as far as they are not done yet."""
     out, ranks, splits = checkpoints.out, checkpoints.ranks, checkpoints.splits
-    keep = partial(_keep, checkpoints, model, corpus, log)
+    save = partial(_save, checkpoints, model, corpus, log)
     if not done.finished:
-        _begin(log, corpus, recipe, splits, ranks)
+        _log_start(log, corpus, recipe, splits, ranks)
         try:
-            done = fit(model, corpus, recipe, log, done, checkpoints, ranks)
+            done = train_model(model, corpus, recipe, log, done, checkpoints, ranks)
         except Diverged as error:
             if error.done.rounds:
-                keep(error.done)
+                save(error.done)
             raise
     try:
         result = _measure(model, corpus, log, ranks) if done.finished else None
-    except Exception:                                      # of memory, of a disk: what was learned is kept all the same
-        if not isinstance(checkpoints, ShardCheckpoints):  # of which each rank has a checkpoint, and none the whole
-            keep(done)
+    except Exception:                                      # such as a lack of memory: the trained model is saved
+        if not isinstance(checkpoints, ShardCheckpoints):  # each rank has its shard in a checkpoint already
+            save(done)
         raise
-    keep(done)
+    save(done)
     if done.finished and ranks.first:
         run.forget_checkpoints(out)
-    return Made(out, result, interrupted=result is None, finished=done.finished)
+    return RunResult(out, result, interrupted=result is None, finished=done.finished)
 
 
-def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Done) -> None:
+def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: Done) -> None:
     out, recipe, splits = checkpoints.out, checkpoints.recipe, checkpoints.splits
     adapter = getattr(recipe.train, "lora", None) is not None
     if isinstance(checkpoints, ShardCheckpoints):
-        weights = whole_weights(model, checkpoints.ranks.first)
+        weights = full_state_dict(model, checkpoints.ranks.first)
     else:
         weights = trainable_tensors(model) if adapter else merged_state_dict(model)
     if checkpoints.ranks.first:
@@ -158,17 +176,17 @@ def _keep(checkpoints: Checkpoints, model: Any, corpus: Any, log: Log, done: Don
                  labels=getattr(corpus, "labels", ()), adapter=adapter)
 
 
-def _what_is_there(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:
-    """The model of an earlier run, how it came to be and how far it is; a new one where there is none to go on from."""
+def _load_or_build(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:
+    """The model of an earlier run, its log and how far it is; a new one where there is none to go on from."""
     done = Done(**about["done"]) if about and "done" in about else None
     if done and (done.finished or class_for(recipe.kind, recipe.task).learns_by == "counting"):
         return run.load(out).model, Log(run.read_log(out)), done
     torch.manual_seed(recipe.train.seed)
     model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ()))
-    return model, Log(), Done()    # descent goes on from its checkpoints
+    return model, Log(), Done()    # the gradient trainer goes on from its checkpoints
 
 
-def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks) -> None:
+def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], ranks: Ranks) -> None:
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
@@ -176,15 +194,15 @@ def _begin(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, Any], 
         sizes = (short(facts[size]) for size in ("documents", "bytes", "tokens"))
         line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
         log("text", f"{name}: {line}", split=name, **facts)
-    device = f"{ranks.size} x {ranks.device.type}" if ranks.together else str(ranks.device)
+    device = f"{ranks.size} x {ranks.device.type}" if ranks.distributed else str(ranks.device)
     line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
 def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks) -> dict[str, Any] | None:
-    """The result on the whole validation text; None where Ctrl-C would not wait for it: the model itself is done."""
-    result: dict[str, Any] = {"why": "there is no held-out text to measure it on; --valid FILE would give one"}
-    if model.learns_by == "counting":                      # then the first rank has the model, and looks things up
+    """The result on the validation split; None if Ctrl-C interrupted it: the model itself is finished."""
+    result: dict[str, Any] = {"why": "there is no held-out text to evaluate it on; --valid FILE would give one"}
+    if model.learns_by == "counting":                      # only the first rank has the model
         if not ranks.first:
             return {}
         ranks = ALONE
@@ -192,9 +210,9 @@ def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks)
         if "valid" in corpus.splits and isinstance(corpus, ExampleCorpus) and corpus.labels:
             result = measure_labels(model, corpus.splits["valid"], corpus.labels, seen_words(corpus.splits["train"]))
         elif "valid" in corpus.splits and model.learns_by == "pairs":
-            result = measure(model, corpus)
+            result = held_out_loss(model, corpus.splits["valid"].tokens, corpus.tokenizer)
         elif "valid" in corpus.splits:
-            with heard(ranks.together) as stop:
+            with catch_signals(ranks.distributed) as stop:
                 result = evaluate_together(model, corpus, ranks, stop).as_dict()
     except KeyboardInterrupt:
         return None

@@ -1,16 +1,17 @@
-"""Learning from pairs of words that stand near each other: vectors.
+"""Training of word vectors from pairs of words near each other (word2vec, GloVe).
 
-A kind meets the pairs of a stretch of text and learns from them at once, anew in every epoch; or it adds them all up
-first (`counts_first`) and learns from the sums.
-Between rounds it can stop, and the same command goes on as if it had not.
+A kind either learns from the pairs of a chunk of text at once, anew in every epoch (word2vec); or it first sums the
+co-occurrence counts of the whole text and learns from those (`counts_first`: GloVe). A chunk is a round; random numbers
+are drawn from the seed and the number of the round, so any round can be repeated without those before it. Training can
+stop between rounds, and the same command goes on as if it had not.
 
-Steps are small at first: vectors grow out of one another, so that many small steps come further than a few large ones.
+Steps are small at first: vectors grow out of one another, so many small steps get further than a few large ones.
 """
 
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -27,29 +28,84 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.words import UNKNOWN
 from chainrule.training.checkpoint import Checkpoints
 from chainrule.training.distributed import ALONE, Ranks
-from chainrule.training.interrupt import Stop, listen
+from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log
 
-# Where pairs come from: the text, stretch by stretch, on the model's device. Each stretch is a round of training.
-#
-# Chance is drawn from the seed and the number of the round, so any round can be had again without those before it.
+CHUNK = 1 << 20         # tokens, or cells of co-occurrence counts, in a round
+STEP, CPU_STEP = 1 << 14, 1 << 12    # words in a step, where that is left to us; a CPU is fastest within its cache
+FIRST = 1 << 10         # words in the first steps
+GROWTH = 0.01           # then at most this share of the words done, and always at most this share of the text
+REFRESH = 0.5           # seconds between two reads of the loss, for each of which a GPU is waited for
+RECORDS = 100           # most of those in the log
+CHECKPOINT = 300.0      # seconds between checkpoints
+FACTS = ("round", "done", "seconds", "logged")
 
-STRETCH = 1 << 20       # tokens, or cells of a table, in a round
+Examples: TypeAlias = dict[str, Tensor]
 
 
-class Words:
-    """A text in stretches that end where a line or document ends, if one does; without words that have no vector."""
+class PairModel(Protocol):
+    """A model that learns vectors from pairs of words."""
+
+    counts_first: bool      # learns from counts of the whole text, rather than as the text is read
+    block: int              # words in one row of examples
+
+    @property
+    def embeddings(self) -> Tensor: ...
+
+    def initialise(self, counts: Tensor, generator: torch.Generator) -> None: ...
+
+    def collect_pairs(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Any: ...
+
+    def train_step(self, examples: Any, lr: float) -> None: ...
+
+    def pair_loss(self, examples: Any) -> tuple[Tensor, Tensor]: ...
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+def train_by_pairs(
+    model: PairModel, corpus: Corpus, settings: Pairs, log: Log, done: Done, checkpoints: Checkpoints | None = None,
+    ranks: Ranks = ALONE,
+) -> Done:
+    """Rounds until the budget is spent. If a stop is requested, it ends the round and writes a checkpoint."""
+    if ranks.size > 1:
+        raise UserError("word vectors are trained on one device; start it without torchrun.")
+    with catch_signals() as stop:
+        trainer = PairTrainer(model, corpus, settings, log, checkpoints)
+        finished = trainer.begin(stop) and trainer.run(stop)
+    return Done(trainer.round, finished)
+
+
+def held_out_loss(model: PairModel, tokens: Tokens, tokenizer: Tokenizer, seed: int = 1) -> dict[str, Any]:
+    """The loss on pairs of a held-out text, for kinds whose loss is defined on other text."""
+    if model.counts_first:
+        return {"why": f"{type(model).__name__} fits the counts of one text; `chainrule eval` measures its vectors"}
+    chunks = TextChunks(tokens, tokenizer, model.embeddings.device)
+    total, pairs = 0.0, 0.0
+    for place in range(len(chunks)):
+        words, texts = chunks.at(place)
+        examples = model.collect_pairs(words, texts, generator_of(seed, place, words.device))
+        for at in range(0, len(examples["tokens"]), FIRST):
+            loss, count = model.pair_loss(rows_of(examples, at, FIRST))
+            total, pairs = total + float(loss), pairs + float(count)
+    if not pairs:
+        return {"why": "the held-out text has no two known words near each other"}
+    return {"nats_per_pair": total / pairs, "pairs": round(pairs)}
+
+
+class TextChunks:
+    """A text in chunks that end where a line or document ends, if one does; without words that have no vector."""
 
     def __init__(self, tokens: Tokens, tokenizer: Tokenizer, device: torch.device):
         self.tokens, self.device = tokens, device
         self.unknown = tokenizer.id(UNKNOWN)
-        self.ends = list(_ends(tokens))
+        self.ends = list(_chunk_ends(tokens))
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def at(self, place: int) -> tuple[Tensor, Tensor]:
-        """(N,) words, and a number for the text that each stands in."""
+        """(N,) words, and the number of the text that each is in."""
         begin = self.ends[place - 1] if place else 0
         tokens = torch.from_numpy(self.tokens[begin : self.ends[place]].astype(np.int32)).to(self.device).long()
         texts, known = (tokens == BOUNDARY).cumsum(0), tokens != BOUNDARY
@@ -65,44 +121,55 @@ class Words:
         return total
 
 
-class Passing:
-    """Rounds of pairs that are met as the text passes."""
+def _chunk_ends(tokens: Tokens) -> Iterator[int]:
+    """Each before the last boundary within CHUNK tokens, if there is one."""
+    begin = 0
+    while begin < len(tokens):
+        end = min(begin + CHUNK, len(tokens))
+        if end < len(tokens) and len(found := np.flatnonzero(tokens[begin + 1 : end] == BOUNDARY)):
+            end = begin + 1 + int(found[-1])
+        yield end
+        begin = end
+
+
+class StreamedPairs:
+    """Rounds of pairs that are drawn as the text is read."""
 
     unit = "words"
 
-    def __init__(self, model: Any, words: Words, counts: Tensor, seed: int):
-        self.model, self.words, self.seed = model, words, seed
-        near = any(bool((texts[1:] == texts[:-1]).any()) for _, texts in map(words.at, range(len(words))))
-        self.size = int(counts.sum()) if near else 0       # words in an epoch, if any two stand side by side
+    def __init__(self, model: PairModel, chunks: TextChunks, counts: Tensor, seed: int):
+        self.model, self.chunks, self.seed = model, chunks, seed
+        near = any(bool((texts[1:] == texts[:-1]).any()) for _, texts in map(chunks.at, range(len(chunks))))
+        self.size = int(counts.sum()) if near else 0       # words in an epoch, if any two are side by side
 
-    def at(self, number: int) -> tuple[Any, int]:
+    def at(self, number: int) -> tuple[Examples, int]:
         """Examples, and how many words they are of."""
-        tokens, texts = self.words.at(number % len(self.words))
-        return self.model.collect_pairs(tokens, texts, chance_of(self.seed, 1 + number, tokens.device)), len(tokens)
+        tokens, texts = self.chunks.at(number % len(self.chunks))
+        return self.model.collect_pairs(tokens, texts, generator_of(self.seed, 1 + number, tokens.device)), len(tokens)
 
 
-class Gathered:
-    """Rounds of cells that were added up over the whole text."""
+class CooccurrenceCounts:
+    """Rounds of cells of the co-occurrence counts of the whole text."""
 
     unit = "pairs"
 
-    def __init__(self, model: Any, words: Words, counts: Tensor, seed: int):
-        chance, sums = chance_of(seed, 1, counts.device), []
+    def __init__(self, model: Any, chunks: TextChunks, counts: Tensor, seed: int):
+        generator, sums = generator_of(seed, 1, counts.device), []
         with bar("counting pairs", int(counts.sum()), "words") as advance:
-            for place in range(len(words)):
-                tokens, texts = words.at(place)
-                sums.append(model.collect_pairs(tokens, texts, chance))
-                while len(sums) > 1 and len(sums[-2]["pairs"]) < 2 * len(sums[-1]["pairs"]):    # like meets like
+            for place in range(len(chunks)):
+                tokens, texts = chunks.at(place)
+                sums.append(model.collect_pairs(tokens, texts, generator))
+                while len(sums) > 1 and len(sums[-2]["pairs"]) < 2 * len(sums[-1]["pairs"]):    # sizes that are alike
                     sums.append(model.add(sums.pop(), sums.pop()))
                 advance(len(tokens))
         while len(sums) > 1:
             sums.append(model.add(sums.pop(), sums.pop()))
-        self.examples = model.shuffled(sums[0], chance)
+        self.examples = model.shuffled(sums[0], generator)
         self.size = len(self.examples["counts"])
 
-    def at(self, number: int) -> tuple[Any, int]:
-        rounds = max(1, -(-self.size // STRETCH))
-        examples = rows_of(self.examples, number % rounds * STRETCH, STRETCH)
+    def at(self, number: int) -> tuple[Examples, int]:
+        rounds = max(1, -(-self.size // CHUNK))
+        examples = rows_of(self.examples, number % rounds * CHUNK, CHUNK)
         return examples, len(examples["counts"])
 
 
@@ -110,79 +177,30 @@ def rows_of(examples: Any, begin: int, size: int) -> Any:
     return map_state(examples, lambda tensor: tensor[begin : begin + size])
 
 
-def chance_of(seed: int, number: int, device: torch.device) -> torch.Generator:
+def generator_of(seed: int, number: int, device: torch.device) -> torch.Generator:
     state = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]
     return torch.Generator(device).manual_seed(int(state) >> 1)
 
 
-def _ends(tokens: Tokens) -> Iterator[int]:
-    """Where stretches end: before the last boundary that comes soon enough, if one does."""
-    begin = 0
-    while begin < len(tokens):
-        end = min(begin + STRETCH, len(tokens))
-        if end < len(tokens) and len(found := np.flatnonzero(tokens[begin + 1 : end] == BOUNDARY)):
-            end = begin + 1 + int(found[-1])
-        yield end
-        begin = end
-
-
-STEP, CPU_STEP = 1 << 14, 1 << 12    # words in a step where that is left to us; what fits a CPU's cache is quicker
-FIRST = 1 << 10         # words in the first steps;
-GROWTH = 0.01           # then at most this share of what is behind, and always at most this share of the text
-PULSE = 0.5             # seconds between looks at the loss, for which a GPU is waited for
-RECORDS = 100           # most of those in the log
-CHECKPOINT = 300.0      # seconds between checkpoints
-FACTS = ("round", "behind", "seconds", "told")
-
-
-def pair(
-    model: Any, corpus: Corpus, settings: Pairs, log: Log, done: Done, checkpoints: Checkpoints | None = None,
-    ranks: Ranks = ALONE,
-) -> Done:
-    """Rounds until the budget is spent. Asked to stop, it ends the round that it is in, and can be gone on from."""
-    if ranks.size > 1:
-        raise UserError("word vectors are learned on one device; start it without torchrun.")
-    with listen() as stop:
-        training = Training(model, corpus, settings, log, checkpoints)
-        finished = training.begin(stop) and training.run(stop)
-    return Done(training.round, finished)
-
-
-def measure(model: Any, corpus: Any, seed: int = 1) -> dict[str, Any]:
-    """Its loss on held-out pairs, where it has one that other text can be measured by."""
-    if model.counts_first:
-        return {"why": f"{type(model).__name__} fits the counts of one text; `chainrule eval` measures its vectors"}
-    words = Words(corpus.splits["valid"].tokens, corpus.tokenizer, model.embeddings.device)
-    total, pairs = 0.0, 0.0
-    for place in range(len(words)):
-        tokens, texts = words.at(place)
-        examples = model.collect_pairs(tokens, texts, chance_of(seed, place, tokens.device))
-        for at in range(0, len(examples["tokens"]), FIRST):
-            loss, count = model.pair_loss(rows_of(examples, at, FIRST))
-            total, pairs = total + float(loss), pairs + float(count)
-    if not pairs:
-        return {"why": "the held-out text has no two known words near each other"}
-    return {"nats_per_pair": total / pairs, "pairs": round(pairs)}
-
-
-class Training:
-    def __init__(self, model: Any, corpus: Corpus, settings: Pairs, log: Log, checkpoints: Checkpoints | None):
+class PairTrainer:
+    def __init__(self, model: PairModel, corpus: Corpus, settings: Pairs, log: Log, checkpoints: Checkpoints | None):
         self.model, self.corpus, self.settings, self.log, self.checkpoints = model, corpus, settings, log, checkpoints
-        self.round, self.behind = 0, 0.0                   # rounds, and words or pairs, that are behind
-        self.earlier, self.sat = 0.0, time.monotonic()     # seconds of earlier sittings, and when this one began
-        self.pulsed, self.pulsed_at, self.told, self.note = self.sat, 0.0, 0, ""
-        self.kept = self.sat
+        self.round, self.done = 0, 0.0                     # rounds, and words or pairs, learned from
+        self.earlier, self.started = 0.0, time.monotonic()    # seconds before a restart; when this process began
+        self.refreshed, self.refreshed_at, self.logged, self.note = self.started, 0.0, 0, ""
+        self.saved = self.started
 
     def begin(self, stop: Stop) -> bool:
-        """At the last checkpoint, or at the beginning. False: asked to stop before anything was learned."""
+        """At the last checkpoint, or at the beginning. False: a stop was requested before anything was learned."""
         device, seed = self.model.embeddings.device, self.settings.seed
-        words = Words(self.corpus.splits["train"].tokens, self.corpus.tokenizer, device)
-        counts = words.counts(len(self.model.embeddings))
-        self.model.initialise(counts, chance_of(seed, 0, device))
+        chunks = TextChunks(self.corpus.splits["train"].tokens, self.corpus.tokenizer, device)
+        counts = chunks.counts(len(self.model.embeddings))
+        self.model.initialise(counts, generator_of(seed, 0, device))
         checkpoint = self.checkpoints.last() if self.checkpoints else None
-        with stop.while_waiting():
-            self.source = (Gathered if self.model.counts_first else Passing)(self.model, words, counts, seed)
-        if stop.asked:
+        with stop.interruptible():
+            source = CooccurrenceCounts if self.model.counts_first else StreamedPairs
+            self.source = source(self.model, chunks, counts, seed)
+        if stop.requested:
             return False
         if not self.source.size:
             raise UserError("the training text has no two known words near each other. Give more text, or a lower "
@@ -190,83 +208,83 @@ class Training:
         if checkpoint is not None:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(checkpoint.part("model")[name])
-            self.round, self.behind, self.earlier, self.told = (checkpoint.facts[name] for name in FACTS)
+            self.round, self.done, self.earlier, self.logged = (checkpoint.facts[name] for name in FACTS)
             self.log.records[:] = checkpoint.facts["log"]
             self.log("resume", f"going on from round {self.round}", round=self.round)
         else:
-            self._introduce()
+            self._log_start()
         return True
 
     def run(self, stop: Stop) -> bool:
-        """Whether it came to its end."""
+        """True: it came to its end."""
         name, amount = self.settings.budget
-        total = amount * self.source.size - self.behind if name == "epochs" else None
+        total = amount * self.source.size - self.done if name == "epochs" else None
         with bar("training", total, self.source.unit) as advance:
-            while self._share() < 1:
-                if stop.asked or time.monotonic() - self.kept >= CHECKPOINT:
-                    self.keep()
-                if stop.asked:
+            while self._progress() < 1:
+                if stop.requested or time.monotonic() - self.saved >= CHECKPOINT:
+                    self.checkpoint()
+                if stop.requested:
                     return False
                 self._one_round(advance)
         return True
 
-    def keep(self) -> None:
+    def checkpoint(self) -> None:
         if self.checkpoints is not None:
-            facts = dict(zip(FACTS, (self.round, self.behind, self._seconds(), self.told)))
+            facts = dict(zip(FACTS, (self.round, self.done, self._seconds(), self.logged)))
             parts = {"model": dict(self.model.named_buffers())}
             self.checkpoints.write(self.round, facts | {"log": self.log.records}, parts)
-        self.kept = time.monotonic()
+        self.saved = time.monotonic()
 
     def _one_round(self, advance: Any) -> None:
         examples, size = self.source.at(self.round)
-        began, rows, at = self.behind, len(next(iter(examples.values()))), 0
-        while at < rows and self._share() < 1:
+        began, rows, at = self.done, len(next(iter(examples.values()))), 0
+        while at < rows and self._progress() < 1:
             step = min(rows - at, self._step())
             batch = rows_of(examples, at, step)
-            self._pulse(batch)
+            self._report(batch)
             self.model.train_step(batch, self._lr())
             at += step
-            self.behind = began + size * at / rows
+            self.done = began + size * at / rows
             advance(size * step / rows, self.note)
         self.round += 1
 
     def _step(self) -> int:
-        """Rows of examples to learn from at once."""
+        """Rows of examples in a step."""
         most = self.settings.tokens or (CPU_STEP if self.model.embeddings.device.type == "cpu" else STEP)
-        words = min(most, GROWTH * self.source.size, max(FIRST, GROWTH * self.behind))
+        words = min(most, GROWTH * self.source.size, max(FIRST, GROWTH * self.done))
         return max(1, int(words) // int(self.model.block))
 
-    def _share(self) -> float:
-        """Of training that is behind."""
+    def _progress(self) -> float:
+        """The fraction of training that is done."""
         name, amount = self.settings.budget
-        return self._seconds() / 60 / amount if name == "minutes" else self.behind / (amount * self.source.size) + 1e-9
+        return self._seconds() / 60 / amount if name == "minutes" else self.done / (amount * self.source.size) + 1e-9
 
     def _lr(self) -> float:
         final = self.settings.final_lr
-        return self.settings.lr * (final + (1 - final) * max(0.0, 1 - self._share()))
+        return self.settings.lr * (final + (1 - final) * max(0.0, 1 - self._progress()))
 
     def _seconds(self) -> float:
-        return self.earlier + time.monotonic() - self.sat
+        return self.earlier + time.monotonic() - self.started
 
-    def _pulse(self, batch: Any) -> None:
-        """Now and then: the loss on what comes next, for the bar and the log."""
-        now, share = time.monotonic(), self._share()
-        due = share * RECORDS >= self.told
-        if now - self.pulsed < PULSE and not due:
+    def _report(self, batch: Any) -> None:
+        """From time to time: the loss on the next batch, for the progress bar and the log."""
+        now, progress = time.monotonic(), self._progress()
+        due = progress * RECORDS >= self.logged
+        if now - self.refreshed < REFRESH and not due:
             return
         total, count = (float(part) for part in self.model.pair_loss(batch))
         loss = total / max(count, 1)
         if not math.isfinite(loss):
             raise UserError(f"round {self.round + 1}: the vectors are not finite. A lower train.lr (it is "
-                            f"{self.settings.lr:g}) or fewer train.tokens at once helps, with --overwrite.")
-        speed = (self.behind - self.pulsed_at) / max(now - self.pulsed, 1e-9)
-        self.note, self.pulsed, self.pulsed_at = f"loss {loss:.4f}", now, self.behind
+                            f"{self.settings.lr:g}) or a smaller train.tokens helps, with --overwrite.")
+        speed = (self.done - self.refreshed_at) / max(now - self.refreshed, 1e-9)
+        self.note, self.refreshed, self.refreshed_at = f"loss {loss:.4f}", now, self.done
         if due:
-            self.told = math.floor(share * RECORDS) + 1
+            self.logged = math.floor(progress * RECORDS) + 1
             facts: dict[str, Any] = {f"{self.source.unit}_per_second": round(speed)}
-            self.log("step", round=self.round + 1, share=round(share, 4), loss=loss, lr=self._lr(), **facts)
+            self.log("step", round=self.round + 1, progress=round(progress, 4), loss=loss, lr=self._lr(), **facts)
 
-    def _introduce(self) -> None:
+    def _log_start(self) -> None:
         name, amount = self.settings.budget
         vocab, size = self.model.embeddings.shape
         unit, pool = self.source.unit, self.source.size

@@ -94,7 +94,7 @@ def test_a_run_whose_measuring_is_stopped_or_fails_is_whole(chainrule, book, mon
     assert says in answer.err.splitlines()[-1]
     assert load("runs/x").about["done"]["finished"]
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "fit", stop)                       # nothing is learned again
+        patched.setattr(pipeline, "train_model", stop)                       # nothing is learned again
         assert chainrule("train", book, "--kind", "bigram", "--out", "runs/x", "--json").json["perplexity"] > 0
 
 

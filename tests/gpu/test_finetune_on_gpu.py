@@ -8,7 +8,7 @@ from training.topics import weights
 
 from chainrule import run
 from chainrule.layers.lora import add_low_rank, merged_state_dict
-from chainrule.training.finetune import recipe_on
+from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -46,7 +46,7 @@ def test_a_loaded_run_has_the_very_weights_that_were_used(desk, monkeypatch, kin
 
     monkeypatch.setattr(run, "save", spy)
     settings = {"train.steps": 40, "train.lora": 2, "train.lr": 0.01, "train.tokens": 64, "train.precision": "bfloat16"}
-    recipe = recipe_on(desk / kind, settings | given, "classify")
+    recipe = finetune_recipe(desk / kind, settings | given, "classify")
     out = desk / f"{kind}-{len(given)}-{'-'.join(given)}"
     made = make_run([str(desk / "few.tsv")], recipe, out, valid=[str(desk / "others.tsv")], device="cuda")
     assert made.finished
@@ -56,7 +56,7 @@ def test_a_loaded_run_has_the_very_weights_that_were_used(desk, monkeypatch, kin
 
 def test_what_is_frozen_does_not_move_in_a_graph_either(desk):
     before = weights(desk / "gpt")
-    recipe = recipe_on(desk / "gpt", {"train.steps": 40, "train.freeze": "1", "train.body_lr": 0.5,
+    recipe = finetune_recipe(desk / "gpt", {"train.steps": 40, "train.freeze": "1", "train.body_lr": 0.5,
                                       "train.tokens": 64, "train.graph": "true"}, "classify")
     make_run([str(desk / "few.tsv")], recipe, desk / "frozen", device="cuda")
     after = weights(desk / "frozen")

@@ -20,7 +20,7 @@ from chainrule.training import compile as engines
 from chainrule.training.interrupt import Stop
 from chainrule.training.log import Log
 from chainrule.training.pipeline import recipe_for
-from chainrule.training.trainer import Training
+from chainrule.training.trainer import Trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -125,7 +125,7 @@ def test_long_training_is_fused_also_in_a_graph(monkeypatch):
         monkeypatch.setattr(engines, "REPAID", repaid)
         torch.manual_seed(1)
         model = GPT(GPTSettings(layers=2, width=64, heads=4, context=32), 7).to(GPU)
-        training = Training(model, corpus(walk(4001)), Gradient(**settings, graph=graph), Log())
+        training = Trainer(model, corpus(walk(4001)), Gradient(**settings, graph=graph), Log())
         training.begin()
         assert training.run(Stop())
         return SimpleNamespace(

@@ -9,12 +9,12 @@ from training.small import Net, corpus, net, walk
 
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
-from chainrule.training import compile as engines
-from chainrule.training import data as feeding
+from chainrule.training import compile as running
+from chainrule.training import loader as loading
 from chainrule.training.interrupt import Stop
 from chainrule.training.log import Log
 from chainrule.training.optim import Muon, newton_schulz
-from chainrule.training.trainer import Diverged, Training
+from chainrule.training.trainer import Diverged, Trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -23,7 +23,7 @@ GPU = torch.device("cuda")
 
 def train(model, text=None, **given):
     settings = {"tokens": 256, "length": 16, "lr": 0.01, "steps": 60, "precision": "float32", "compile": "false"}
-    training = Training(model.to(GPU), text or corpus(walk(4001)), Gradient(**settings | given), Log())
+    training = Trainer(model.to(GPU), text or corpus(walk(4001)), Gradient(**settings | given), Log())
     training.begin()
     assert training.run(Stop())
     return training
@@ -59,8 +59,8 @@ def test_each_shape_of_batch_has_its_own_graph_and_all_take_the_same_steps():
 
     eager, graphed = walked("false"), walked("true")
     assert len(graphed.runner.graphs) == 4
-    assert graphed.step.read().targets == eager.step.read().targets
-    assert graphed.step.read().nats == pytest.approx(eager.step.read().nats, rel=0.01)
+    assert graphed.step.report().targets == eager.step.report().targets
+    assert graphed.step.report().nats == pytest.approx(eager.step.report().nats, rel=0.01)
 
 
 def test_a_graph_drops_anew_at_every_step():
@@ -70,7 +70,7 @@ def test_a_graph_drops_anew_at_every_step():
 
 
 def test_short_steps_become_a_graph_by_themselves(monkeypatch):
-    monkeypatch.setattr(engines, "SHORT", 60.0)            # where others use the card no step is short by itself
+    monkeypatch.setattr(running, "SHORT", 60.0)            # where others use the card no step is short by itself
     training = train(net(), graph="auto")
     assert len(training.runner.graphs) == 1
 
@@ -84,7 +84,7 @@ class Waiting(Net):
 
 
 def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys, monkeypatch):
-    monkeypatch.setattr(engines, "SHORT", 60.0)
+    monkeypatch.setattr(running, "SHORT", 60.0)
     torch.manual_seed(1)
     model = Waiting()
     model.dropout.p = 0.2                                  # and its chance goes on
@@ -96,12 +96,12 @@ def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys, monkeypat
 
 def test_tokens_lie_on_the_card_and_rows_are_the_same_there(monkeypatch):
     text = corpus(walk(4001))
-    order = train(net(), text, steps=1).feed.order
-    resident = feeding.Feed(order, GPU)
+    order = train(net(), text, steps=1).loader.order
+    resident = loading.TokenLoader(order, GPU)
     assert resident.tokens is not None
     assert resident.tokens.is_cuda
-    monkeypatch.setattr(feeding, "ROOM", 0.0)
-    other = feeding.Feed(order, GPU)
+    monkeypatch.setattr(loading, "MEMORY_SHARE", 0.0)
+    other = loading.TokenLoader(order, GPU)
     assert other.tokens is None
     for step in (0, 14, 15, 40):
         here, there = resident.batch(step), other.batch(step)
@@ -119,7 +119,7 @@ def test_bfloat16_is_chosen_by_itself_and_learns():
 
 def test_a_gpu_learns_what_a_cpu_learns():
     there = train(net(), steps=20, graph="false")
-    here = Training(net(), corpus(walk(4001)), there.settings, Log())
+    here = Trainer(net(), corpus(walk(4001)), there.settings, Log())
     here.begin()
     here.run(Stop())
     assert_close(torch.tensor(losses(there)), torch.tensor(losses(here)), rtol=1e-3, atol=1e-3)
@@ -160,8 +160,8 @@ def test_memory_that_runs_out_halves_the_micro_batch(capsys):
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.empty_cache()
-    assert training.step.rows == 4
-    assert "out of memory: from here on 4 rows at a time" in capsys.readouterr().err
+    assert training.step.micro_batch == 4
+    assert "out of memory: from here on a micro-batch has 4 rows" in capsys.readouterr().err
 
 
 class Breaking(Net):
@@ -178,27 +178,27 @@ def test_a_gradient_that_is_not_finite_is_named_though_nobody_waited_for_it(grap
 
 def test_training_goes_on_from_a_checkpoint_on_a_gpu(tmp_path):
     from chainrule.training.checkpoint import Checkpoint
-    from chainrule.training.trainer import pack, unpack
+    from chainrule.training.trainer import load_state, state_of
 
     def make():
         settings = Gradient(tokens=256, length=16, steps=40, lr=0.01, precision="float32", optimizer="muon",
                             batching="streams", graph="true", compile="false")
-        training = Training(net(dropout=0.2).to(GPU), corpus(walk(4001)), settings, Log())
+        training = Trainer(net(dropout=0.2).to(GPU), corpus(walk(4001)), settings, Log())
         training.begin()
         return training
 
     whole = make()
     for _ in range(25):
         whole.one_step()
-    facts, parts = pack(whole)
+    facts, parts = state_of(whole)
     tensors = {f"{part}/{name}": tensor.cpu().clone() for part, some in parts.items() for name, tensor in some.items()}
     again = make()
-    unpack(again, Checkpoint(tmp_path, facts, tensors))
+    load_state(again, Checkpoint(tmp_path, facts, tensors))
     for training in (whole, again):
         for _ in range(12):
             training.one_step()
     assert again.number == whole.number == 37
-    nats = [training.step.read().nats for training in (whole, again)]
+    nats = [training.step.report().nats for training in (whole, again)]
     assert nats[0] == pytest.approx(nats[1], rel=0.02)
 
 
@@ -209,9 +209,9 @@ def test_compiling_is_the_same_descent():
     assert_close(torch.tensor(losses(compiled)), torch.tensor(losses(plain)), rtol=1e-3, atol=1e-3)
 
 
-def test_the_share_of_the_peak_is_told():
+def test_mfu_is_logged():
     training = train(net(), precision="bfloat16")
     record = next(record for record in reversed(training.log.records) if record["event"] == "step")
     known = training.meter.peak is not None
-    assert (record["share_of_peak"] is not None) == known
+    assert (record["mfu"] is not None) == known
     assert isinstance(SimpleNamespace(**record).tokens_per_second, int)

@@ -398,14 +398,14 @@ BUGS = [
     Bug(
         "a step is a sum of means",
         "chainrule/training/step.py",
-        "            nats.backward()\n",
-        "            (nats / count).backward()\n",
+        "            nats.backward()  #",
+        "            (nats / count).backward()  #",
         (f"{TRAINER}::test_cutting_a_step_into_micro_batches_changes_nothing[3-windows]",),
     ),
     Bug(
         "rows that fill up a rank's share are counted",
-        "chainrule/training/data.py",
-        "if self.beyond is not None:",
+        "chainrule/training/loader.py",
+        "if self.padding is not None:",
         "if False:",
         (f"{ONE_RANK}::test_the_shares_of_all_ranks_are_the_step[2-windows]",),
     ),
@@ -454,22 +454,22 @@ BUGS = [
     Bug(
         "dropout begins anew after a kill",
         "chainrule/training/trainer.py",
-        '    _set_chance(checkpoint.part("chance"), training.ranks.rank, device)\n',
+        '    _set_rng_state(checkpoint.part("rng"), trainer.ranks.rank, device)\n',
         "",
         (f"{KILLED}[{{}}]",),
     ),
     Bug(
         "the optimizer forgets after a kill",
         "chainrule/training/trainer.py",
-        '    training.optimizers.load(checkpoint.part("optimizer"))\n',
+        '    trainer.optimizers.load(checkpoint.part("optimizer"))\n',
         "",
         (f"{KILLED}[{{}}]",),
     ),
     Bug(
         "streams begin anew after a kill",
         "chainrule/training/trainer.py",
-        'training.state = _state(training, checkpoint.part("state"))',
-        "training.state = None",
+        'trainer.state = _stream_state(trainer, checkpoint.part("state"))',
+        "trainer.state = None",
         (f"{KILLED}[{{'train.batching': 'streams', 'train.optimizer': 'muon'}}]",),
     ),
     Bug(
@@ -510,7 +510,7 @@ BUGS = [
     Bug(
         "vectors that are gone on with draw other chances",
         "chainrule/training/word_vectors.py",
-        "chance_of(self.seed, 1 + number, tokens.device)",
+        "generator_of(self.seed, 1 + number, tokens.device)",
         "torch.default_generator",
         ("tests/training/test_pairs_of_words.py::test_a_run_stopped_by_hand_ends_where_it_would_have_ended[word2vec]",),
     ),
@@ -545,8 +545,8 @@ BUGS = [
     Bug(
         "the head learns as slowly as the body",
         "chainrule/training/param_groups.py",
-        "shares.get(name, 1.0) == share",
-        "min(shares.values(), default=1.0) == share",
+        "factors.get(name, 1.0) == factor",
+        "min(factors.values(), default=1.0) == factor",
         (f"{TUNED}::test_the_body_learns_at_its_share_of_the_rate_and_the_head_at_all_of_it",),
     ),
     Bug(

@@ -12,19 +12,19 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.recipe import Counting
 from chainrule.run import Done
-from chainrule.training.counting import batches, count
+from chainrule.training.counting import counting_batches, train_by_counting
 from chainrule.training.log import Log
 
 TEXTS = np.array([0, 1, 2, 3, 0, 1, 1, 2, 0], np.uint16)
 
 
 @dataclass
-class Seen:
+class Evaluations:
     nats: float
     targets: list = field(default_factory=list)
 
     def __add__(self, other):
-        return Seen(self.nats + other.nats, self.targets + other.targets)
+        return Evaluations(self.nats + other.nats, self.targets + other.targets)
 
 
 class Falling(LanguageModel):
@@ -46,7 +46,7 @@ class Falling(LanguageModel):
     def collect(self, batch):
         targets = batch.targets[batch.loss_mask].tolist()
         self.sizes.append(len(targets))
-        return Seen(math.nan if self.closed_form else float(self.cost) * len(targets), targets)
+        return Evaluations(math.nan if self.closed_form else float(self.cost) * len(targets), targets)
 
     def update(self, statistics):
         self.seen.append(statistics.targets)
@@ -69,7 +69,7 @@ def start_of(seed):
 def test_one_round_counts_every_target_once_however_it_is_cut():
     for size in (1, 2, 3, 100):
         model = Falling()
-        done = count(model, corpus(), Counting(tokens=size), Log(), Done())
+        done = train_by_counting(model, corpus(), Counting(tokens=size), Log(), Done())
         assert model.seen == [TEXTS[1:].tolist()]
         assert done.rounds == 1
         assert done.finished
@@ -80,7 +80,7 @@ def test_one_round_counts_every_target_once_however_it_is_cut():
 def test_every_target_is_read_behind_as_much_as_the_model_can_see(size):
     model, place = Falling(), 0
     model.receptive_field = 3
-    for batch in batches(model, TEXTS, Counting(tokens=size)):
+    for batch in counting_batches(model, TEXTS, Counting(tokens=size)):
         for column in batch.loss_mask[0].nonzero()[:, 0].tolist():
             seen = batch.tokens[0, : column + 1].tolist()[-3:]
             assert seen == TEXTS[max(0, place - 2) : place + 1].tolist()
@@ -90,20 +90,20 @@ def test_every_target_is_read_behind_as_much_as_the_model_can_see(size):
 
 def test_memory_is_bounded_by_the_batch():
     model = Falling()
-    count(model, corpus(), Counting(tokens=3), Log(), Done())
+    train_by_counting(model, corpus(), Counting(tokens=3), Log(), Done())
     assert max(model.sizes) <= 3
 
 
 def test_cut_texts_each_begin_afresh_and_lose_no_token():
     model = Falling()
-    count(model, corpus(np.array([0, 1, 2, 3, 1, 2, 0])), Counting(length=2, tokens=100), Log(), Done())
+    train_by_counting(model, corpus(np.array([0, 1, 2, 3, 1, 2, 0])), Counting(length=2, tokens=100), Log(), Done())
     (targets,) = model.seen
     assert [token for token in targets if token != BOUNDARY] == [1, 2, 3, 1, 2]
 
 
 def test_rounds_end_at_steps():
     model, log = Falling(), Log()
-    done = count(model, corpus(), Counting(steps=4), log, Done())
+    done = train_by_counting(model, corpus(), Counting(steps=4), log, Done())
     assert (done.rounds, model.updates) == (4, 4)
     nats = [record["nats_per_token"] for record in log.records]
     assert nats == pytest.approx([start_of(1) / 2**k for k in range(4)])
@@ -114,14 +114,14 @@ def test_rounds_end_at_steps():
 def test_rounds_end_when_one_gains_less_than_the_tolerance():
     start = start_of(1)
     model = Falling()
-    done = count(model, corpus(), Counting(steps=50, tolerance=start / 8 * 1.01), Log(), Done())
+    done = train_by_counting(model, corpus(), Counting(steps=50, tolerance=start / 8 * 1.01), Log(), Done())
     assert done.rounds == 4  # rounds 2, 3 and 4 gain a half, a quarter and an eighth
     assert done.finished
 
 
 def test_the_likeliest_start_goes_on_and_its_audition_counts():
     model = Falling()
-    done = count(model, corpus(), Counting(steps=8, restarts=3, seed=5), Log(), Done())
+    done = train_by_counting(model, corpus(), Counting(steps=8, restarts=3, seed=5), Log(), Done())
     assert model.seeds == [5, 6, 7]
     best = min(start_of(seed) for seed in model.seeds)
     assert len({round(start_of(seed), 4) for seed in model.seeds}) == 3
@@ -132,7 +132,7 @@ def test_the_likeliest_start_goes_on_and_its_audition_counts():
 
 def test_ctrl_c_keeps_what_the_last_whole_round_gave():
     model = Falling(stop_at=3)
-    done = count(model, corpus(), Counting(steps=9), Log(), Done())
+    done = train_by_counting(model, corpus(), Counting(steps=9), Log(), Done())
     assert float(model.cost) == pytest.approx(start_of(1) / 4)
     assert (done.rounds, done.finished) == (2, False)
 
@@ -141,10 +141,10 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened():
     start = start_of(1)
     settings = Counting(steps=50, tolerance=start / 8 * 1.01)
     whole = Falling()
-    count(whole, corpus(), settings, Log(), Done())
+    train_by_counting(whole, corpus(), settings, Log(), Done())
     model = Falling(stop_at=3)
-    done = count(model, corpus(), settings, Log(), Done())
-    done = count(model, corpus(), settings, Log(), done)
+    done = train_by_counting(model, corpus(), settings, Log(), Done())
+    done = train_by_counting(model, corpus(), settings, Log(), done)
     assert done.finished
     assert done.rounds == 4
     assert torch.equal(model.cost, whole.cost)
@@ -152,22 +152,22 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened():
 
 def test_ctrl_c_among_the_starts_keeps_the_likeliest_so_far_and_begins_anew():
     model = Falling(stop_at=8)
-    done = count(model, corpus(), Counting(steps=9, restarts=4), Log(), Done())
+    done = train_by_counting(model, corpus(), Counting(steps=9, restarts=4), Log(), Done())
     assert float(model.cost) < 1
     assert done == Done(0, False)
 
 
 def test_ctrl_c_before_a_round_is_whole_leaves_nothing():
     with pytest.raises(KeyboardInterrupt):
-        count(Falling(stop_at=1), corpus(), Counting(), Log(), Done())
+        train_by_counting(Falling(stop_at=1), corpus(), Counting(), Log(), Done())
 
 
 @pytest.mark.parametrize("settings", [Counting(steps=2), Counting(restarts=2)])
 def test_a_setting_that_would_do_nothing_is_refused(settings):
     with pytest.raises(UserError, match="one round"):
-        count(Falling(closed_form=True), corpus(), settings, Log(), Done())
+        train_by_counting(Falling(closed_form=True), corpus(), settings, Log(), Done())
 
 
 def test_an_empty_text_is_refused():
-    with pytest.raises(UserError, match="nothing to count"):
-        count(Falling(), corpus(np.array([0], np.uint16)), Counting(), Log(), Done())
+    with pytest.raises(UserError, match="the training text is empty"):
+        train_by_counting(Falling(), corpus(np.array([0], np.uint16)), Counting(), Log(), Done())

@@ -15,9 +15,9 @@ from chainrule.layers.lora import LoRA, NewTokenRows, add_parametrization, body_
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
 from chainrule.tasks.registry import build_for
-from chainrule.training.finetune import begin_with, recipe_on
+from chainrule.training.finetune import finetune_recipe, initialise
 from chainrule.training.log import Log
-from chainrule.training.param_groups import freeze, rates
+from chainrule.training.param_groups import freeze, lr_factors
 from chainrule.training.pipeline import make_run, recipe_for
 from chainrule.training.step import Step
 
@@ -66,7 +66,7 @@ def test_the_tokenizer_comes_along_and_grows_behind(desk, gpt):
 
 def test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike(desk, gpt):
     base = run.load(gpt)
-    recipe = recipe_on(gpt, task="classify")
+    recipe = finetune_recipe(gpt, task="classify")
     model = build_for(recipe, len(base.tokenizer) + 2, ("sea", "wood"))
     grown = load_body(model, base.model, len(base.tokenizer))
     assert grown == ["embedding.words.weight", "output.weight"]
@@ -232,21 +232,22 @@ def test_a_language_model_can_begin_from_a_classifier(desk, gpt):
 
 
 def test_the_bodys_settings_are_the_runs_and_others_are_refused_one_by_one(gpt):
-    assert recipe_on(gpt, task="classify").model.width == 32
+    assert finetune_recipe(gpt, task="classify").model.width == 32
     with pytest.raises(UserError) as caught:
-        recipe_on(gpt, {"model.width": "64", "model.layers": 3, "model.dropout": 0.5}, "classify")
+        finetune_recipe(gpt, {"model.width": "64", "model.layers": 3, "model.dropout": 0.5}, "classify")
     assert "model.width is 32 there and 64 here" in str(caught.value)
     assert "model.layers is 2 there and 3 here" in str(caught.value)
     assert "dropout" not in str(caught.value)
 
 
 def test_settings_that_change_no_weight_may_differ(gpt):
-    recipe = recipe_on(gpt, {"model.dropout": "0.25", "model.context": "64"}, "classify")
+    recipe = finetune_recipe(gpt, {"model.dropout": "0.25", "model.context": "64"}, "classify")
     assert (recipe.model.dropout, recipe.model.context) == (0.25, 64)
 
 
 def test_a_text_may_be_learned_by_smoothed_targets_from_a_body_that_was_not(desk):
-    assert recipe_on(desk / "transformer", {"model.label_smoothing": 0.1}, "translate").model.label_smoothing == 0.1
+    recipe = finetune_recipe(desk / "transformer", {"model.label_smoothing": 0.1}, "translate")
+    assert recipe.model.label_smoothing == 0.1
 
 
 def test_a_context_whose_places_have_vectors_may_not_differ(desk):
@@ -254,7 +255,7 @@ def test_a_context_whose_places_have_vectors_may_not_differ(desk):
                                 "model.positions": "learned"})
     base = make_run([str(desk / "book.txt")], recipe, desk / "learned").path
     with pytest.raises(UserError, match=r"model\.context is 16 there and 64 here"):
-        recipe_on(base, {"model.context": 64})
+        finetune_recipe(base, {"model.context": 64})
 
 
 def test_vectors_that_the_run_began_with_are_not_put_in_again(desk):
@@ -286,7 +287,7 @@ def test_a_head_can_have_vectors_under_it(desk):
         ("gpt", {"model.wdth": 3}, "lm", "Did you mean model.width"),
         ("gpt", {}, "caption", "--task caption is not for --kind gpt"),
         ("gpt", {"train.body_lr": 0.1}, "lm", "--task lm has none"),
-        ("gpt", {"train.lora": 2, "train.shard": True}, "lm", "train.shard=true goes without"),
+        ("gpt", {"train.lora": 2, "train.shard": True}, "lm", "leave out train.shard=true"),
         ("gpt", {"train.lora_alpha": 2}, "lm", "train.lora=8 has them put on"),
         ("gpt", {"train.lora": 0}, "lm", "1 or more"),
         ("gpt", {"train.layer_decay": 0}, "lm", "more than 0"),
@@ -294,22 +295,22 @@ def test_a_head_can_have_vectors_under_it(desk):
 )
 def test_mistakes_are_told(desk, kind, given, task, says):
     with pytest.raises(UserError) as caught:
-        recipe_on(desk / kind, given, task)
+        finetune_recipe(desk / kind, given, task)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_run_of_another_kind_or_size_is_refused(gpt):
     with pytest.raises(UserError, match="it is a gpt, and --kind lstm has another body"):
-        recipe_on(gpt, kind="lstm")
+        finetune_recipe(gpt, kind="lstm")
     with pytest.raises(UserError, match=r"the settings they were made by: model\.layers is 2 there and 12 here"):
-        recipe_on(gpt, kind="gpt2")
-    assert recipe_on(gpt, kind="gpt").kind == "gpt"
+        finetune_recipe(gpt, kind="gpt2")
+    assert finetune_recipe(gpt, kind="gpt").kind == "gpt"
 
 
 def test_a_decoder_in_two_parts_is_one_stack():
     model = build_for(recipe_for("seq2seq", {"model.layers": 3, "model.hidden": 8}, "translate"), 20)
-    given = rates(model, Gradient(layer_decay=0.5))
+    given = lr_factors(model, Gradient(layer_decay=0.5))
     for below in ("encoder.layers.0.", "encoder.layers.1.", "encoder.layers.2."):
         assert {given[name] for name in given if name.startswith(below)} == {0.5 ** (3 - int(below[-2]))}
     decoder = {name: rate for name, rate in given.items() if name.startswith(("below.layers", "above.layers"))}
@@ -325,7 +326,7 @@ def test_where_a_token_stands_is_read_before_all_layers():
     recipe = recipe_for("transformer", {"model.layers": 2, "model.width": 8, "model.heads": 2,
                                         "model.positions": "relative"}, "translate")
     model = build_for(recipe, 20)
-    given = rates(model, Gradient(layer_decay=0.5))
+    given = lr_factors(model, Gradient(layer_decay=0.5))
     for name in ("stack.bias.weight", "encoder.bias.weight"):
         assert given[name] == 0.5**3
     freeze(model, ["1"])
@@ -338,7 +339,7 @@ def test_what_has_no_layers_is_refused(desk, kind, says):
     given = {"text.tokenizer": "words"} | ({"train.epochs": 1} if kind == "word2vec" else {})
     made = make_run([str(desk / "book.txt")], recipe_for(kind, given), desk / kind, overwrite=True)
     with pytest.raises(UserError, match=says):
-        recipe_on(made.path)
+        finetune_recipe(made.path)
 
 
 def test_adapters_want_a_run_to_adapt():
@@ -347,7 +348,7 @@ def test_adapters_want_a_run_to_adapt():
 
 
 def test_a_run_does_not_begin_from_itself(desk, gpt):
-    recipe = recipe_on(gpt, {"train.steps": 1})
+    recipe = finetune_recipe(gpt, {"train.steps": 1})
     with pytest.raises(UserError, match="would be written to"):
         make_run([str(desk / "book.txt")], recipe, gpt, overwrite=True)
 
@@ -382,10 +383,10 @@ def test_new_tokens_learn_where_the_others_stay(desk, gpt):
 
 
 def test_new_rows_of_shards_cannot_learn_alone(desk, gpt):
-    recipe = recipe_on(gpt, {"train.freeze": "embedding", "train.shard": True}, "classify")
+    recipe = finetune_recipe(gpt, {"train.freeze": "embedding", "train.shard": True}, "classify")
     vocab = len(run.load(gpt).tokenizer) + 2
     with pytest.raises(UserError, match=r"shares embedding\.words\.weight out whole, so its 2 new rows cannot learn"):
-        begin_with(build_for(recipe, vocab, ("sea", "wood")), recipe, vocab, desk / "shards", Log())
+        initialise(build_for(recipe, vocab, ("sea", "wood")), recipe, vocab, desk / "shards", Log())
 
 
 def test_how_much_learns_is_said(desk, gpt, capsys):
@@ -440,12 +441,12 @@ def test_each_layer_learns_at_a_share_of_the_one_above(desk, gpt):
 def test_rates_reach_adapters_and_new_rows_by_the_same_heights():
     recipe = recipe_for("gru", {"model.layers": 2, "model.hidden": 8}, "classify")
     model = build_for(recipe, 20, ("a", "b"))
-    add_parametrization(model.body, "embedding.weight", NewTokenRows(model.body.embedding.weight, 18))
-    rnn = "stack.layers.1.rnn.weight_hh_l0"
-    add_parametrization(model.body, rnn, LoRA(model.body.get_parameter(rnn), 2, 1.0))
-    shares = rates(model, Gradient(layer_decay=0.5))
-    assert shares["body.embedding.parametrizations.weight.0.rows"] == 0.125
-    assert shares["body.stack.layers.1.rnn.parametrizations.weight_hh_l0.0.up"] == 0.5
+    add_parametrization(model.body, "words.embedding", NewTokenRows(model.body.words.embedding, 18))
+    held = "stack.layers.1.held.weight_hh_l0"
+    add_parametrization(model.body, held, LoRA(model.body.get_parameter(held), 2, 1.0))
+    shares = lr_factors(model, Gradient(layer_decay=0.5))
+    assert shares["body.words.parametrizations.embedding.0.rows"] == 0.125
+    assert shares["body.stack.layers.1.held.parametrizations.weight_hh_l0.0.up"] == 0.5
     assert "output.weight" not in shares
 
 
@@ -486,10 +487,10 @@ def test_a_run_killed_at_any_step_ends_where_it_would_have_ended(desk, gpt, monk
 def test_a_run_is_taken_for_the_same_only_if_it_began_from_the_same(desk, gpt):
     given = {"train.steps": 2, **QUICK}
     text, out = [str(desk / "book.txt")], desk / "same"
-    make_run(text, recipe_on(gpt, given), out)
-    assert make_run(text, recipe_on(gpt, given), out).before
-    alone = replace(recipe_on(gpt, given), base=None)
+    make_run(text, finetune_recipe(gpt, given), out)
+    assert make_run(text, finetune_recipe(gpt, given), out).before
+    alone = replace(finetune_recipe(gpt, given), base=None)
     with pytest.raises(UserError, match=r"base\.sha256 is [0-9a-f]+ there and None here"):
         make_run(text, alone, out)
-    moved = replace(recipe_on(gpt, given).base, path="/elsewhere/gpt")
-    assert run.differences(run.read_about(out), asdict(replace(recipe_on(gpt, given), base=moved))) == []
+    moved = replace(finetune_recipe(gpt, given).base, path="/elsewhere/gpt")
+    assert run.differences(run.read_about(out), asdict(replace(finetune_recipe(gpt, given), base=moved))) == []

@@ -23,7 +23,7 @@ from chainrule.layers.lora import (
 )
 from chainrule.model import Batch
 from chainrule.tasks.registry import build_for
-from chainrule.training.finetune import recipe_on
+from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run, recipe_for
 
 TASKS = [
@@ -144,8 +144,8 @@ def test_the_file_is_small(desk):
 
 
 def test_alpha_says_how_much_adapters_count(desk):
-    assert recipe_on(desk / "gpt", {"train.lora": 4}).train.lora_scale == 2
-    assert recipe_on(desk / "gpt", {"train.lora": 4, "train.lora_alpha": 1}).train.lora_scale == 0.25
+    assert finetune_recipe(desk / "gpt", {"train.lora": 4}).train.lora_scale == 2
+    assert finetune_recipe(desk / "gpt", {"train.lora": 4, "train.lora_alpha": 1}).train.lora_scale == 0.25
 
 
 def test_frozen_layers_have_no_adapters(desk):
@@ -153,7 +153,7 @@ def test_frozen_layers_have_no_adapters(desk):
     names = load_file(made.path / "adapter.safetensors")
     assert any(name.startswith("body.stack.blocks.1") for name in names)
     assert not any(name.startswith("body.stack.blocks.0") for name in names)
-    with pytest.raises(UserError, match="no matrix left to adapt"):
+    with pytest.raises(UserError, match="no matrix to adapt"):
         fine_tune(desk, desk / "gpt", "none", train_lora=2, train_freeze="stack")
 
 

@@ -51,7 +51,7 @@ def test_any_network_begins_with_them(desk, kind, capsys):
     torch.testing.assert_close(row(made, "cat"), torch.from_numpy(MATRIX[0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(row(made, "dog"), torch.from_numpy(MATRIX[1]), atol=1e-5, rtol=0)
     assert row(made, "saw").any()
-    assert "vectors for 2 of 9 tokens (22.2%), learned on from there" in capsys.readouterr().err
+    assert "vectors for 2 of 9 tokens (22.2%), trained further" in capsys.readouterr().err
     (told,) = [record for record in run.read_log(desk / "run") if record["event"] == "vectors"]
     assert (told["covered"], told["share"], told["frozen"]) == (2, 2 / 9, False)
 
@@ -81,7 +81,7 @@ def test_they_come_from_a_run_too(desk):
     ({"model.embedding": 8}, r"has vectors of 16 numbers, and this model's are of 8. Set model.embedding"),
     ({"model.vectors": "nowhere.txt"}, r"model.vectors=nowhere.txt: there is no such file or run"),
     ({"text.tokenizer": "bytes"}, r"has no vector for any token of this vocabulary"),
-    ({"model.vectors": None, "model.vectors_frozen": True}, r"freezes what model.vectors=FILE brings"),
+    ({"model.vectors": None, "model.vectors_frozen": True}, r"freezes the vectors of model.vectors"),
 ])
 def test_what_does_not_fit_is_refused(desk, given, line):
     with pytest.raises(UserError, match=line):

@@ -29,9 +29,9 @@ from chainrule.progress import say, speaks
 from chainrule.recipe import Gradient, make_recipe
 from chainrule.text.batches import Streams, Windows, stream, texts
 from chainrule.training import distributed
-from chainrule.training.data import Feed, make_feed
-from chainrule.training.distributed import Ranks, add_statistics, buckets, join
-from chainrule.training.fsdp import is_shared, local, shard
+from chainrule.training.distributed import Ranks, add_statistics, join_ranks, make_buckets
+from chainrule.training.fsdp import is_sharded, local, shard
+from chainrule.training.loader import TokenLoader, make_token_loader
 from chainrule.training.pipeline import make_run
 from chainrule.training.step import Step
 
@@ -49,8 +49,8 @@ class Killed(BaseException):
 @pytest.mark.parametrize("order", [Windows(TOKENS, 5, 16, 1), Streams(TOKENS, 5, 16)], ids=["windows", "streams"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_the_shares_of_all_ranks_are_the_step(order, size):
-    whole = Feed(order, CPU).batch(3)
-    shares = [Feed(order, CPU, ranks=Ranks(rank, size)).batch(3) for rank in range(size)]
+    whole = TokenLoader(order, CPU).batch(3)
+    shares = [TokenLoader(order, CPU, ranks=Ranks(rank, size)).batch(3) for rank in range(size)]
     assert len({share.tokens.shape for share in shares}) == 1
     tokens, targets = (torch.cat([getattr(share, name) for share in shares]) for name in ("tokens", "targets"))
     counted = torch.cat([share.loss_mask for share in shares])
@@ -83,7 +83,7 @@ def test_each_rank_has_its_own_seed_and_the_first_the_given_one():
 def test_buckets_hold_what_is_alike_and_not_too_much(monkeypatch):
     monkeypatch.setattr(distributed, "BUCKET", 4)
     some = [torch.zeros(2, dtype=torch.float64), *(torch.zeros(size) for size in (3, 2, 2, 9, 1))]
-    assert [[len(tensor) for tensor in bucket] for bucket in buckets(some)] == [[2], [3], [2, 2], [9], [1]]
+    assert [[len(tensor) for tensor in bucket] for bucket in make_buckets(some)] == [[2], [3], [2, 2], [9], [1]]
 
 
 # Statistics
@@ -106,8 +106,8 @@ def counted(tokens, order=3, memory=1 << 28):
 @pytest.mark.parametrize("order", [1, 3])
 def test_grams_add_over_ranks(post, memory, order):
     here, there = counted(TOKENS[:301], order, memory), counted(TOKENS[300:], order, memory)
-    assert add_statistics(Ranks(1, 2, together=True), there) is None
-    added, alone = merge_counts(add_statistics(Ranks(0, 2, together=True), here)), merge_counts(here + there)
+    assert add_statistics(Ranks(1, 2, distributed=True), there) is None
+    added, alone = merge_counts(add_statistics(Ranks(0, 2, distributed=True), here)), merge_counts(here + there)
     assert isinstance(here, NGramCounts)
     for one, other in zip(added, alone, strict=True):
         assert one.counts.tolist() == other.counts.tolist()
@@ -118,9 +118,9 @@ def test_expected_counts_add_over_ranks_and_a_rank_may_have_none(post):
     model = HMM(HMMSettings(states=3), small.VOCAB)
     model.forget(torch.Generator().manual_seed(1))
     here, there = (model.collect(batch) for batch in texts(TOKENS, 300, 300))
-    add_statistics(Ranks(1, 3, together=True), there)
-    add_statistics(Ranks(2, 3, together=True), None)
-    added, alone = add_statistics(Ranks(0, 3, together=True), here), here + there
+    add_statistics(Ranks(1, 3, distributed=True), there)
+    add_statistics(Ranks(2, 3, distributed=True), None)
+    added, alone = add_statistics(Ranks(0, 3, distributed=True), here), here + there
     assert added.nats == alone.nats
     for name in ("initial", "transitions", "emissions"):
         assert torch.equal(getattr(added, name), getattr(alone, name))
@@ -128,7 +128,7 @@ def test_expected_counts_add_over_ranks_and_a_rank_may_have_none(post):
 
 def test_statistics_that_cannot_be_sent_are_refused():
     with pytest.raises(UserError, match="Start it without torchrun"):
-        add_statistics(Ranks(0, 2, together=True), object())
+        add_statistics(Ranks(0, 2, distributed=True), object())
 
 
 # One rank that torchrun has started
@@ -142,11 +142,11 @@ def torchrun(monkeypatch):
     known |= {"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_RESTART_COUNT": 0}
     for name, value in known.items():
         monkeypatch.setenv(name, str(value))
-    distributed._meeting_place.cache_clear()
+    distributed._rendezvous.cache_clear()
     yield
     distributed._leave()
     distributed._leave()                                      # twice, as where a user has left before the end
-    distributed._meeting_place.cache_clear()
+    distributed._rendezvous.cache_clear()
 
 
 @pytest.fixture
@@ -209,11 +209,11 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
     settings = models.model_class("gpt").Settings(layers=2, width=8, heads=2, context=16)
     torch.manual_seed(1)
     plain = models.build("gpt", settings, small.VOCAB)
-    rows = Feed(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
-    with join("cpu") as ranks:
+    rows = TokenLoader(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
+    with join_ranks("cpu") as ranks:
         sharded = shard(copy.deepcopy(plain), ranks.device)
-    assert all(is_shared(weight) for weight in sharded.parameters())
-    assert all(is_shared(weight) for weight in sharded.stack.blocks[1].parameters())
+    assert all(is_sharded(weight) for weight in sharded.parameters())
+    assert all(is_sharded(weight) for weight in sharded.stack.blocks[1].parameters())
     looked = np.concatenate(list(stream_pieces(sharded, TOKENS)))
     np.testing.assert_allclose(looked, np.concatenate(list(stream_pieces(plain, TOKENS))), atol=1e-5)
     for model in (plain, sharded):
@@ -230,8 +230,8 @@ def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
     torch.manual_seed(1)
     plain = models.build("gpt", settings, small.VOCAB)
     moved(plain, 0.1)
-    rows = Feed(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
-    with join("cpu") as ranks:
+    rows = TokenLoader(Windows(TOKENS, 5, 16, 1), CPU).batch(0)
+    with join_ranks("cpu") as ranks:
         sharded = shard(copy.deepcopy(plain), ranks.device)
     for model, together in ((plain, False), (sharded, True)):
         with kernels.in_training(together):
@@ -294,20 +294,20 @@ def test_shards_need_torchrun(make):
 
 
 def test_shards_and_graphs_exclude_each_other():
-    with pytest.raises(UserError, match=r"train\.shard=true goes without"):
+    with pytest.raises(UserError, match=r"leave out train.shard=true"):
         Gradient(shard=True, graph="true")
 
 
 def test_more_ranks_than_rows_are_refused():
     with pytest.raises(UserError, match=r"6 ranks share the 5 rows .* raise train.tokens to 48 or more"):
-        make_feed(split(TOKENS), Gradient(tokens=40, length=8), None, CPU, Ranks(0, 6))
+        make_token_loader(split(TOKENS), Gradient(tokens=40, length=8), None, CPU, Ranks(0, 6))
 
 
 def test_more_ranks_than_gpus_are_refused(torchrun, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=r"4 ranks on a machine with 2 GPUs\. .* --nproc-per-node 2"), join("cuda"):
+    with pytest.raises(UserError, match=r"4 ranks on a machine with 2 GPUs\. .*--nproc-per-node 2"), join_ranks("cuda"):
         pass
 
 
@@ -318,7 +318,7 @@ def test_each_rank_has_its_own_gpu(torchrun, monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(dist, "init_process_group", lambda how, **more: chosen.append(how))
-    with join("auto") as ranks:
+    with join_ranks("auto") as ranks:
         assert ranks.device == torch.device("cuda", 1)
     assert chosen == [torch.device("cuda", 1), "cpu:gloo,cuda:nccl"]
 
@@ -328,23 +328,23 @@ def test_shards_that_find_no_memory_say_what_would_fit(make, torchrun, monkeypat
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(Step, "accumulate", full)
-    with pytest.raises(UserError, match=r"out of memory with 5 rows .* train.micro_batch=2, or start more ranks"):
+    with pytest.raises(UserError, match=r"with a micro-batch of 5 rows.* train.micro_batch=2, or start more ranks"):
         make("shards", train_shard=True)
 
 
 def test_one_rank_complains_and_says_which_it_is(torchrun, monkeypatch, capsys):
-    with pytest.raises(UserError), join("cpu"):
+    with pytest.raises(UserError), join_ranks("cpu"):
         raise UserError("no.")
-    with pytest.raises(SystemExit), join("cpu"):           # it has been said
+    with pytest.raises(SystemExit), join_ranks("cpu"):           # it has been said
         raise UserError("no.")
-    store, _, size = distributed._meeting_place()
+    store, _, size = distributed._rendezvous()
     store.set("complaints", "0")
     with monkeypatch.context() as patched:
-        patched.setattr(distributed, "_meeting_place", lambda: (store, 3, size))
-        with pytest.raises(UserError, match="another rank is gone"), join("cpu"):
+        patched.setattr(distributed, "_rendezvous", lambda: (store, 3, size))
+        with pytest.raises(UserError, match="another rank died"), join_ranks("cpu"):
             raise RuntimeError("gloo: Connection closed by peer")
-    assert capsys.readouterr().err.startswith("chainrule: rank 3: another rank is gone, so all stop.")
-    with pytest.raises(RuntimeError, match="a bug"), join("cpu"):
+    assert capsys.readouterr().err.startswith("chainrule: rank 3: another rank died, so all stop.")
+    with pytest.raises(RuntimeError, match="a bug"), join_ranks("cpu"):
         raise RuntimeError("a bug")
 
 
@@ -357,7 +357,7 @@ def test_all_but_the_first_rank_are_silent(torchrun, monkeypatch, capsys):
 
 
 def test_a_number_that_is_not_finite_is_agreed_upon_too(torchrun):
-    with join("cpu") as ranks:
+    with join_ranks("cpu") as ranks:
         (nan, inf), asked = ranks.agree([math.nan, math.inf], True)
     assert math.isnan(nan)
     assert inf == math.inf

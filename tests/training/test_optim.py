@@ -12,7 +12,7 @@ from chainrule.models import model_class
 from chainrule.recipe import Gradient, make_recipe
 from chainrule.tasks import find_task
 from chainrule.tasks.registry import build_for, class_for
-from chainrule.training.optim import SGD, AdamW, Muon, maps_of, newton_schulz
+from chainrule.training.optim import SGD, AdamW, Muon, newton_schulz, packed_rows
 from chainrule.training.param_groups import Optimizers
 
 SHAPES = [(8, 8), (16, 8), (8, 16), (8, 8), (24, 8)]
@@ -54,12 +54,12 @@ def test_a_matrix_that_holds_several_maps_is_as_many_matrices():
 
 def test_the_maps_of_a_model_are_known():
     gpt, lstm = (model_class(kind)(model_class(kind).Settings(), 50) for kind in ("gpt", "lstm"))
-    parts = {name: maps_of(gpt).get(parameter) for name, parameter in gpt.named_parameters()}
+    parts = {name: packed_rows(gpt).get(parameter) for name, parameter in gpt.named_parameters()}
     width = gpt.settings.width
     assert parts["stack.blocks.0.attention.project.weight"] == [width] * 3
     assert parts["stack.blocks.0.attention.out.weight"] is None
-    assert all(len(rows) == 4 and len(set(rows)) == 1 for rows in maps_of(lstm).values())
-    assert len(maps_of(lstm)) == 2 * model_class("lstm").Settings().layers
+    assert all(len(rows) == 4 and len(set(rows)) == 1 for rows in packed_rows(lstm).values())
+    assert len(packed_rows(lstm)) == 2 * model_class("lstm").Settings().layers
 
 
 def test_muon_takes_a_rate_that_is_a_tensor():
@@ -145,23 +145,23 @@ def test_the_matrices_of_a_transformer_go_to_muon_and_its_ends_do_not():
 
 def test_nothing_but_matrices_decays():
     made = Optimizers(net(), Gradient(weight_decay=0.3))
-    assert [rule.decay for rule in made.rules] == [0.3, 0.0]
-    assert all(weight.dim() == 2 for weight in made.rules[0].weights)
+    assert [rule.decay for rule in made.every] == [0.3, 0.0]
+    assert all(weight.dim() == 2 for weight in made.every[0].weights)
 
 
 def test_rates_of_both_optimizers_move_together():
     made = Optimizers(net(), Gradient(optimizer="muon", lr=0.02, adamw_lr=0.001))
-    made.set_rate(0.5)
-    assert [rule.lr for rule in made.rules] == pytest.approx([0.01, 0.0005, 0.0005])
+    made.set_lr(0.5)
+    assert [rule.lr for rule in made.every] == pytest.approx([0.01, 0.0005, 0.0005])
 
 
 def test_a_rate_that_is_a_tensor_is_changed_in_place():
     made = Optimizers(net(), Gradient(optimizer="muon", lr=0.5))
-    rates = [torch.tensor(0.5) for _ in made.rules]
-    for rule, rate in zip(made.rules, rates):
+    rates = [torch.tensor(0.5) for _ in made.every]
+    for rule, rate in zip(made.every, rates):
         rule.lr = rate
-    made.set_rate(0.5)
-    assert all(rule.lr is rate and float(rate) == 0.25 for rule, rate in zip(made.rules, rates))
+    made.set_lr(0.5)
+    assert all(rule.lr is rate and float(rate) == 0.25 for rule, rate in zip(made.every, rates))
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_a_rate_that_is_a_tensor_is_changed_in_place():
     ],
     ids=["sgd", "momentum", "adamw"],
 )
-def test_rules_are_those_of_torch(rule, judge):
+def test_optimizers_are_those_of_torch(rule, judge):
     ours, theirs = twins([(5, 3), (4,), (2, 2)])
     mine, judge = rule(ours), judge(theirs)
     for number in range(5):
-        mine.set_rate(1 - number / 10)
+        mine.set_lr(1 - number / 10)
         for group in judge.param_groups:
-            group["lr"] = mine.highest * (1 - number / 10)
+            group["lr"] = mine.max_lr * (1 - number / 10)
         for place, (one, other) in enumerate(zip(ours, theirs)):
             one.grad = None if place == 2 and number == 0 else torch.randn(one.shape)    # not every weight every time
             other.grad = None if one.grad is None else one.grad.clone()

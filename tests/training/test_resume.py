@@ -346,8 +346,8 @@ def test_a_checkpoint_is_not_written_again_when_nothing_has_happened(make, tmp_p
         make("killed", train_checkpoint=1000.0)
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint.Checkpoints, "write", killed_at(1))
-        go = trainer.Training.run
-        patched.setattr(trainer.Training, "run", lambda *words: [os.kill(os.getpid(), signal.SIGINT), go(*words)][1])
+        go = trainer.Trainer.run
+        patched.setattr(trainer.Trainer, "run", lambda *words: [os.kill(os.getpid(), signal.SIGINT), go(*words)][1])
         assert make("killed", train_checkpoint=1000.0).interrupted
     assert make("killed", train_checkpoint=1000.0).finished
 

@@ -4,12 +4,12 @@ from itertools import pairwise
 import pytest
 
 from chainrule.recipe import Gradient
-from chainrule.training.schedule import Budget, make_budget, make_looks, rate
+from chainrule.training.schedule import TrainingBudget, lr_factor, make_budget, make_evaluation_schedule
 
 
 def curve(points=1000, **given):
     settings = Gradient(**given)
-    return [rate(settings, (step + 0.5) / points) for step in range(points)]
+    return [lr_factor(settings, (step + 0.5) / points) for step in range(points)]
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
@@ -55,18 +55,18 @@ def test_without_warm_up_the_first_step_is_the_highest():
 def test_a_budget_in_any_unit_is_steps(given, steps):
     budget = make_budget(Gradient(**given), epoch=20.0, tokens=64)
     assert budget.steps == steps
-    assert budget.share(steps, seconds=1e9) == 1
+    assert budget.progress(steps, seconds=1e9) == 1
 
 
 def test_a_budget_in_minutes_is_the_clock():
     budget = make_budget(Gradient(minutes=2), epoch=20.0, tokens=64)
     assert budget.steps is None
-    assert budget.share(10**9, seconds=30) == 0.25
+    assert budget.progress(10**9, seconds=30) == 0.25
 
 
 def looks_at(budget, **given):
     """Steps at which a training by this budget looks."""
-    looks, last, seen = make_looks(Gradient(**given), budget), 0, []
+    looks, last, seen = make_evaluation_schedule(Gradient(**given), budget), 0, []
     for step in range(1, budget.steps):
         if looks.due(step - last, (step - last) / budget.steps):
             last = step
@@ -75,9 +75,9 @@ def looks_at(budget, **given):
 
 
 def test_looks_come_by_steps_by_share_by_epoch_or_never():
-    budget = Budget(steps=100, seconds=None, epoch=12.5)
+    budget = TrainingBudget(steps=100, seconds=None, epoch=12.5)
     assert looks_at(budget, evaluate=30) == [30, 60, 90]
     assert looks_at(budget, evaluate=0.25) == [25, 50, 75]
     assert looks_at(budget) == [13, 26, 39, 52, 65, 78, 91]
-    assert looks_at(Budget(steps=100, seconds=None, epoch=1.0)) == list(range(5, 100, 5))
+    assert looks_at(TrainingBudget(steps=100, seconds=None, epoch=1.0)) == list(range(5, 100, 5))
     assert looks_at(budget, evaluate=0) == []

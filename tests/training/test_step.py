@@ -10,9 +10,9 @@ from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.training.log import Log
 from chainrule.training.param_groups import Optimizers
-from chainrule.training.schedule import rate
+from chainrule.training.schedule import lr_factor
 from chainrule.training.step import Step
-from chainrule.training.trainer import descend
+from chainrule.training.trainer import train_by_gradient
 
 
 def made(model, **given):
@@ -29,11 +29,11 @@ def test_a_step_in_which_no_target_counts_changes_nothing():
     model = net()
     step, before, batch = made(model), weights(model), some_batch()
     step.take(Batch(batch.tokens, torch.full_like(batch.targets, IGNORE)), None)
-    assert step.read().trouble is None
+    assert step.report().not_finite is None
     assert_same_bits(before, weights(model))
     step.take(batch, None)
-    assert step.read().targets == 32
-    assert step.read().trouble is None
+    assert step.report().targets == 32
+    assert step.report().not_finite is None
 
 
 def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
@@ -47,6 +47,6 @@ def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
 
 def test_the_rate_that_is_told_is_the_one_that_was_taken():
     settings = Gradient(tokens=64, length=16, lr=0.5, optimizer="sgd", steps=8, warmup=0.5, schedule="linear")
-    descend(net(), corpus(), settings, log := Log(), Done())
+    train_by_gradient(net(), corpus(), settings, log := Log(), Done())
     told = {record["step"]: record["lr"] for record in log.records if record["event"] == "step"}
-    assert told == {step: pytest.approx(0.5 * rate(settings, (step - 0.5) / 8)) for step in range(1, 9)}
+    assert told == {step: pytest.approx(0.5 * lr_factor(settings, (step - 0.5) / 8)) for step in range(1, 9)}

@@ -19,15 +19,15 @@ from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.text.batches import Streams
-from chainrule.training import compile, data, log
+from chainrule.training import compile, loader, log
 from chainrule.training.distributed import ALONE
 from chainrule.training.log import RECORDS, Log
-from chainrule.training.trainer import Diverged, Training, descend
+from chainrule.training.trainer import Diverged, Trainer, train_by_gradient
 
 
 def train(model, text=None, log=None, **given):
     settings = Gradient(**({"tokens": 64, "length": 16, "lr": 0.01} | given))
-    return descend(model, text or corpus(), settings, Log() if log is None else log, Done())
+    return train_by_gradient(model, text or corpus(), settings, Log() if log is None else log, Done())
 
 
 def records(log, event):
@@ -106,7 +106,7 @@ def test_streams_carry_their_state_on_and_cut_the_gradient():
 
 
 def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypatch):
-    monkeypatch.setattr(data, "AFRESH", 0.3)
+    monkeypatch.setattr(loader, "RESET_SHARE", 0.3)
     model, text = Listening(), corpus()
     train(model, text, steps=20, batching="streams", lr=1e-9)
     order = Streams(text.splits["train"].tokens, 4, 16, 0.3)
@@ -135,7 +135,7 @@ class Beginning(Net):
 
 @pytest.mark.parametrize("rows", [None, 1])
 def test_a_first_state_learns_from_every_row_that_begins_afresh(monkeypatch, rows):
-    monkeypatch.setattr(data, "AFRESH", 0.15)
+    monkeypatch.setattr(loader, "RESET_SHARE", 0.15)
     model = Beginning()
     train(model, steps=9, batching="streams", optimizer="sgd", lr=0.1, micro_batch=rows)     # an epoch
     steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]
@@ -306,7 +306,7 @@ def test_out_of_memory_halves_the_micro_batch_and_changes_no_sum(order, capsys):
     hungry = Hungry(2)
     train(hungry, steps=6, tokens=128, batching=order)
     err = capsys.readouterr().err
-    assert "out of memory: from here on 4 rows at a time" in err
+    assert "out of memory: from here on a micro-batch has 4 rows" in err
     assert err.count("out of memory") == 2
     fed = net()
     train(fed, steps=6, tokens=128, batching=order)
@@ -341,7 +341,7 @@ def test_the_log_tells_of_every_target_once():
     assert told[-1]["step"] == 230
     assert told[-1]["tokens"] == 230 * 16
     assert told[0]["nats_per_token"] > told[-1]["nats_per_token"]
-    assert told[0]["share_of_peak"] is None
+    assert told[0]["mfu"] is None
 
 
 def test_a_tokenizer_that_loses_bytes_has_no_bits_per_byte():
@@ -373,7 +373,7 @@ def test_gradients_vanish_or_explode_along_a_recurrent_network():
         model.layer = torch.nn.RNN(16, 16, batch_first=True, nonlinearity="relu")
         with torch.no_grad():
             model.layer.weight_hh_l0.copy_(torch.eye(16) * 1.2 if not vanishes else torch.eye(16) * scale)
-        by_time = gradients_by_time(model, batch, Training(model, corpus(), Gradient(), Log()).precision)
+        by_time = gradients_by_time(model, batch, Trainer(model, corpus(), Gradient(), Log()).precision)
         assert len(by_time) == 40
         assert (by_time[10] < 1e-9) == vanishes
         assert (by_time[30] > by_time[5]) == (not vanishes)
@@ -381,15 +381,15 @@ def test_gradients_vanish_or_explode_along_a_recurrent_network():
 
 def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    assert log.peak_of(torch.device("cuda")) == 989e12
-    assert log.peak_of(torch.device("cpu")) is None
+    assert log.peak_flops(torch.device("cuda")) == 989e12
+    assert log.peak_flops(torch.device("cpu")) is None
     made = log.Meter(net(), corpus(), Log(), torch.device("cuda"), torch.bfloat16)
-    made.tell(SimpleNamespace(nats=1.0, targets=10**6, norm=1.0), 1, 0.0, 0.1)
+    made.update(SimpleNamespace(nats=1.0, targets=10**6, norm=1.0), 1, 0.0, 0.1)
     assert "% of the GPU's peak" in made.note
 
 
 def test_operations_are_six_for_each_weight_that_is_multiplied():
-    assert log.operations(net()) == 6 * (2 * 48 * 16 + 7 * 16)
+    assert log.flops_per_target(net()) == 6 * (2 * 48 * 16 + 7 * 16)
 
 
 # How it is run
@@ -430,7 +430,7 @@ def test_tensorboard_gets_what_the_log_gets(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", fake)
     train(net(), steps=3, tensorboard=True)
     assert [step for name, _, step in told if name == "nats_per_token"] == [1, 2, 3]
-    assert not any(name == "share_of_peak" for name, _, _ in told)
+    assert not any(name == "mfu" for name, _, _ in told)
 
 
 ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
@@ -518,8 +518,8 @@ def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
 
 
 def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotten():
-    training = Training(net(), corpus(), Gradient(precision="float32"), Log())
-    batch = training.feed.batch(0)
+    training = Trainer(net(), corpus(), Gradient(precision="float32"), Log())
+    batch = training.loader.batch(0)
     nats, _, _ = training.model.loss(batch)
     gradients = torch.autograd.grad(nats, list(training.model.parameters()))
     length = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))

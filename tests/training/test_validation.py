@@ -14,10 +14,10 @@ from chainrule.recipe import Gradient, Text
 from chainrule.tasks.denoise import prepare_corrupted
 from chainrule.text.batches import InOrder
 from chainrule.training import validation
-from chainrule.training.interrupt import listen
+from chainrule.training.interrupt import catch_signals
 from chainrule.training.log import Log
-from chainrule.training.trainer import Training
-from chainrule.training.validation import Seen, incomplete
+from chainrule.training.trainer import Trainer
+from chainrule.training.validation import Evaluations, corrupted_windows
 
 # A text to be restored
 
@@ -42,7 +42,7 @@ def test_a_look_asks_for_a_share_of_the_text_always_the_same(tmp_path, monkeypat
     text = prepare_corrupted(
         task, [str(tmp_path / "train.txt")], Text(tokenizer="bytes"), 64, valid=[str(tmp_path / "valid.txt")]
     )
-    look, again = incomplete(text), incomplete(text)
+    look, again = corrupted_windows(text), corrupted_windows(text)
     asked = 0
     for step in range(round(look.epoch)):
         batch = look.at(step)
@@ -67,16 +67,16 @@ class Asking(dict):
 @pytest.fixture
 def training():
     settings = Gradient(tokens=64, length=16, steps=10, evaluate=5)
-    made = Training(net(), corpus(valid=walk(150, seed=9)), settings, Log())
+    made = Trainer(net(), corpus(valid=walk(150, seed=9)), settings, Log())
     made.begin()
     return made
 
 
 def test_asked_while_the_best_weights_are_copied_they_are_taken_with_all_that_was_seen(training):
     training.validation.weights = Asking(training.weights)
-    with listen() as stop:
+    with catch_signals() as stop:
         assert not training.run(stop)
-    seen = training.validation.seen
+    seen = training.validation.evaluations
     assert (training.number, seen.step, seen.best_step) == (5, 5, 5)
     assert training.validation.best.keys() == training.weights.keys()
     assert [record["step"] for record in training.log.records if record["event"] == "evaluation"] == [5]
@@ -90,10 +90,10 @@ def test_asked_while_the_text_is_read_nothing_was_seen(training, monkeypatch):
         return evaluate(*words)
 
     monkeypatch.setattr(validation, "evaluate_together", asked)
-    with listen() as stop:
+    with catch_signals() as stop:
         assert not training.run(stop)
     assert training.number == 5
-    assert training.validation.seen == Seen()
+    assert training.validation.evaluations == Evaluations()
     assert not training.validation.best
     assert not [record for record in training.log.records if record["event"] == "evaluation"]
     assert training.model.training

@@ -3,7 +3,7 @@
 import numpy as np
 
 from chainrule import run
-from chainrule.training.finetune import recipe_on
+from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run, recipe_for
 
 WORDS = {"sea": [f"s{number}" for number in range(12)], "wood": [f"w{number}" for number in range(12)]}
@@ -50,7 +50,7 @@ def pretrain(folder, kind, steps=60, **given):
 def fine_tune(folder, base, out="tuned", task="classify", steps=4, text="few.tsv", valid="others.tsv", **given):
     """A run on top of another; settings with _ in the place of their first dot."""
     dotted = {name.replace("_", ".", 1): value for name, value in given.items()}
-    recipe = recipe_on(base, {"train.steps": steps, **QUICK, **dotted}, task)
+    recipe = finetune_recipe(base, {"train.steps": steps, **QUICK, **dotted}, task)
     held_out = [str(folder / valid)] if valid else []
     return make_run([str(folder / text)], recipe, folder / out, valid=held_out, overwrite=True)
 

@@ -10,8 +10,8 @@ from chainrule.model import IGNORE
 from chainrule.recipe import Gradient
 from chainrule.tasks.padding import Classes, Ragged, Sequences, Tags
 from chainrule.text.batches import Streams, Windows
-from chainrule.training.data import Feed, _feed_of_examples, make_feed
 from chainrule.training.distributed import ALONE
+from chainrule.training.loader import TokenLoader, _example_loader, make_token_loader
 
 CPU = torch.device("cpu")
 TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
@@ -24,12 +24,12 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
-    resident, other = Feed(order, CPU, resident=True), Feed(order, CPU)
+    resident, other = TokenLoader(order, CPU, resident=True), TokenLoader(order, CPU)
     assert other.tokens is None
     for step in (0, 1, 24, 25, 26, 60):
         wanted = order.at(step)
-        for feed in (resident, other):
-            batch = feed.batch(step)
+        for loader in (resident, other):
+            batch = loader.batch(step)
             assert batch.tokens.dtype == torch.int64
             assert torch.equal(batch.tokens, wanted.tokens)
             assert torch.equal(batch.targets, wanted.targets)
@@ -39,12 +39,12 @@ def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
 
 def test_large_ids_survive_the_journey():
     order = Windows(np.full(20, 65_535, np.uint16), 1, 4, seed=1)
-    assert Feed(order, CPU, resident=True).batch(0).tokens.unique().tolist() == [65_535]
+    assert TokenLoader(order, CPU, resident=True).batch(0).tokens.unique().tolist() == [65_535]
 
 
 def test_only_streams_go_on_and_each_epoch_begins_afresh():
-    windows = make_feed(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
-    streams = make_feed(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None, CPU)
+    windows = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
+    streams = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None, CPU)
     assert not any(windows.goes_on(step) for step in range(60))
     epoch = int(streams.order.epoch)
     assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
@@ -62,20 +62,20 @@ def test_only_streams_go_on_and_each_epoch_begins_afresh():
     ],
 )
 def test_what_is_left_out_is_chosen_by_text_and_model(given, context, rows, length):
-    feed = make_feed(split(TOKENS), Gradient(**given), context, CPU)
-    assert (feed.order.rows, feed.order.length) == (rows, length)
+    loader = make_token_loader(split(TOKENS), Gradient(**given), context, CPU)
+    assert (loader.order.rows, loader.order.length) == (rows, length)
 
 
 def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
-    assert make_feed(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
+    assert make_token_loader(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
 
 
 @pytest.mark.parametrize("order", ["windows", "streams"])
 def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
-    feed = make_feed(split(TOKENS), Gradient(tokens=4096, length=4, batching=order), None, CPU)
-    assert feed.order.rows == 3
-    told = "the text is shorter than one step of 4096 tokens. So a step has 12, as if none had been asked for; "
-    assert told + "train.tokens=996 would be all of the text." in capsys.readouterr().err
+    loader = make_token_loader(split(TOKENS), Gradient(tokens=4096, length=4, batching=order), None, CPU)
+    assert loader.order.rows == 3
+    line = "the text is shorter than one step of train.tokens=4096, so a step has 12, the default; "
+    assert line + "train.tokens=996 would be the whole text." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
 )
 def test_what_cannot_be_fed_is_refused_in_one_line(given, context, line):
     with pytest.raises(UserError, match=line):
-        make_feed(split(TOKENS), Gradient(**given), context, CPU)
+        make_token_loader(split(TOKENS), Gradient(**given), context, CPU)
 
 
 def rows_of(*texts):
@@ -108,6 +108,6 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("encoded", EXAMPLES.values(), ids=EXAMPLES)
 def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
-    feed = _feed_of_examples(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
-    assert feed.order.epoch == 1
-    assert feed.targets == int(feed.batch(0).loss_mask.sum())
+    loader = _example_loader(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
+    assert loader.order.epoch == 1
+    assert loader.targets == int(loader.batch(0).loss_mask.sum())
