@@ -8,7 +8,7 @@ are added from outside. `model.vectors` instead sets only the embeddings, from a
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -51,8 +51,7 @@ def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Any, log
         if frozen:
             raise UserError("model.vectors_frozen=true freezes the vectors of model.vectors; give both, or neither.")
         return
-    assert isinstance(model, Embeddings)                   # every kind with these settings has embeddings
-    vectors, matrix = load_vectors(Path(path)), model.embeddings
+    vectors, matrix = load_vectors(Path(path)), cast(Embeddings, model).embeddings    # (V, E)
     given, needed = vectors.matrix.shape[1], matrix.shape[1]
     if given != needed:
         raise UserError(f"model.vectors={path} has vectors of {given} numbers, and this model's are of {needed}. "
