@@ -158,7 +158,7 @@ def test_it_learns_hidden_words_from_both_sides() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"window": 3}, "model.window=3: an encoder sees all"),
+        ({"window": 3}, "model.window=3: an encoder attends to all"),
         ({"segments": -1}, "model.segments=-1"),
         ({"transform": True, "activation": "swiglu"}, "model.transform has no gates"),
     ],
