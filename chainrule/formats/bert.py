@@ -28,7 +28,7 @@ LAYER = {
     "feed_forward_norm": ["output.LayerNorm"],
 }
 BODY = {
-    "embedding.words": "bert.embeddings.word_embeddings",
+    "embedding.tokens": "bert.embeddings.word_embeddings",
     "embedding.positions": "bert.embeddings.position_embeddings",
     "embedding.norm": "bert.embeddings.LayerNorm",
     "segments": "bert.embeddings.token_type_embeddings",
@@ -106,7 +106,7 @@ def _names(layers: int) -> dict[str, list[str]]:
 
 
 def _kinds(module: str) -> tuple[str, ...]:
-    return ("weight",) if module in ("embedding.words", "embedding.positions", "segments") else ("weight", "bias")
+    return ("weight",) if module in ("embedding.tokens", "embedding.positions", "segments") else ("weight", "bias")
 
 
 def _named(weights: Mapping[str, Tensor]) -> Weights:

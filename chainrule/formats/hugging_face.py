@@ -25,7 +25,7 @@ GPT2_LAYER = {
     "feed_forward.up": "mlp.c_fc",
     "feed_forward.out": "mlp.c_proj",
 }
-GPT2 = {"embedding.words": "wte", "embedding.positions": "wpe", "stack.norm": "ln_f"}
+GPT2 = {"embedding.tokens": "wte", "embedding.positions": "wpe", "stack.norm": "ln_f"}
 
 LLAMA_LAYER = {
     "attention_norm": ["input_layernorm"],
@@ -35,7 +35,7 @@ LLAMA_LAYER = {
     "feed_forward.up": ["mlp.gate_proj", "mlp.up_proj"],
     "feed_forward.out": ["mlp.down_proj"],
 }
-LLAMA = {"embedding.words": "model.embed_tokens", "stack.norm": "model.norm", "output": "lm_head"}
+LLAMA = {"embedding.tokens": "model.embed_tokens", "stack.norm": "model.norm", "output": "lm_head"}
 
 
 def to_gpt2(model: GPT) -> Weights:

@@ -260,17 +260,17 @@ class TransformerStack(nn.Module):
 class InputEmbedding(nn.Module):
     """Tokens as vectors, with learned or sinusoidal positions added where the settings ask for them."""
 
-    def __init__(self, settings: TransformerSettings, words: nn.Embedding | nn.Linear):
+    def __init__(self, settings: TransformerSettings, tokens: nn.Embedding | nn.Linear):
         super().__init__()
         self.settings = settings
-        self.words = words                                 # an embedding of tokens; a linear map where vectors are read
+        self.tokens = tokens                               # a linear map, where vectors are read instead of tokens
         self.positions = nn.Embedding(settings.context, settings.width) if settings.positions == "learned" else None
         self.norm = make_norm(settings, settings.width) if settings.norm_embedding else nn.Identity()
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, more: Tensor | None = None) -> Tensor:
         """(B, T) or (B, T, F), (B or 1, T) -> (B, T, D); `more` (B, T, D) is added to the vectors of the tokens."""
-        x: Tensor = self.words(tokens)
+        x: Tensor = self.tokens(tokens)
         if more is not None:
             x = x + more
         if self.positions is not None:
@@ -284,10 +284,10 @@ class InputEmbedding(nn.Module):
         settings = self.settings
         small = tied or settings.positions == "sinusoidal"
         deviation = settings.init or (1 / math.sqrt(settings.width) if small else 1.0)
-        if isinstance(self.words, nn.Linear):
-            deviation /= math.sqrt(self.words.in_features)
-            nn.init.zeros_(self.words.bias)
-        nn.init.normal_(self.words.weight, std=deviation)
+        if isinstance(self.tokens, nn.Linear):
+            deviation /= math.sqrt(self.tokens.in_features)
+            nn.init.zeros_(self.tokens.bias)
+        nn.init.normal_(self.tokens.weight, std=deviation)
         if self.positions is not None:
             nn.init.normal_(self.positions.weight, std=settings.init or 0.02)
 

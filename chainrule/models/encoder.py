@@ -69,7 +69,7 @@ class TransformerEncoder(Model):
     @property
     def embeddings(self) -> Tensor:
         """(V, D): the vectors of the tokens."""
-        return self.embedding.words.weight
+        return self.embedding.tokens.weight
 
     def _reset(self) -> None:
         self.embedding.reset(tied=self.output is None)
@@ -81,7 +81,7 @@ class TransformerEncoder(Model):
     @property
     def output_matrix(self) -> Tensor:
         """(V, D): the logits are its products with a hidden vector."""
-        weight: Tensor = (self.output or self.embedding.words).weight
+        weight: Tensor = (self.output or self.embedding.tokens).weight
         return weight
 
     def encode(

@@ -57,12 +57,12 @@ class Decoder(LanguageModel):
     @property
     def embeddings(self) -> Tensor:
         """(V, D): the vectors of the tokens."""
-        return self.embedding.words.weight
+        return self.embedding.tokens.weight
 
     @property
     def output_matrix(self) -> Tensor:
         """(V, D): the logits are its products with a hidden vector."""
-        weight: Tensor = (self.output or self.embedding.words).weight
+        weight: Tensor = (self.output or self.embedding.tokens).weight
         return weight
 
     # Training: whole windows at once, without a cache

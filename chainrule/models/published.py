@@ -1,8 +1,8 @@
-"""The sizes that were published, as presets: what the papers say, in our settings.
+"""Published GPT sizes as presets: GPT, GPT-2 and GPT-3, with the numbers of the papers as settings.
 
-GPT    Radford et al. 2018: norms behind each part, 512 tokens, 40,478 tokens of vocabulary
-GPT-2  Radford et al. 2019: norms before each part, 1024 tokens, 50,257 tokens of vocabulary
-GPT-3  Brown et al. 2020, table 2.1: 2048 tokens; every second layer of theirs is sparse, and here all are dense
+GPT    Radford et al. 2018: post-norm, a context of 512 tokens, a vocabulary of 40,478
+GPT-2  Radford et al. 2019: pre-norm, a context of 1024 tokens, a vocabulary of 50,257
+GPT-3  Brown et al. 2020, table 2.1: a context of 2048 tokens; every second layer of theirs is sparse, ours are dense
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ GPT_1 = {**GPT_2, "model.norm_first": False, "model.dropout": 0.1}
 class Published:
     idea: str                            # one line for people
     preset: Mapping[str, Any]
-    vocab: int                           # tokens of its vocabulary; any other will do
-    tokens: float | None = None          # targets it was trained on, where that was said
+    vocab: int                           # size of its vocabulary; any other can be used
+    tokens: float | None = None          # targets it was trained on, if the paper says so
 
 
 def _model(base: Mapping[str, Any], layers: int, width: int, heads: int, context: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _model(base: Mapping[str, Any], layers: int, width: int, heads: int, context
 
 
 def _gpt2(name: str, layers: int, width: int, heads: int, lr: float) -> Published:
-    """The paper has no learning rates; these are GPT-3's at the same size."""
+    """The paper has no learning rates; these are those of GPT-3 of the same size."""
     preset = _model(GPT_2, layers, width, heads, 1024) | {"train.lr": lr}
     return Published(f"GPT-2 of 2019, {name}: {layers} layers, {width} wide", preset, 50257)
 
@@ -57,7 +57,7 @@ PUBLISHED: Mapping[str, Published] = {
         _model(GPT_1, 12, 768, 12, 512) | {"train.tokens": 64 * 512, "train.lr": 2.5e-4},
         40478,
     ),
-    "gpt2": _gpt2("124M", 12, 768, 12, 6e-4),              # the paper says 117M, and counts otherwise
+    "gpt2": _gpt2("124M", 12, 768, 12, 6e-4),              # the paper says 117M, counted in another way
     "gpt2-medium": _gpt2("355M", 24, 1024, 16, 3e-4),
     "gpt2-large": _gpt2("774M", 36, 1280, 20, 2.5e-4),
     "gpt2-xl": _gpt2("1558M", 48, 1600, 25, 2e-4),         # the paper says 1542M

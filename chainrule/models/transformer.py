@@ -40,16 +40,16 @@ class EncoderDecoder(Decoder):
     def __init__(self, settings: EncoderDecoderSettings, vocab: int):
         super().__init__(settings, vocab, cross=True)
         self.label_smoothing = settings.label_smoothing
-        self.source_embedding = InputEmbedding(settings, self._source_words())
+        self.source_embedding = InputEmbedding(settings, self._source_tokens())
         self.encoder = TransformerStack(settings, causal=False)
         self.source_embedding.reset(tied=self.output is None)
 
-    def _source_words(self) -> nn.Embedding | nn.Linear:
+    def _source_tokens(self) -> nn.Embedding | nn.Linear:
         if self.settings.source_features is not None:
             return FeatureProjection(self.settings.source_features, self.settings.width)
         if self.settings.source_vocab is not None:
             return nn.Embedding(self.settings.source_vocab, self.settings.width)
-        return self.embedding.words
+        return self.embedding.tokens
 
     def _hidden(self, batch: Batch) -> Tensor:
         return self.run(batch.tokens, self.sources(self.begin(batch)))[0]

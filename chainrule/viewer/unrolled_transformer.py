@@ -62,7 +62,7 @@ class UnrolledTransformer:
 
     def embed(self) -> Node:
         embedding, settings = self.model.embedding, self.settings
-        words = embedding.words.weight
+        words = embedding.tokens.weight
         x = self.add("e", "token embeddings", "E[w_t]", "lookup", x=words[self.tokens], matrix=words)
         if settings.positions == "sinusoidal":
             vectors = sinusoids(self.positions, settings.width)

@@ -60,7 +60,7 @@ def test_what_is_frozen_does_not_move_in_a_graph_either(desk):
                                       "train.tokens": 64, "train.graph": "true"}, "classify")
     make_run([str(desk / "few.tsv")], recipe, desk / "frozen", device="cuda")
     after = weights(desk / "frozen")
-    assert torch.equal(after["body.embedding.words.weight"][:-2], before["embedding.words.weight"])
+    assert torch.equal(after["body.embedding.tokens.weight"][:-2], before["embedding.tokens.weight"])
     for name, part in before.items():
         if name.startswith("stack.blocks."):
             assert torch.equal(after[f"body.{name}"], part) == name.startswith("stack.blocks.0."), name

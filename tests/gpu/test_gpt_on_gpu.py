@@ -52,7 +52,7 @@ def by_steps(model, tokens, cuts):
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_a_gpu_answers_and_learns_as_the_cpu_does(choice):
+def test_a_gpu_gives_the_logits_and_gradients_of_the_cpu(choice):
     here = made(**choice)
     there, batch = deepcopy(here).cuda(), some_batch()
     results = []
@@ -85,7 +85,7 @@ def test_bf16_is_near_float32(choice):
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 @torch.inference_mode()
-def test_a_step_can_be_recorded_once_and_replayed(choice):
+def test_a_step_can_be_captured_once_and_replayed(choice):
     model, tokens = made(**choice).cuda().eval(), some_batch().tokens.cuda()
     wanted = model(Batch(tokens, tokens))
     _, state = model.step(tokens[:, :5], model.start(3))
@@ -158,7 +158,7 @@ def test_the_kernel_of_cross_entropy_computes_what_torch_computes(vocab, width, 
     assert_close(half, nats, rtol=0.02, atol=0.05)
 
 
-def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
+def test_the_logits_of_a_large_vocabulary_are_never_held_all_at_once(monkeypatch):
     monkeypatch.setitem(chunked.CHUNK_LOGITS, "cuda", 1 << 22)
     vocab, width = 32_000, 64
     hidden = torch.randn(8, 512, width, device="cuda", requires_grad=True)
@@ -176,7 +176,7 @@ def test_the_logits_of_a_large_vocabulary_are_never_all_there(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gpt", "gpt2"])
-def test_a_step_of_training_keeps_what_was_planned(name):
+def test_a_training_step_needs_the_memory_that_was_planned(name):
     given = {"model.layers": 6, "model.width": 512, "model.heads": 8, "model.context": 512, "text.vocab": 256}
     recipe = make_recipe(name, GPT, given, kind(name).preset)
     model = GPT(recipe.model, 256).cuda()

@@ -60,9 +60,9 @@ def test_fused_or_not_a_model_has_the_same_gradients(choice):
     settings = {"layers": 2, "width": 96, "heads": 4, "context": 64, "zero_init": False} | choice
     model, batch = moved(GPT(GPTSettings(**settings), 70), 0.05).to(GPU).train(), some_batch()
     exact, nats = gradients(model, batch, False)
-    fused_too, also = gradients(model, batch, True)
+    fused, also = gradients(model, batch, True)
     assert abs(also - nats) < 1e-4 * nats
-    assert off(fused_too, exact) < 1e-4
+    assert off(fused, exact) < 1e-4
     if not choice.get("dropout"):                           # whose random numbers differ with the dtype
         for precision in ("bfloat16", "bfloat16-stream"):
             unfused = off(gradients(model, batch, False, precision)[0], exact)
@@ -82,7 +82,7 @@ def test_a_decoder_with_a_source_has_the_same_gradients():
 
 @pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "bfloat16"), ("gpt", "bfloat16-stream")])
-def test_compiled_they_are_fused_too(kind, precision):
+def test_compiled_they_are_fused(kind, precision):
     """In twelve layers: a compiler that logged the whole expression before each operator would never end."""
     torch.manual_seed(1)
     given = {"model.layers": 12, "model.width": 64, "model.heads": 2, "model.context": 64, "model.dropout": 0.0}
@@ -135,7 +135,7 @@ def test_long_training_is_fused_also_in_a_graph(monkeypatch):
     unfused = trained(1e9, "false")
     assert not unfused.training.step.fused
     for graph in ("false", "true"):
-        fused_too = trained(0.0, graph)
-        assert fused_too.training.step.fused
-        assert bool(fused_too.training.runner.graphs) == (graph == "true")
-        assert_close(torch.tensor(fused_too.nats), torch.tensor(unfused.nats), rtol=0.02, atol=0.02)
+        fused = trained(0.0, graph)
+        assert fused.training.step.fused
+        assert bool(fused.training.runner.graphs) == (graph == "true")
+        assert_close(torch.tensor(fused.nats), torch.tensor(unfused.nats), rtol=0.02, atol=0.02)

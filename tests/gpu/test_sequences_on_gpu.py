@@ -56,7 +56,7 @@ def batch_for(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_answers_and_learns_as_it_does_on_the_cpu(name):
+def test_it_gives_the_logits_and_gradients_of_the_cpu(name):
     here, batch = made(name), batch_for(name)
     there = deepcopy(here).cuda()
     results = [here.loss(batch)[:2], there.loss(batch.to("cuda"))[:2]]
@@ -71,7 +71,7 @@ def test_it_answers_and_learns_as_it_does_on_the_cpu(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_learns_in_bfloat16(name):
+def test_it_trains_in_bfloat16(name):
     model, batch = made(name).cuda(), batch_for(name).to("cuda")
     wanted, _, _ = model.loss(batch)
     with torch.autocast("cuda", torch.bfloat16):
@@ -82,7 +82,7 @@ def test_it_learns_in_bfloat16(name):
 
 
 @pytest.mark.parametrize("name", ["seq2seq", "seq2seq none", "seq2seq additive", "transformer"])
-def test_step_by_step_is_the_whole(name):
+def test_decoding_step_by_step_gives_the_same(name):
     model, batch = made(name).cuda().eval(), batch_for(name).to("cuda")
     with torch.no_grad():
         whole, state, columns = model(batch), model.begin(batch), []
@@ -93,7 +93,7 @@ def test_step_by_step_is_the_whole(name):
 
 
 @pytest.mark.parametrize("name", CAPTURED)
-def test_a_step_of_learning_can_be_captured(name):
+def test_a_training_step_can_be_captured(name):
     model, batch = made(name).cuda(), batch_for(name).to("cuda")
 
     def learn():

@@ -87,5 +87,5 @@ from chainrule.layers import cross_entropy, lora
 cross_entropy.fused_cross_entropy_and_grad(torch.randn(2, 5), torch.tensor([1, 2]), 5, None, 0.0)
 lora.add_low_rank(torch.randn(3, 4), torch.randn(3, 2), torch.randn(2, 4), 1.0)
 print('torch._dynamo' in sys.modules)"""
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told == "False\n"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == "False\n"

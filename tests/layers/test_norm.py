@@ -55,7 +55,7 @@ def some_batch() -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def learned(model: GPT, fused: bool) -> dict[str, Tensor]:
+def gradients_of(model: GPT, fused: bool) -> dict[str, Tensor]:
     """The nats of a batch and the gradients of each parameter."""
     model.zero_grad()
     torch.manual_seed(3)
@@ -70,25 +70,25 @@ def learned(model: GPT, fused: bool) -> dict[str, Tensor]:
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_fused_or_not_a_model_has_the_same_gradients(choice: dict[str, Any]) -> None:
     model = made(**choice).train()
-    unfused, fused_too = learned(model, False), learned(model, True)
-    assert unfused.keys() == fused_too.keys()
-    assert_close(fused_too, unfused, atol=1e-5, rtol=1e-4)
+    unfused, fused = gradients_of(model, False), gradients_of(model, True)
+    assert unfused.keys() == fused.keys()
+    assert_close(fused, unfused, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_on_any_device")
 @pytest.mark.parametrize("stream", [False, True])
 def test_in_mixed_precision_their_errors_are_about_as_large(stream: bool) -> None:
     model = made(**AS_GPT2).train()
-    exact = learned(model, False)
+    exact = gradients_of(model, False)
     with torch.autocast("cpu", torch.bfloat16), bfloat16_residual(stream):
-        unfused, fused_too = learned(model, False), learned(model, True)
+        unfused, fused = gradients_of(model, False), gradients_of(model, True)
 
     def off(some: dict[str, Tensor]) -> Tensor:
         return torch.cat([(some[name] - exact[name]).flatten() for name in exact]).norm()
 
     length = torch.cat([gradient.flatten() for gradient in exact.values()]).norm()
     assert 0 < off(unfused) < 0.03 * length
-    assert off(fused_too) < 1.3 * off(unfused)
+    assert off(fused) < 1.3 * off(unfused)
 
 
 @pytest.mark.usefixtures("_on_any_device")
@@ -148,7 +148,7 @@ def test_qk_norm_and_rope_are_fused_where_there_is_a_kernel(
 @pytest.mark.usefixtures("_on_any_device")
 def test_frozen_parameters_get_no_gradient() -> None:
     model = made(**AS_GPT2).train()
-    whole = learned(model, True)
+    whole = gradients_of(model, True)
     frozen = [name for name, _ in model.named_parameters() if name.endswith("bias") or "norm" in name]
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
@@ -163,13 +163,13 @@ def test_frozen_parameters_get_no_gradient() -> None:
 
 @pytest.mark.usefixtures("_on_any_device")
 def test_the_gradient_of_a_sum_alone_is_passed_on() -> None:
-    x, found = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
+    x, delta = torch.randn(2, 3, 8, requires_grad=True), torch.randn(2, 3, 8, requires_grad=True)
     layer_norm = torch.nn.LayerNorm(8)
     torch.nn.init.normal_(layer_norm.weight)                           # equal weights would hide a gradient
     with kernels.in_training(True):
-        total, _ = add_norm(x, found, layer_norm)
-    slopes = torch.randn_like(total)
-    assert_close(torch.autograd.grad(total, (x, found), slopes), (slopes, slopes))
+        total, _ = add_norm(x, delta, layer_norm)
+    grads = torch.randn_like(total)
+    assert_close(torch.autograd.grad(total, (x, delta), grads), (grads, grads))
 
 
 def test_the_switch_of_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def made(**settings: Any) -> TransformerEncoder:
 
 
 def some_batch() -> Batch:
-    """Two words of each row were hidden. No token is 0: BERT takes it for padding, of which it learns nothing."""
+    """Two tokens of each row are masked. No token is 0, which BERT takes for padding and does not train on."""
     tokens = torch.randint(1, VOCAB, (3, 9), generator=torch.Generator().manual_seed(2))
     targets = torch.full_like(tokens, IGNORE)
     targets[:, [0, 2]] = tokens[:, [0, 2]]
@@ -57,11 +57,12 @@ def test_it_is_bert_with_the_same_weights() -> None:
     segments = (torch.arange(9) > 4).long().expand(3, -1)
     wanted = theirs(batch.tokens, attention_mask=real.long()).logits
     assert_close(ours(batch)[real], wanted[real], atol=1e-4, rtol=1e-4)
-    told = theirs.bert(batch.tokens, attention_mask=real.long(), token_type_ids=segments).last_hidden_state
-    assert_close(ours.encode(batch.tokens, batch.lengths, segments=segments)[real], told[real], atol=1e-4, rtol=1e-4)
+    hidden = ours.encode(batch.tokens, batch.lengths, segments=segments)
+    wanted = theirs.bert(batch.tokens, attention_mask=real.long(), token_type_ids=segments).last_hidden_state
+    assert_close(hidden[real], wanted[real], atol=1e-4, rtol=1e-4)
 
 
-def test_it_learns_as_bert_does() -> None:
+def test_its_gradients_are_those_of_bert() -> None:
     (ours, theirs), batch = bert(), some_batch()
     assert batch.lengths is not None
     real = torch.arange(9) < batch.lengths[:, None]
@@ -83,28 +84,28 @@ def test_it_is_torchs_encoder_with_the_same_weights(norm_first: bool) -> None:
     )
     how: Any = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first, "activation": "gelu"}
     last = nn.LayerNorm(16) if norm_first else None
-    judge = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 24, **how), 2, last, enable_nested_tensor=False)
+    reference = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 24, **how), 2, last, enable_nested_tensor=False)
     names = {
         "self_attn.in_proj_": "attention.project.", "self_attn.out_proj.": "attention.out.",
         "linear1.": "feed_forward.up.", "linear2.": "feed_forward.out.",
         "norm1.": "attention_norm.", "norm2.": "feed_forward_norm.",
     }
     ours, weights = dict(model.stack.state_dict()), {}
-    for name in judge.state_dict():
+    for name in reference.state_dict():
         mine = name.replace("layers.", "blocks.")
         for their, our in names.items():
             mine = mine.replace(their, our)
         weights[name] = nn.init.normal_(ours[mine], std=0.3)
-    judge.load_state_dict(weights)
+    reference.load_state_dict(weights)
     batch = some_batch()
     assert batch.lengths is not None
     beyond = torch.arange(9) >= batch.lengths[:, None]
-    wanted = judge(model.embedding.words(batch.tokens), src_key_padding_mask=beyond)
+    wanted = reference(model.embedding.tokens(batch.tokens), src_key_padding_mask=beyond)
     assert_close(model.encode(batch.tokens, batch.lengths)[~beyond], wanted[~beyond], atol=1e-4, rtol=1e-4)
 
 
 @every_choice
-def test_every_token_sees_all_of_its_text_and_no_padding(choice: dict[str, Any]) -> None:
+def test_every_token_attends_to_all_of_its_text_and_no_padding(choice: dict[str, Any]) -> None:
     model, batch = made(**choice), some_batch()
     vectors = model.encode(batch.tokens, batch.lengths)
     assert_close(vectors[1, :3], model.encode(batch.tokens[1:2, :3])[0], atol=1e-5, rtol=1e-5)
@@ -119,7 +120,7 @@ def test_every_token_sees_all_of_its_text_and_no_padding(choice: dict[str, Any])
 
 
 @every_choice
-def test_nats_are_the_loss_of_what_was_hidden_and_reach_every_weight(choice: dict[str, Any]) -> None:
+def test_the_loss_is_that_of_the_masked_tokens_and_has_gradients_for_every_parameter(choice: dict[str, Any]) -> None:
     plain, chosen, batch = made(**choice), made(**choice), some_batch()
     results = [cross_entropy(plain(batch), batch), chosen.loss(batch)[:2]]
     assert_close(results[0], results[1])
@@ -132,14 +133,14 @@ def test_nats_are_the_loss_of_what_was_hidden_and_reach_every_weight(choice: dic
         assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_a_batch_from_which_nothing_was_hidden_costs_nothing() -> None:
+def test_a_batch_without_masked_tokens_has_no_loss() -> None:
     batch = some_batch()
     nats, count, _ = made().loss(Batch(batch.tokens, torch.full_like(batch.tokens, IGNORE), batch.lengths))
     assert (float(nats.detach()), int(count)) == (0, 0)
 
 
-def test_it_learns_hidden_words_from_both_sides() -> None:
-    """The word in the middle is the sum of its neighbours, so one side is not enough."""
+def test_it_learns_masked_tokens_from_both_sides() -> None:
+    """The token in the middle is the sum of its neighbours, so one side is not enough."""
     torch.manual_seed(1)
     model = TransformerEncoder(EncoderSettings(**{**SMALL, "width": 32}), VOCAB)
     a, b = torch.meshgrid(torch.arange(10), torch.arange(10), indexing="ij")
@@ -168,6 +169,6 @@ def test_a_wrong_setting_says_what_is_wrong(given: dict[str, Any], says: str) ->
         EncoderSettings(**{**SMALL, **given})
 
 
-def test_nothing_longer_than_the_context_is_read() -> None:
+def test_a_text_longer_than_the_context_is_refused() -> None:
     with pytest.raises(UserError, match=r"17 tokens is longer than model.context=16"):
         made().encode(torch.zeros(1, 17, dtype=torch.long))

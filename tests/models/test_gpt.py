@@ -1,4 +1,4 @@
-"""GPT beside the contract: every choice, the cache's thrift, first weights, the published counts, and bad settings."""
+"""GPT beside the contract: every choice, the KV cache, initial weights, the published sizes, and wrong settings."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def by_steps(model: GPT, tokens: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_a_watched_model_says_the_same(choice: dict[str, Any]) -> None:
+def test_a_watched_model_gives_the_same_logits(choice: dict[str, Any]) -> None:
     model, batch = made(**choice), some_batch()
     with torch.no_grad():
         fused = model(batch)
@@ -65,7 +65,7 @@ def test_a_watched_model_says_the_same(choice: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_step_by_step_is_the_whole_in_bf16_too(choice: dict[str, Any]) -> None:
+def test_decoding_step_by_step_gives_the_same_in_bfloat16_too(choice: dict[str, Any]) -> None:
     model, batch = made(**choice), some_batch()
     with torch.no_grad():
         exact = model(batch)
@@ -79,13 +79,13 @@ def test_step_by_step_is_the_whole_in_bf16_too(choice: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) -> None:
-    """Learned at once, or written token by token: what one row of both would say, whatever is padded."""
+    """In training or token by token: what one row of source and text would give, whatever is padded."""
     model, text = made(**choice), torch.tensor([[0, 3, 4, 5], [0, 6, 7, 0]])
     source, lengths = torch.tensor([[8, 9, 1, 2, 0], [10, 5, 0, 7, 7]]), torch.tensor([5, 3])    # a 0 ends each
     batch = Batch(text, text.roll(-1, 1), torch.tensor([4, 3]), source=source, source_lengths=lengths)
     with torch.no_grad():
         whole, state = model(batch), model.start(2, source, lengths)
-        assert state["length"] is not lengths               # a step by kernels counts on in its place
+        assert state["length"] is not lengths               # decoding by kernels changes it in place
         first, state = model.step(text[:, :1], state)
         rest, _ = model.step(text[:, 1:], state)
         alone = [model(Batch(row[None], row[None]))[0, -size:] for row, size in
@@ -97,7 +97,7 @@ def test_a_text_goes_on_from_its_source_as_in_one_row(choice: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_gradients_go_through_the_cache_as_through_the_whole(choice: dict[str, Any]) -> None:
+def test_gradients_through_the_cache_are_those_without_it(choice: dict[str, Any]) -> None:
     batch = some_batch()
     whole, steps = made(**choice), made(**choice)
     cross_entropy(whole(batch), batch)[0].backward()
@@ -107,7 +107,7 @@ def test_gradients_go_through_the_cache_as_through_the_whole(choice: dict[str, A
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_what_training_goes_down_has_the_gradients_of_the_loss(choice: dict[str, Any]) -> None:
+def test_the_training_loss_has_the_gradients_of_cross_entropy(choice: dict[str, Any]) -> None:
     batch = some_batch()
     plain, chunked = made(**choice), made(**choice)
     cross_entropy(plain(batch), batch)[0].backward()
@@ -118,7 +118,7 @@ def test_what_training_goes_down_has_the_gradients_of_the_loss(choice: dict[str,
         assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_the_taps_are_the_stream_the_patterns_and_the_neurons() -> None:
+def test_the_taps_are_the_residual_stream_the_attention_weights_and_the_neurons() -> None:
     model, batch = made(), some_batch()
     each = ("attention.pattern", "feed_forward.neurons", "hidden")
     names = [f"stack.blocks.{layer}.{tap}" for layer in (0, 1) for tap in each]
@@ -133,23 +133,23 @@ def test_the_taps_are_the_stream_the_patterns_and_the_neurons() -> None:
 # The cache
 
 
-def test_room_doubles_and_a_step_writes_in_place() -> None:
+def test_the_capacity_doubles_and_a_step_writes_in_place() -> None:
     model = made(context=256)
     tokens = torch.randint(VOCAB, (2, 200))
     with torch.no_grad():
         _, state = model.step(tokens[:, :3], model.start(2))
-        rooms, moves = [kv_cache.capacity(state)], 0
+        capacities, moves = [kv_cache.capacity(state)], 0
         for column in tokens[:, 3:].split(1, 1):
             before = state["keys"]
             _, state = model.step(column, state)
             moves += state["keys"] is not before
-            rooms.append(kv_cache.capacity(state))
-    assert sorted(set(rooms)) == [64, 128, 256]
+            capacities.append(kv_cache.capacity(state))
+    assert sorted(set(capacities)) == [64, 128, 256]
     assert moves == 2
     assert state["length"].tolist() == [200, 200]
 
 
-def test_rows_of_one_cache_may_be_joined_with_rows_of_a_roomier_one() -> None:
+def test_caches_of_different_capacity_can_be_joined() -> None:
     model = made(context=256)
     short, long = torch.randint(VOCAB, (1, 5)), torch.randint(VOCAB, (1, 90))
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_rows_of_one_cache_may_be_joined_with_rows_of_a_roomier_one() -> None:
             assert_close(together[row, -1], alone[0, -1])
 
 
-def test_an_empty_row_may_join_rows_that_have_read() -> None:
+def test_an_empty_cache_can_be_joined_with_others() -> None:
     model, text = made(), torch.randint(VOCAB, (1, 5))
     with torch.no_grad():
         state = join([model.start(1), model.step(text, model.start(1))[1]])
@@ -169,7 +169,7 @@ def test_an_empty_row_may_join_rows_that_have_read() -> None:
         assert_close(logits[0, 0], model(Batch(torch.tensor([[3]]), text))[0, 0])
 
 
-def test_nothing_longer_than_the_context_is_read() -> None:
+def test_a_text_longer_than_the_context_is_refused() -> None:
     model = made(context=8)
     long = torch.zeros(1, 9, dtype=torch.long)
     with pytest.raises(UserError, match=r"9 tokens is longer than model.context=8"):
@@ -179,7 +179,7 @@ def test_nothing_longer_than_the_context_is_read() -> None:
         model.step(long[:, :1], state)
 
 
-def test_a_window_reaches_back_one_window_a_layer() -> None:
+def test_the_receptive_field_grows_by_a_window_with_each_layer() -> None:
     assert made(window=3, layers=2).receptive_field == 5
     assert made().receptive_field is None
 
@@ -188,23 +188,23 @@ def test_a_window_reaches_back_one_window_a_layer() -> None:
 
 
 @pytest.mark.parametrize("positions", ["rotary", "relative"])
-def test_an_encoder_sees_all_its_text_and_no_padding(positions: str) -> None:
+def test_an_encoder_attends_to_all_of_its_text_and_no_padding(positions: str) -> None:
     torch.manual_seed(1)
     stack = TransformerStack(TransformerSettings(**{**SMALL, "positions": positions}), causal=False)
-    x, places = torch.randn(2, 7, 16), torch.arange(7)[None]
+    x, positions = torch.randn(2, 7, 16), torch.arange(7)[None]
     lengths = torch.tensor([7, 4])
-    together, _ = stack(x, places, lengths)
-    alone, _ = stack(x[1:, :4], places[:, :4])
+    together, _ = stack(x, positions, lengths)
+    alone, _ = stack(x[1:, :4], positions[:, :4])
     assert_close(together[1, :4], alone[0])
     x[0, 6] += 1
-    other, _ = stack(x, places, lengths)
+    other, _ = stack(x, positions, lengths)
     assert not torch.isclose(other[0, 0], together[0, 0]).all()    # the last token is seen by the first
 
 
 # First weights
 
 
-def test_at_first_nothing_is_added_to_the_stream_and_every_token_is_alike() -> None:
+def test_with_zero_init_the_blocks_add_zero_and_all_tokens_are_equally_likely() -> None:
     model, batch = made(zero_init=True, tied=False), some_batch()
     with watch(model) as seen, torch.no_grad():
         logits = model(batch)
@@ -212,11 +212,11 @@ def test_at_first_nothing_is_added_to_the_stream_and_every_token_is_alike() -> N
     assert_close(logits, torch.zeros_like(logits))
 
 
-def test_published_models_begin_with_their_published_deviations() -> None:
+def test_published_models_have_the_published_initial_deviations() -> None:
     model = preset("gpt2", layers=8, width=96, heads=4)
     weights = dict(model.named_parameters())
     for name, deviation in {
-        "embedding.words.weight": 0.02,
+        "embedding.tokens.weight": 0.02,
         "embedding.positions.weight": 0.02,
         "stack.blocks.0.attention.project.weight": 0.02,
         "stack.blocks.7.feed_forward.out.weight": 0.02 / 16**0.5,
@@ -226,10 +226,10 @@ def test_published_models_begin_with_their_published_deviations() -> None:
 
 
 @pytest.mark.parametrize(("vocab", "tied"), [(20, False), (2000, True)])
-def test_the_output_is_tied_where_that_saves_much(vocab: int, tied: bool) -> None:
+def test_weights_are_tied_where_that_saves_many_parameters(vocab: int, tied: bool) -> None:
     model = GPT(GPTSettings(**SMALL), vocab)
     assert (model.output is None) == tied
-    matrix = model.embedding.words.weight if tied else None if model.output is None else model.output.weight
+    matrix = model.embedding.tokens.weight if tied else None if model.output is None else model.output.weight
     assert model.output_matrix is matrix
 
 
@@ -251,7 +251,7 @@ COUNTS = {    # millions, as published; of GPT-2 as its files have them, for its
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_preset_has_the_parameters_that_were_published(name: str) -> None:
+def test_a_preset_has_the_published_number_of_parameters(name: str) -> None:
     with torch.device("meta"):
         model = preset(name, PUBLISHED[name].vocab)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
@@ -265,7 +265,15 @@ def test_gpt2_has_exactly_its_parameters() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 124_439_808
 
 
-def test_gpt3s_table_is_as_printed() -> None:
+def test_gpt1_and_gpt2_have_the_published_heads() -> None:
+    """By their configuration files; the number of parameters does not depend on it."""
+    heads = {"gpt1": 12, "gpt2": 12, "gpt2-medium": 16, "gpt2-large": 20, "gpt2-xl": 25}
+    for name, wanted in heads.items():
+        settings = make_recipe(name, GPT, {}, kind(name).preset).model
+        assert (settings.heads, settings.kv_heads, settings.head_size) == (wanted, wanted, 64)
+
+
+def test_gpt3_is_the_table_of_its_paper() -> None:
     """Table 2.1: layers, width, heads, head size, tokens in a step (M), learning rate (1e-4). But XL has 16 heads."""
     table = {
         "small": (12, 768, 12, 64, 0.5, 6), "medium": (24, 1024, 16, 64, 0.5, 3), "large": (24, 1536, 16, 96, 0.5, 2.5),
@@ -279,7 +287,7 @@ def test_gpt3s_table_is_as_printed() -> None:
         assert (train.tokens, train.lr) == (pytest.approx(batch * 1e6, rel=0.05), pytest.approx(lr * 1e-4))
 
 
-def test_the_dial_sets_what_is_not_given_and_is_then_forgotten() -> None:
+def test_the_size_sets_what_is_not_given_and_is_then_forgotten() -> None:
     settings = GPTSettings(size="tiny", layers=3)
     assert (settings.layers, settings.width, settings.heads, settings.context) == (3, *SIZES["tiny"][1:])
     assert settings.size is None

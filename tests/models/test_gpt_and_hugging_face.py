@@ -62,14 +62,14 @@ def some_batch() -> Batch:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_same_weights_say_the_same(name: str) -> None:
+def test_the_same_weights_give_the_same_logits(name: str) -> None:
     ours, theirs = PAIRS[name]()
     batch = some_batch()
     assert_close(ours(batch), theirs(batch.tokens).logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_same_weights_learn_the_same(name: str) -> None:
+def test_the_same_weights_have_the_same_gradients(name: str) -> None:
     ours, theirs = PAIRS[name]()
     batch = some_batch()
     total, count, _ = ours.loss(batch)
@@ -81,7 +81,7 @@ def test_the_same_weights_learn_the_same(name: str) -> None:
 
 
 def assert_same_gradients(ours: GPT, theirs: nn.Module, translate: Any) -> None:
-    """Their names for our gradients: put those in the place of the weights, and translate."""
+    """Our gradients by their names: each weight is replaced by its gradient, and all are converted."""
     with torch.no_grad():
         for parameter in ours.parameters():
             assert parameter.grad is not None
@@ -93,7 +93,7 @@ def assert_same_gradients(ours: GPT, theirs: nn.Module, translate: Any) -> None:
         assert_close(found[name], parameter.grad, atol=1e-4, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_gpt2_comes_back_as_it_went() -> None:
+def test_gpt2_converted_there_and_back_is_the_same() -> None:
     ours, theirs = gpt2()
     for weights in (theirs.state_dict(), theirs.transformer.state_dict()):
         back = from_gpt2(weights)
@@ -101,7 +101,7 @@ def test_gpt2_comes_back_as_it_went() -> None:
         assert_close(back, dict(ours.state_dict()))
 
 
-def test_their_dropout_and_ours_is_off_when_nobody_learns() -> None:
+def test_their_dropout_and_ours_is_off_in_evaluation() -> None:
     ours = made("gpt1", layers=2, width=24, heads=3, context=CONTEXT)
     assert torch.equal(ours(some_batch()), ours(some_batch()))
     ours.train()

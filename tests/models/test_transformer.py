@@ -105,17 +105,17 @@ def test_it_is_torchs_transformer_with_the_same_weights(norm_first: bool) -> Non
     for parameter in model.parameters():    # gains and biases too, so that none can be left out unnoticed
         nn.init.normal_(parameter, std=0.3)
     encoder, decoder = of_torch(model)
-    batch, words = some_batch(model), model.embedding.words
+    batch, tokens = some_batch(model), model.embedding.tokens
     assert batch.source is not None
     assert batch.source_lengths is not None
     ahead = torch.ones(6, 6, dtype=torch.bool).triu(1)
     beyond = torch.arange(5) >= batch.source_lengths[:, None]
-    memory = encoder(words(batch.source), src_key_padding_mask=beyond)
-    hidden = decoder(words(batch.tokens), memory, ahead, memory_key_padding_mask=beyond)
+    memory = encoder(tokens(batch.source), src_key_padding_mask=beyond)
+    hidden = decoder(tokens(batch.tokens), memory, ahead, memory_key_padding_mask=beyond)
     wanted = hidden @ model.output_matrix.T
     logits = model(batch)
     assert_close(logits, wanted, atol=1e-4, rtol=1e-4)
-    ours, theirs = (torch.autograd.grad(cross_entropy(each, batch)[0], words.weight)[0] for each in (logits, wanted))
+    ours, theirs = (torch.autograd.grad(cross_entropy(each, batch)[0], tokens.weight)[0] for each in (logits, wanted))
     assert_close(ours, theirs, atol=1e-3, rtol=1e-3)
 
 
@@ -123,7 +123,7 @@ def test_it_is_torchs_transformer_with_the_same_weights(norm_first: bool) -> Non
 
 
 @every_choice
-def test_step_by_step_is_the_whole_watched_or_not(choice: dict[str, Any]) -> None:
+def test_decoding_step_by_step_gives_the_same_watched_or_not(choice: dict[str, Any]) -> None:
     model = made(**choice)
     batch = some_batch(model)
     with torch.no_grad():
@@ -169,7 +169,7 @@ def test_texts_with_sources_of_different_lengths_go_on_together() -> None:
 
 
 @every_choice
-def test_what_training_goes_down_has_the_gradients_of_the_loss_and_reaches_every_weight(choice: dict[str, Any]) -> None:
+def test_the_training_loss_has_the_gradients_of_cross_entropy_for_every_parameter(choice: dict[str, Any]) -> None:
     plain, chunked = made(**choice), made(**choice)
     batch = some_batch(plain)
     cross_entropy(plain(batch), batch)[0].backward()
@@ -195,7 +195,7 @@ def test_it_runs_in_bf16(choice: dict[str, Any]) -> None:
     assert_close(steps.float(), exact, atol=0.2, rtol=0.1)
 
 
-def test_it_learns_to_turn_a_text_round() -> None:
+def test_it_learns_to_reverse_a_text() -> None:
     torch.manual_seed(1)
     model = EncoderDecoder(EncoderDecoderSettings(**{**SMALL, "width": 32, "zero_init": True}), VOCAB)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
@@ -213,11 +213,11 @@ def test_it_learns_to_turn_a_text_round() -> None:
 # Vocabularies, taps, settings
 
 
-def test_source_and_text_share_their_words_unless_the_source_has_its_own() -> None:
+def test_source_and_text_share_an_embedding_unless_the_source_has_its_own() -> None:
     shared = made()
-    assert shared.source_embedding.words is shared.embedding.words
-    assert made(source_vocab=7).source_embedding.words.weight.shape == (7, 16)
-    assert isinstance(made(source_features=5).source_embedding.words, nn.Linear)
+    assert shared.source_embedding.tokens is shared.embedding.tokens
+    assert made(source_vocab=7).source_embedding.tokens.weight.shape == (7, 16)
+    assert isinstance(made(source_features=5).source_embedding.tokens, nn.Linear)
 
 
 def test_encoder_and_decoder_have_taps_in_every_block() -> None:
@@ -226,12 +226,12 @@ def test_encoder_and_decoder_have_taps_in_every_block() -> None:
     assert "encoder.blocks.0.cross.pattern" not in names
 
 
-def test_at_first_nothing_is_added_to_either_stream() -> None:
+def test_with_zero_init_no_block_changes_a_residual_stream() -> None:
     model = made(zero_init=True, tied=False)
     assert_close(model(some_batch(model)), torch.zeros(3, 6, VOCAB))
 
 
-def test_a_source_that_cannot_be_is_refused() -> None:
+def test_a_source_of_a_wrong_shape_is_refused() -> None:
     model, vectors = made(), made(source_features=FEATURES)
     tokens = torch.ones(2, 4, dtype=torch.long)
     with pytest.raises(UserError, match="needs a source, and it was given none"):

@@ -69,7 +69,7 @@ def test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike(desk, 
     recipe = finetune_recipe(gpt, task="classify")
     model = build_for(recipe, len(base.tokenizer) + 2, ("sea", "wood"))
     grown = load_body(model, base.model, len(base.tokenizer))
-    assert grown == ["embedding.words.weight", "output.weight"]
+    assert grown == ["embedding.tokens.weight", "output.weight"]
     old, new = base.model.embeddings, model.body.embeddings
     assert torch.equal(new[:-2], old)
     assert not torch.equal(new[-1], new[-2])
@@ -85,7 +85,7 @@ def test_what_was_taken_and_what_is_new_is_said(desk, gpt, capsys):
     lines = capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines if line.startswith(str(gpt))]
     assert "10 weights taken" in line
-    assert "2 new rows in embedding.words.weight and output.weight" in line
+    assert "2 new rows in embedding.tokens.weight and output.weight" in line
     assert line.endswith("the head is new: output.weight, output.bias")
     (told,) = [record for record in run.read_log(desk / "tuned") if record["event"] == "from"]
     assert (told["taken"], told["rows"], told["new"]) == (10, 2, ["output.weight", "output.bias"])
@@ -181,7 +181,7 @@ def test_a_head_that_came_along_learns_on_and_over_adapters_too(desk, gpt):
     assert began(adapted.path)["new"] == []
     learned = weights(fine_tune(desk, base.path, "on", steps=3, train_freeze="all", train_lr=0.1).path)
     assert not torch.equal(learned["output.weight"], weights(base.path)["output.weight"])
-    assert torch.equal(learned["body.embedding.words.weight"], weights(base.path)["body.embedding.words.weight"])
+    assert torch.equal(learned["body.embedding.tokens.weight"], weights(base.path)["body.embedding.tokens.weight"])
 
 
 def test_weights_of_another_body_are_refused(gpt):
@@ -212,9 +212,9 @@ def test_an_output_is_not_tied_because_the_vocabulary_grew(desk):
 )  # fmt: skip
 def test_any_task_of_the_body_can_begin_there(desk, kind, task, text, valid):
     frozen = run.load(fine_tune(desk, desk / kind, "any", task, 1, text, valid, train_freeze="0").path)
-    words = body_of(frozen.model).embeddings if kind != "transformer" else frozen.model.embedding.words.weight
+    words = body_of(frozen.model).embeddings if kind != "transformer" else frozen.model.embedding.tokens.weight
     base = run.load(desk / kind)
-    before = base.model.embeddings if kind != "transformer" else base.model.embedding.words.weight
+    before = base.model.embeddings if kind != "transformer" else base.model.embedding.tokens.weight
     assert torch.equal(words[: len(before)], before)
     assert frozen.recipe.base.sha256 == base.about["files"]["model.safetensors"]["sha256"]
 
@@ -377,7 +377,7 @@ def test_what_is_frozen_does_not_move_and_the_rest_does(desk, kind, wanted, name
 
 def test_new_tokens_learn_where_the_others_stay(desk, gpt):
     rows = [body(fine_tune(desk, gpt, steps=steps, train_freeze="all", train_keep_best=False).path)
-            ["embedding.words.weight"] for steps in (1, 8)]
+            ["embedding.tokens.weight"] for steps in (1, 8)]
     assert torch.equal(rows[0][:-2], rows[1][:-2])
     assert not torch.equal(rows[0][-1], rows[1][-1])       # <|extract|> ends every text
 

@@ -100,7 +100,7 @@ def test_a_compiled_model_is_the_same_with_adapters():
     torch.manual_seed(1)
     name = "body.stack.blocks.0.feed_forward.up.weight"
     add_parametrization(model, name, LoRA(model.get_parameter(name), 2, 1.0))
-    add_parametrization(model, "body.embedding.words.weight", NewTokenRows(model.body.embedding.words.weight, 10))
+    add_parametrization(model, "body.embedding.tokens.weight", NewTokenRows(model.body.embedding.tokens.weight, 10))
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     batch = Batch(torch.arange(12).view(2, 6), torch.tensor([0, 1]))
@@ -139,7 +139,7 @@ def test_the_file_is_small(desk):
     small, whole = (path.stat().st_size for path in (made.path / "adapter.safetensors", base / "model.safetensors"))
     assert small < 0.1 * whole
     names = set(load_file(made.path / "adapter.safetensors"))
-    assert {"output.weight", "output.bias", "body.embedding.words.weight/rows"} <= names
+    assert {"output.weight", "output.bias", "body.embedding.tokens.weight/rows"} <= names
     assert "body.stack.blocks.0.attention.project.weight/up" in names
 
 
