@@ -17,6 +17,7 @@ MOST_TARGETS = 1 << 14    # in one optimizer step, where train.tokens does not s
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
 Seed: TypeAlias = Annotated[int, Range(0, (1 << 63) - 1)]      # random generators take 64 bits, one of them a sign
+Epochs: TypeAlias = Annotated[float, Range(above=0)]
 Minutes: TypeAlias = Annotated[float, Range(above=0, most=10**7)]
 
 
@@ -57,7 +58,7 @@ class Gradient(Settings, part="train"):
 
     seed: Seed = 1                      # seed of every random number: initial weights, order of the data, dropout
     steps: Count | None = None          # budget: optimizer steps
-    epochs: Positive | None = None      # budget: passes over the training text; 10 where no budget is given
+    epochs: Epochs | None = None        # budget: passes over the training text; 10 where no budget is given
     total_tokens: Count | None = None   # budget: targets
     minutes: Minutes | None = None      # budget: wall-clock time; the learning-rate schedule follows the clock
     tokens: Count | None = None         # batch size in targets, over all ranks and micro-batches; none: up to 16,384
@@ -81,7 +82,7 @@ class Gradient(Settings, part="train"):
     lora: Size | None = None            # rank of LoRA adapters, which train while the base of --from is frozen
     lora_alpha: Positive | None = None  # LoRA's alpha: the update is scaled by alpha / rank; none: twice the rank
     clip: NonNegative = 1.0             # clip the global gradient norm to this; 0: no clipping
-    evaluate: NonNegative | None = None  # steps between evaluations on the validation split; 0: only at the end;
+    evaluate: Annotated[float, Range(0)] | None = None  # steps between evaluations on the validation split; 0: none;
                                         # less than 1: as a fraction of all steps; none: once an epoch
     patience: Count | None = None       # early stopping after so many evaluations without improvement; none: off
     keep_best: bool = True              # save the weights of the best evaluation; false: those of the last step
@@ -89,7 +90,7 @@ class Gradient(Settings, part="train"):
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it saves time overall
     graph: Literal["auto", "true", "false"] = "auto"  # run a step as one CUDA graph; auto: on a GPU, for short steps
     shard: bool = False                 # under torchrun: shard the weights over ranks (FSDP) instead of copies (DDP)
-    checkpoint: NonNegative = 300.0     # seconds between checkpoints; 0: after each step
+    checkpoint: Annotated[float, Range(0)] = 300.0  # seconds between checkpoints; 0: after each step
     gradients: bool = False             # log gradient norms by layer, and by distance in tokens from the last target
     tensorboard: bool = False           # write TensorBoard files too, where it is installed
 
@@ -126,7 +127,7 @@ class Pairs(Settings, part="train"):
     """`train.*` of word vectors, which learn from pairs of words that occur near each other."""
 
     seed: Seed = 1                  # seed of every random number: initial vectors, negative samples, subsampling
-    epochs: Positive | None = None  # budget: passes over the training text; 5 where no budget is given
+    epochs: Epochs | None = None    # budget: passes over the training text; 5 where no budget is given
     minutes: Minutes | None = None  # budget: wall-clock time; the learning-rate schedule follows the clock
     tokens: Count | None = None     # words in a step, or cells of the co-occurrence table; none: by the device
     lr: Positive = 0.025            # initial learning rate, which falls linearly
