@@ -10,19 +10,18 @@ from torch import Tensor
 
 from chainrule.cli import main
 from chainrule.errors import UserError
+from chainrule.flops import GPUS, mean_keys, peak_of
 from chainrule.model import Batch
 from chainrule.models import KINDS, Kind, build, kind, model_class
 from chainrule.models.published import PUBLISHED
 from chainrule.plan import (
     GIB,
-    GPUS,
     Plan,
+    activation_bytes,
     enough,
-    kept_by_transformer,
     make_plan,
     memory_of,
     refuse_what_cannot_fit,
-    seen_on_average,
 )
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.text.corpus import Split
@@ -58,9 +57,9 @@ def test_a_token_costs_six_flops_a_weight_and_the_keys_it_sees() -> None:
 
 
 @pytest.mark.parametrize(("length", "window"), [(7, None), (7, 3), (7, 7), (7, 9), (1, 1)])
-def test_keys_seen_on_average(length: int, window: int | None) -> None:
+def test_keys_mean_keys(length: int, window: int | None) -> None:
     seen = [min(place + 1, window or length) for place in range(length)]
-    assert seen_on_average(length, window) == pytest.approx(sum(seen) / length)
+    assert mean_keys(length, window) == pytest.approx(sum(seen) / length)
 
 
 def test_the_end_of_training_is_the_recipes_or_the_papers_or_twenty_tokens_a_parameter() -> None:
@@ -98,7 +97,7 @@ def test_a_network_without_attention_costs_its_weights(monkeypatch: pytest.Monke
 )
 def test_a_vocabulary_as_large_as_something_else_is_nothing_special(name: str, vocab: int, given: Any) -> None:
     works = [plan(name, text__vocab=vocab + more, **given).work for more in (-1, 0, 1)]
-    for what in ("flops", "parameters", "hidden", "kept"):
+    for what in ("flops", "parameters", "hidden", "activations"):
         below, here, above = (getattr(work, what) for work in works)
         assert here == pytest.approx((below + above) / 2), what
 
@@ -109,6 +108,17 @@ def test_a_step_is_as_large_as_training_takes_it(name: str) -> None:
     text = Split(np.zeros(100 * made.batch + 1, np.uint16), 1, 1, "")
     context = getattr(given.model, "context", None)
     assert make_token_loader(text, given.train, context, torch.device("cpu")).targets == made.batch
+
+
+@pytest.mark.parametrize(("name", "peak"), [
+    ("NVIDIA H200", 989e12), ("NVIDIA A100-SXM4-40GB", 312e12), ("NVIDIA GeForce RTX 4090", 165e12),
+    ("NVIDIA L40S", 362e12), ("NVIDIA L4", 121e12), ("Tesla T4", 65e12), ("NVIDIA GH200 480GB", 989e12),
+    ("Other", None),
+])
+def test_the_peak_of_a_gpu_is_known_by_its_name(name: str, peak: float | None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert peak_of(torch.device("cuda")) == peak
+    assert peak_of(torch.device("cpu")) is None
 
 
 # Memory
@@ -162,7 +172,7 @@ def test_a_token_keeps_about_what_it_really_keeps(name: str) -> None:
     made = recipe(name, model__layers=4, model__width=128, model__heads=4, model__context=512)
     model = build(name, made.model, 64)
     real = (kept(model, 256) - kept(model, 128)) / 256          # the slope, so that copies of weights drop out
-    assert kept_by_transformer(made.model) == pytest.approx(real, rel=0.2)
+    assert activation_bytes(made.model) == pytest.approx(real, rel=0.2)
 
 
 def test_the_cache_is_what_a_state_holds() -> None:
@@ -186,14 +196,14 @@ def test_as_many_rows_as_fit_and_no_more() -> None:
 
 def test_what_cannot_fit_is_refused_and_what_would_is_named() -> None:
     made, train = plan("gpt3-175b"), recipe("gpt3-175b").train
-    with pytest.raises(UserError, match=r"does not fit on 1 x h200: .* 256 x h200 with FSDP would do\.$"):
+    with pytest.raises(UserError, match=r"does not fit on 1 x h200: .* 256 x h200 with FSDP would be enough\.$"):
         refuse_what_cannot_fit("gpt3-175b", made, train)
     assert enough(made, train, "h200") == 256
     assert enough(made, train, "t4") is None
     refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", 256), train)
     with pytest.raises(UserError, match="x h200 with FSDP"):
         refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", gpu="t4"), train)
-    with pytest.raises(UserError, match=r"A smaller model.context would need less\.$"):
+    with pytest.raises(UserError, match=r"A smaller model.context needs less\.$"):
         refuse_what_cannot_fit("gpt3-175b", plan("gpt3-175b", 1024, model__context=65536), train)
 
 
@@ -220,7 +230,7 @@ def test_the_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "174.6B parameters" in shown
     assert "300B tokens" in shown
     assert "days" in shown
-    assert "no room" in shown
+    assert "too large" in shown
     assert main(["plan", "gpt", "model.size=tiny", "train.steps=100", "text.vocab=300"]) == 0
     assert "seconds" in capsys.readouterr().out
 

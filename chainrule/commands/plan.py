@@ -1,10 +1,11 @@
-"""`chainrule plan`: what training would take, before it starts."""
+"""`chainrule plan`: parameters, FLOPs, memory and days of training, before it starts."""
 
 from argparse import Namespace
 from typing import Any
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.plan import GIB, GPUS, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
+from chainrule.flops import GPUS
+from chainrule.plan import GIB, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
 from chainrule.training.pipeline import recipe_for
 
 DAY = 86400
@@ -12,7 +13,7 @@ DAY = 86400
 
 def plan(args: Namespace) -> dict[str, Any]:
     if args.gpus < 1:
-        raise UserError(f"--gpus {args.gpus}: it is 1 or more.")
+        raise UserError(f"--gpus {args.gpus}: it must be 1 or more.")
     if args.gpu not in GPUS:
         near = did_you_mean(args.gpu, GPUS) or f" Known: {', '.join(GPUS)}."
         raise UserError(f"unknown GPU {args.gpu}.{near}")
@@ -34,11 +35,11 @@ def show(kind: str, plan: Plan) -> None:
     for name in (*Memory.__dataclass_fields__, "total"):
         numbers = (getattr(memory, name) / GIB for memory in plan.memory.values())
         print(f"{name:<16}" + "".join(f"{number:>10.1f}" for number in numbers))
-    fits = (f"{rows} rows" if rows else "no room" for rows in plan.rows.values())
-    print(f"{'at a time':<16}" + "".join(f"{what:>10}" for what in fits))
+    fits = (f"{rows} rows" if rows else "too large" for rows in plan.rows.values())
+    print(f"{'micro-batch':<16}" + "".join(f"{what:>10}" for what in fits))
     if work.cache:
         weights, cache = 2 * work.parameters / GIB, work.cache * plan.length / GIB
-        print(f"\nIn use: {weights:.2f} GiB of weights in bf16, and {cache:.3f} GiB of cache for each row.")
+        print(f"\nInference: {weights:.2f} GiB of weights in bf16, and {cache:.3f} GiB of KV cache for each row.")
 
 
 def short(number: float) -> str:

@@ -16,7 +16,7 @@ from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, cross_entropy, pick
 from chainrule.models import build, kind
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.plan import kept_by_transformer, make_plan
+from chainrule.plan import activation_bytes, make_plan
 from chainrule.recipe import make_recipe
 from chainrule.training.pipeline import recipe_for
 
@@ -190,5 +190,5 @@ def test_a_training_step_needs_the_memory_that_was_planned(name):
         used[rows] = torch.cuda.memory_allocated() - before
         total.backward()
         model.zero_grad()
-    assert kept_by_transformer(recipe.model) == pytest.approx((used[24] - used[8]) / (16 * 512), rel=0.2)
+    assert activation_bytes(recipe.model) == pytest.approx((used[24] - used[8]) / (16 * 512), rel=0.2)
     assert make_plan(recipe).rows["ddp"] > 24
