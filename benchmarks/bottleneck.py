@@ -1,10 +1,10 @@
-"""What attention is for: BLEU by the length of the source, of one encoder-decoder with attention and without it.
+"""The bottleneck of an encoder-decoder without attention: BLEU by the length of the source, with attention and without.
 
-    python benchmarks/bottleneck.py SOURCE WANTED --attention TOLD --bottleneck TOLD [--svg FILE] [--json]
+    python benchmarks/bottleneck.py SOURCE REFERENCE --attention TEXTS --bottleneck TEXTS [--svg FILE] [--json]
 
-A sentence a line in all four files: the sources, their translations, and what `chainrule predict` gave for the sources.
-Sources are parted into as many buckets of about the same number of sentences as asked for, by their words; sacreBLEU's
-score of each bucket has its 95 % interval by bootstrap.
+All four files have a sentence a line: the sources, their references, and the two outputs of `chainrule predict`. The
+sources are divided by their number of words into buckets of about as many sentences; sacreBLEU's score of each bucket
+has its 95 % interval by the bootstrap.
 """
 
 import argparse
@@ -39,8 +39,8 @@ class Bucket:
         return {"words": [self.least, self.most], "sentences": self.sentences, **scores}
 
 
-def parted(lengths: Sequence[int], buckets: int) -> list[list[int]]:
-    """Places by length, so that sentences of one length stay together and buckets are about as large as each other."""
+def buckets_by_length(lengths: Sequence[int], buckets: int) -> list[list[int]]:
+    """Indices by length: sentences of one length are in one bucket, and the buckets have about the same size."""
     order = np.argsort(lengths, kind="stable")
     ends = np.sort(np.asarray(lengths))[[len(lengths) * part // buckets - 1 for part in range(1, buckets + 1)]]
     which = np.searchsorted(np.unique(ends), np.asarray(lengths)[order])
@@ -48,14 +48,14 @@ def parted(lengths: Sequence[int], buckets: int) -> list[list[int]]:
 
 
 def measure(
-    sources: Sequence[str], wanted: Sequence[str], told: Mapping[str, Sequence[str]], buckets: int
+    sources: Sequence[str], references: Sequence[str], outputs: Mapping[str, Sequence[str]], buckets: int
 ) -> list[Bucket]:
     lengths = [len(source.split()) for source in sources]
     made = []
-    for places in parted(lengths, buckets):
-        references = [[wanted[place]] for place in places]
-        scores = {name: measure_overlap([texts[place] for place in places], references).bleu
-                  for name, texts in told.items()}
+    for places in buckets_by_length(lengths, buckets):
+        wanted = [[references[place]] for place in places]
+        scores = {name: measure_overlap([texts[place] for place in places], wanted).bleu
+                  for name, texts in outputs.items()}
         here = [lengths[place] for place in places]
         made.append(Bucket(min(here), max(here), scores, len(places)))
     return made
@@ -84,7 +84,7 @@ def picture(buckets: Sequence[Bucket]) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where things stand in the picture."""
+    """Coordinates in the picture."""
 
     buckets: int
     highest: int                      # BLEU at the top
@@ -126,19 +126,19 @@ def lines_of(path: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
-    parser.add_argument("wanted", type=Path)
+    parser.add_argument("reference", type=Path)
     for name in COLOURS:
         parser.add_argument(f"--{name}", type=Path, required=True, help="what the model wrote")
     parser.add_argument("--buckets", type=int, default=6)
     parser.add_argument("--svg", type=Path, help="draw it into this file")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    told = {name: lines_of(getattr(args, name)) for name in COLOURS}
-    sources, wanted = lines_of(args.source), lines_of(args.wanted)
-    counts = {len(lines) for lines in (sources, wanted, *told.values())}
+    outputs = {name: lines_of(getattr(args, name)) for name in COLOURS}
+    sources, references = lines_of(args.source), lines_of(args.reference)
+    counts = {len(lines) for lines in (sources, references, *outputs.values())}
     if len(counts) > 1:
         parser.error(f"the files have {' and '.join(map(str, sorted(counts)))} lines; each has one for each sentence")
-    buckets = measure(sources, wanted, told, args.buckets)
+    buckets = measure(sources, references, outputs, args.buckets)
     if args.svg:
         args.svg.write_text(picture(buckets), encoding="utf-8")
     print(json.dumps([bucket.as_dict() for bucket in buckets]) if args.json else table(buckets))

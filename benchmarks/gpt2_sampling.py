@@ -1,11 +1,11 @@
-"""Sampling from GPT-2 (124M, random weights, bfloat16) on one GPU, beside transformers' in the same run.
+"""Sampling from GPT-2 (124M, random weights, bfloat16) on one GPU, compared with transformers in the same run.
 
     python benchmarks/gpt2_sampling.py [--rows 1 32 256] [--tokens 512] [--kernels ours overlap torch] [--json]
 
-Both draw from the whole distribution at temperature 1, from a prompt of 8 tokens, and never stop early. Ours is
-`chainrule.inference.generate` as `chainrule sample` calls it, with kernels of our own or with torch's alone; theirs
-is `generate`, and at one row also with its static cache, which it compiles. Times include reading the prompt and
-recording graphs; the first call of each warms up and is left out.
+Both sample from the whole distribution at temperature 1, after a prompt of 8 tokens, and never stop early. Ours is
+`chainrule.inference.generate` as `chainrule sample` calls it, with our Triton kernels or with torch's kernels only;
+theirs is `generate`, and with one row also its static cache, which it compiles. Times include the prefill and the
+capture of CUDA graphs; the first call of each warms up and is left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WAYS = {"ours": "chainrule", "overlap": "chainrule, kernels overlap", "torch": "
 
 
 def ours(compiled: bool, which: str) -> Callable[[int, int], int]:
-    """`which`: kernels of our own, the same while each still awaits the one before it, or torch's."""
+    """`which`: our kernels, our kernels with overlapping launches, or torch's."""
     model = build("gpt2", recipe_for("gpt2").model, VOCAB).to("cuda", torch.bfloat16)
     if compiled:
         model.step = torch.compile(model.step, dynamic=False)  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--kernels", nargs="+", choices=WAYS, default=["ours"], help="which of our ways, or several")
+    parser.add_argument("--kernels", nargs="+", choices=WAYS, default=["ours"], help="one or several")
     parser.add_argument("--compile", action="store_true", help="our step through torch.compile, which takes a minute")
     parser.add_argument("--alone", action="store_true", help="without transformers")
     parser.add_argument("--json", action="store_true")

@@ -21,7 +21,7 @@ def sentences(count=40):
 
 def test_sentences_of_one_length_share_a_bucket_and_none_is_lost():
     lengths = [3, 9, 3, 5, 5, 5, 5, 8, 2, 30]
-    parts = bottleneck.parted(lengths, 3)
+    parts = bottleneck.buckets_by_length(lengths, 3)
     assert sorted(place for part in parts for place in part) == list(range(10))
     spans = [{lengths[place] for place in part} for part in parts]
     assert all(max(one) < min(other) for one, other in pairwise(spans))
@@ -29,8 +29,8 @@ def test_sentences_of_one_length_share_a_bucket_and_none_is_lost():
 
 def test_a_model_that_forgets_long_sentences_is_worse_there_alone():
     wanted = sentences()
-    told = [text if len(text.split()) < 8 else "the the the the" for text in wanted]
-    buckets = bottleneck.measure(wanted, wanted, {"attention": wanted, "bottleneck": told}, 2)
+    output = [text if len(text.split()) < 8 else "the the the the" for text in wanted]
+    buckets = bottleneck.measure(wanted, wanted, {"attention": wanted, "bottleneck": output}, 2)
     short, long = (bucket.scores["bottleneck"].value for bucket in buckets)
     assert short == pytest.approx(100)
     assert long < 5
@@ -42,11 +42,11 @@ def test_a_model_that_forgets_long_sentences_is_worse_there_alone():
 
 
 def test_files_of_unequal_lengths_are_refused(tmp_path, monkeypatch, capsys):
-    names = ["source", "wanted", "told", "short"]
+    names = ["source", "wanted", "output", "short"]
     for name, count in zip(names, (5, 5, 5, 4)):
         (tmp_path / name).write_text("a\n" * count)
-    source, wanted, told, short = (str(tmp_path / name) for name in names)
-    monkeypatch.setattr(sys, "argv", ["bottleneck", source, wanted, "--attention", told, "--bottleneck", short])
+    source, wanted, output, short = (str(tmp_path / name) for name in names)
+    monkeypatch.setattr(sys, "argv", ["bottleneck", source, wanted, "--attention", output, "--bottleneck", short])
     with pytest.raises(SystemExit):
         bottleneck.main()
     assert "4 and 5 lines" in capsys.readouterr().err

@@ -15,18 +15,18 @@ from programs import FOLDER, benchmark
 from chainrule.tasks.classify import ClassifyText, read_labelled
 from chainrule.text.sources import Source
 
-follows = benchmark("follows")
+entailment_pairs = benchmark("entailment_pairs")
 
 YES, NO = "entailment", "not_entailment"
 
 
-def sentence(chance):
+def sentence(rng):
     """Of names, numbers and words that no other sentence has, so that no part of it stands elsewhere."""
-    spelled = ["".join(chance.choices("bdfgklmnprstvz", k=8)) + chance.choice(["ing", "ed", "ly"]) for _ in range(20)]
+    spelled = ["".join(rng.choices("bdfgklmnprstvz", k=8)) + rng.choice(["ing", "ed", "ly"]) for _ in range(20)]
     one, other, *words = spelled
-    year = chance.randrange(10**6, 10**7)
-    begin, then, last = " ".join(words[:6]), " ".join(words[6:12]), " ".join(words[12 : 12 + chance.randrange(1, 7)])
-    return chance.choice([
+    year = rng.randrange(10**6, 10**7)
+    begin, then, last = " ".join(words[:6]), " ".join(words[6:12]), " ".join(words[12 : 12 + rng.randrange(1, 7)])
+    return rng.choice([
         f"{one.capitalize()} {begin} {year}.",
         f"{one.capitalize()} {begin} {then} {last} {year}.",
         f"{one.capitalize()} {begin}, and {then} {other.capitalize()} {year} because {last}.",
@@ -36,8 +36,8 @@ def sentence(chance):
 
 
 def article(seed, sentences=21):
-    chance = random.Random(f"article {seed}")
-    every = [sentence(chance) for _ in range(sentences)]
+    rng = random.Random(f"article {seed}")
+    every = [sentence(rng) for _ in range(sentences)]
     return "\n".join(" ".join(every[begin : begin + 7]) for begin in range(0, sentences, 7))
 
 
@@ -45,8 +45,8 @@ ARTICLES = [article(seed) for seed in range(120)]
 
 
 def pairs_of(seed):
-    chance = random.Random(seed)
-    return [pair for one in ARTICLES for pair in follows.pairs(one, chance)]
+    rng = random.Random(seed)
+    return [pair for one in ARTICLES for pair in entailment_pairs.pairs(one, rng)]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def without_one(words):
 
 def test_what_does_not_follow_is_of_this_article_or_one_word_off(found):
     every = [one for text in ARTICLES for one in text.replace("\n", " ").split(". ")]
-    pieces = {tuple(words_of(part)) for one in every for part in follows.parts(one)}
+    pieces = {tuple(words_of(part)) for one in every for part in entailment_pairs.parts(one)}
     nearly = {one for piece in pieces for one in without_one(piece)}
     kinds = Counter()
     for _, told, label in found:
@@ -118,10 +118,10 @@ def test_texts_and_what_is_told_of_them_are_neither_short_nor_long(found):
 
 def test_each_sentence_is_in_one_text():
     sentences = [f"{number} {'word ' * 15}" for number in range(50)]
-    texts = list(follows.texts(sentences, random.Random(1)))
+    texts = list(entailment_pairs.texts(sentences, random.Random(1)))
     assert [one for some in texts for one in some] == sentences
     assert {len(some) for some in texts} == {1, 2, 3}
-    assert list(follows.texts(["short " * 14, "long " * 91], random.Random(2))) == []
+    assert list(entailment_pairs.texts(["short " * 14, "long " * 91], random.Random(2))) == []
 
 
 def test_the_same_seed_gives_the_same_pairs(found):
@@ -129,9 +129,9 @@ def test_the_same_seed_gives_the_same_pairs(found):
 
 
 def test_an_article_of_few_sentences_has_no_pairs():
-    assert list(follows.pairs(article(1, 5), random.Random(1))) == []
-    assert list(follows.pairs(article(1), random.Random(1)))
-    assert list(follows.pairs(article(1).replace(". ", ".\n"), random.Random(1))) == []    # a list of lines is no prose
+    assert list(entailment_pairs.pairs(article(1, 5), random.Random(1))) == []
+    assert list(entailment_pairs.pairs(article(1), random.Random(1)))
+    assert list(entailment_pairs.pairs(article(1).replace(". ", ".\n"), random.Random(1))) == []    # a list of lines is no prose
 
 
 @pytest.mark.parametrize(("whole", "wanted"), [
@@ -142,28 +142,28 @@ def test_an_article_of_few_sentences_has_no_pairs():
     ("He left.", []),
 ])
 def test_parts_stand_between_commas_and_behind_the_beginning(whole, wanted):
-    assert follows.parts(whole) == wanted
+    assert entailment_pairs.parts(whole) == wanted
 
 
 def test_another_word_is_one_of_the_same_sort_that_is_not_there():
     told, words = "Anna moved to Paris in 1912 with paintings.", ["1912", "1914", "Anna", "Berlin", "drawings", "small"]
-    wrong = {follows.with_another(told, words, random.Random(seed)) for seed in range(40)}
+    wrong = {entailment_pairs.with_another(told, words, random.Random(seed)) for seed in range(40)}
     assert wrong == {told.replace("Paris", "Berlin"), told.replace("1912", "1914"),
                      told.replace("paintings", "drawings")}
-    assert follows.with_another(told, ["Anna", "small"], random.Random(1)) is None
+    assert entailment_pairs.with_another(told, ["Anna", "small"], random.Random(1)) is None
 
 
 def test_a_shorter_text_keeps_its_ends_and_the_order_of_its_words():
     told = " ".join(map(str, range(2000)))
-    words = follows.shorter(told, random.Random(1)).split()
+    words = entailment_pairs.shorter(told, random.Random(1)).split()
     assert (words[0], words[-1]) == ("0", "1999")
     assert sorted(map(int, words)) == list(map(int, words))
     assert 0.12 < 1 - len(words) / 2000 < 0.18
-    assert follows.shorter("alone.", random.Random(1)) == "alone."
+    assert entailment_pairs.shorter("alone.", random.Random(1)) == "alone."
 
 
 def run(*words):
-    program = [sys.executable, FOLDER / "follows.py", *words]
+    program = [sys.executable, FOLDER / "entailment_pairs.py", *words]
     return subprocess.run(program, capture_output=True, text=True)
 
 
