@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if not given.articles.is_file():
-        parser.error(f"there is no file {given.articles}; it must hold articles, as benchmarks/wiki_text.py writes them.")
+        parser.error(f"there is no file {given.articles}; benchmarks/wiki_text.py writes such articles.")
     rng, count = random.Random(given.seed), 0
     with given.out.open("w", encoding="utf-8") as out:
         out.write("sentence1\tsentence2\tlabel\n")

@@ -2,8 +2,8 @@
 
     python benchmarks/score_texts.py TEXTS EXAMPLES... [--lowercase] [--json]
 
-TEXTS has a line for each example, as `chainrule predict` writes them; EXAMPLES are what `chainrule eval` takes: a table,
-JSON lines, or two parallel files. For texts that were written on a machine without sacreBLEU.
+TEXTS has a line for each example, as `chainrule predict` writes them; EXAMPLES are files as `chainrule eval` takes
+them: a table, JSON lines, or two parallel files. For texts that were written on a machine without sacreBLEU.
 """
 
 import argparse

@@ -62,9 +62,9 @@ def stands_in(words, text):
     return any(words == text[begin : begin + len(words)] for begin in range(len(text) - len(words) + 1))
 
 
-def is_part(told, text):
+def is_part(claim, text):
     """A stretch of one of its sentences, maybe behind how the sentence begins."""
-    words = words_of(told)
+    words = words_of(claim)
     for one in (words_of(one) for one in text.split(". ")):
         if any(words[:cut] == one[:cut] and stands_in(words[cut:], one) for cut in range(len(words))):
             return True
@@ -72,13 +72,13 @@ def is_part(told, text):
 
 
 def test_what_follows_is_a_part_of_the_text_and_what_does_not_is_none(found):
-    for text, told, label in found:
+    for text, claim, label in found:
         assert label in (YES, NO)
         if label == YES:
-            assert is_part(told, text), (told, text)
-            assert words_of(told) != words_of(text)
+            assert is_part(claim, text), (claim, text)
+            assert words_of(claim) != words_of(text)
         else:
-            assert not stands_in(words_of(told), words_of(text)), (told, text)
+            assert not stands_in(words_of(claim), words_of(text)), (claim, text)
 
 
 def without_one(words):
@@ -91,10 +91,10 @@ def test_what_does_not_follow_is_of_this_article_or_one_word_off(found):
     pieces = {tuple(words_of(part)) for one in every for part in entailment_pairs.parts(one)}
     nearly = {one for piece in pieces for one in without_one(piece)}
     kinds = Counter()
-    for _, told, label in found:
-        words = tuple(words_of(told))
+    for _, claim, label in found:
+        words = tuple(words_of(claim))
         if label == NO:
-            kinds["whole" if words in pieces else "one word off" if nearly & without_one(words) else told] += 1
+            kinds["whole" if words in pieces else "one word off" if nearly & without_one(words) else claim] += 1
     assert set(kinds) == {"whole", "one word off"}
     assert min(kinds.values()) > 0.3 * kinds.total()
 
@@ -103,16 +103,16 @@ def test_both_labels_come_about_equally_often(found):
     counts = Counter(label for _, _, label in found)
     assert len(found) > 500
     assert abs(counts[YES] / len(found) - 0.5) < 0.07
-    sizes = {label: [len(told.split()) for _, told, other in found if other == label] for label in (YES, NO)}
+    sizes = {label: [len(claim.split()) for _, claim, other in found if other == label] for label in (YES, NO)}
     assert abs(mean(sizes[YES]) - mean(sizes[NO])) < 1                      # their length does not give them away
 
 
 def test_texts_and_what_is_told_of_them_are_neither_short_nor_long(found):
-    for text, told, _ in found:
+    for text, claim, _ in found:
         assert 15 <= len(text.split()) <= 90
-        assert 5 <= len(told.split()) <= 18
-        assert told[0].isupper() or told[0].isdigit()
-        assert told.endswith(".")
+        assert 5 <= len(claim.split()) <= 18
+        assert claim[0].isupper() or claim[0].isdigit()
+        assert claim.endswith(".")
     assert {text.count(". ") for text, _, _ in found} == {0, 1, 2}         # one to three sentences
 
 
@@ -131,7 +131,7 @@ def test_the_same_seed_gives_the_same_pairs(found):
 def test_an_article_of_few_sentences_has_no_pairs():
     assert list(entailment_pairs.pairs(article(1, 5), random.Random(1))) == []
     assert list(entailment_pairs.pairs(article(1), random.Random(1)))
-    assert list(entailment_pairs.pairs(article(1).replace(". ", ".\n"), random.Random(1))) == []    # a list of lines is no prose
+    assert list(entailment_pairs.pairs(article(1).replace(". ", ".\n"), random.Random(1))) == []
 
 
 @pytest.mark.parametrize(("whole", "wanted"), [
@@ -146,16 +146,16 @@ def test_parts_stand_between_commas_and_behind_the_beginning(whole, wanted):
 
 
 def test_another_word_is_one_of_the_same_sort_that_is_not_there():
-    told, words = "Anna moved to Paris in 1912 with paintings.", ["1912", "1914", "Anna", "Berlin", "drawings", "small"]
-    wrong = {entailment_pairs.with_another(told, words, random.Random(seed)) for seed in range(40)}
-    assert wrong == {told.replace("Paris", "Berlin"), told.replace("1912", "1914"),
-                     told.replace("paintings", "drawings")}
-    assert entailment_pairs.with_another(told, ["Anna", "small"], random.Random(1)) is None
+    claim, words = "Anna moved to Paris in 1912 with paintings.", ["1912", "1914", "Anna", "Berlin", "drawings", "small"]
+    wrong = {entailment_pairs.with_another(claim, words, random.Random(seed)) for seed in range(40)}
+    assert wrong == {claim.replace("Paris", "Berlin"), claim.replace("1912", "1914"),
+                     claim.replace("paintings", "drawings")}
+    assert entailment_pairs.with_another(claim, ["Anna", "small"], random.Random(1)) is None
 
 
 def test_a_shorter_text_keeps_its_ends_and_the_order_of_its_words():
-    told = " ".join(map(str, range(2000)))
-    words = entailment_pairs.shorter(told, random.Random(1)).split()
+    claim = " ".join(map(str, range(2000)))
+    words = entailment_pairs.shorter(claim, random.Random(1)).split()
     assert (words[0], words[-1]) == ("0", "1999")
     assert sorted(map(int, words)) == list(map(int, words))
     assert 0.12 < 1 - len(words) / 2000 < 0.18
@@ -172,10 +172,10 @@ def test_the_program_writes_a_table_to_classify(tmp_path):
     lines = "".join(json.dumps({"text": one}) + "\n" for one in articles)
     (tmp_path / "wiki.jsonl").write_text(lines)
     (tmp_path / "wiki.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    told = run(tmp_path / "wiki.jsonl", "--out", tmp_path / "pairs.tsv")
-    assert told.returncode == 0, told.stderr
+    answer = run(tmp_path / "wiki.jsonl", "--out", tmp_path / "pairs.tsv")
+    assert answer.returncode == 0, answer.stderr
     found = list(read_labelled(Source(tmp_path / "pairs.tsv"), ClassifyText()))
-    assert told.stdout == f"{len(found)} pairs\n"
+    assert answer.stdout == f"{len(found)} pairs\n"
     assert len(found) > 20
     assert {one.label for one in found} == {YES, NO}
     for text, part in (one.texts for one in found if one.label == YES):
@@ -189,7 +189,7 @@ def test_the_program_writes_a_table_to_classify(tmp_path):
 
 
 def test_articles_that_are_not_there_are_one_line(tmp_path):
-    told = run(tmp_path / "absent.jsonl", "--out", tmp_path / "pairs.tsv")
-    assert told.returncode == 2
-    assert "absent.jsonl; articles are wanted, as benchmarks/wiki_text.py writes them." in told.stderr.splitlines()[-1]
+    answer = run(tmp_path / "absent.jsonl", "--out", tmp_path / "pairs.tsv")
+    assert answer.returncode == 2
+    assert "absent.jsonl; benchmarks/wiki_text.py writes such articles." in answer.stderr.splitlines()[-1]
     assert not (tmp_path / "pairs.tsv").exists()
