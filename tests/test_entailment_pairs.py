@@ -146,7 +146,8 @@ def test_parts_stand_between_commas_and_behind_the_beginning(whole, wanted):
 
 
 def test_another_word_is_one_of_the_same_sort_that_is_not_there():
-    claim, words = "Anna moved to Paris in 1912 with paintings.", ["1912", "1914", "Anna", "Berlin", "drawings", "small"]
+    claim = "Anna moved to Paris in 1912 with paintings."
+    words = ["1912", "1914", "Anna", "Berlin", "drawings", "small"]
     wrong = {entailment_pairs.with_another(claim, words, random.Random(seed)) for seed in range(40)}
     assert wrong == {claim.replace("Paris", "Berlin"), claim.replace("1912", "1914"),
                      claim.replace("paintings", "drawings")}
