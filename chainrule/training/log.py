@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.parameters import group_parameters
+from chainrule.flops import peak_of, training_flops
+from chainrule.model import Model
 from chainrule.progress import say
 from chainrule.run import BOARD
 from chainrule.tasks.corpus_of_examples import ExampleCorpus
@@ -27,12 +27,6 @@ from chainrule.training.step import StepReport
 
 RECORDS = 200    # of steps, in a whole training
 REFRESH = 0.5    # seconds between two notes of the progress bar, for each of which a GPU is waited for
-
-PEAKS = {
-    "B200": 2250e12, "H200": 989e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
-    "4090": 165e12, "3090": 71e12,
-}
-"""FLOPs a second of dense bfloat16 matrix products, by the makers' data sheets."""
 
 
 class Log:
@@ -68,7 +62,8 @@ class Meter:
     """Turns the sums of the steps into a note for the progress bar and records for the log."""
 
     def __init__(
-        self, model: nn.Module, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype, ranks: int = 1
+        self, model: Model, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype, length: int,
+        ranks: int = 1,
     ):
         split = corpus.splits["train"]
         self.log, self.logged = log, Logged()
@@ -77,8 +72,8 @@ class Meter:
         bits = whole and corpus.tokenizer.lossless
         self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
         self.target = target_unit(corpus)
-        self.flops = flops_per_target(model)
-        peak = peak_flops(device) if whole and dtype == torch.bfloat16 else None
+        self.flops = training_flops(model, length)
+        peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.restart(0)
 
@@ -121,19 +116,6 @@ def _note(nats: float, target: str, bits: float, mfu: float) -> str:
     note = f"{nats:.4f} nats per {target}"
     note += "" if math.isnan(bits) else f", {bits:.4f} bits per byte"
     return note + ("" if math.isnan(mfu) else f", {100 * mfu:.0f} % of the GPU's peak")
-
-
-def flops_per_target(model: Any) -> float:
-    """Forward and backward: 6 for each weight that a target's vector is multiplied by."""
-    hidden, output, _ = group_parameters(model)
-    used: list[Tensor] = [weight for _, weight in hidden + output] + ([] if output else [model.embeddings])
-    return 6.0 * sum(weight.numel() for weight in used)
-
-
-def peak_flops(device: torch.device) -> float | None:
-    """Of the GPU, if it is in the table."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return next((peak for known, peak in PEAKS.items() if known in name), None)
 
 
 class TensorBoard:

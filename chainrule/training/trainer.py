@@ -91,7 +91,7 @@ class Trainer:
         self.runner = StepRunner(self.step, settings, self._seconds_left)
         schedule = make_evaluation_schedule(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks)
-        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype, ranks.size)
+        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype, self.loader.length, ranks.size)
         self.board: TensorBoard | None = None
         self.number = 0                                          # steps taken
         self.state: State = None                                 # of the streams, after the last step
