@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chainrule.compare.budgets import turned
+from chainrule.compare.budgets import fit_to_minutes
 from chainrule.errors import UserError, did_you_mean
 from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
@@ -93,7 +93,7 @@ def choose_recipe(
     refuse_settings(texts, chosen)
     if minutes is None or base is not None:
         return chosen
-    return turned(chosen, given, texts, valid, minutes, device)
+    return fit_to_minutes(chosen, given, texts, valid, minutes, device)
 
 
 def refuse_settings(texts: Sequence[str], recipe: Recipe) -> None:

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from chainrule.compare.budgets import Budget, CorpusSize
 
 BOUNDARY = 0
 """The one token that begins and ends every text, in every vocabulary."""
@@ -86,6 +89,18 @@ class Model(nn.Module):
     stacked_on: ClassVar[Mapping[str, str]] = {}     # a stack of layers -> the one below it, where layers are in two
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
+
+    @classmethod
+    def candidate_settings(
+        cls, widths: Sequence[int], budget: "Budget", corpus: "CorpusSize"
+    ) -> Sequence[Mapping[str, Any]]:
+        """Dotted settings of the sizes from which a budget chooses, smallest first; empty: there is no choice."""
+        return ()
+
+    @classmethod
+    def round_flops(cls, settings: Any) -> float | None:
+        """FLOPs of a round of EM for each token; None: the kind is not trained by EM."""
+        return None
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits: unnormalised log-probabilities. The leading shape is that of `batch.targets`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from chainrule import __version__
 from chainrule.api import text_name
-from chainrule.compare.budgets import LADDER, Compare, Share
+from chainrule.compare.budgets import Budget, Compare, ladder_kinds
 from chainrule.compare.ladder import Asked, Rung, Stopped, climb, corpus_for, held_out
 from chainrule.compare.report import ranking, report
 from chainrule.device import choose_device
@@ -40,19 +40,19 @@ def asked_by(args: Namespace) -> Asked:
     kinds = parse_kinds(args.kinds)
     compare, given = parse_settings(args.settings, kinds)
     device = choose_device(args.device).type
-    share = Share.of(args.minutes, device, make(Compare, compare, "compare"))
-    return Asked(tuple(args.text), share, given, tuple(args.valid), device)
+    budget = Budget.of(args.minutes, device, make(Compare, compare, "compare"))
+    return Asked(tuple(args.text), budget, given, tuple(args.valid), device)
 
 
 def parse_kinds(words: str | None) -> tuple[str, ...]:
-    kinds = LADDER if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
+    kinds = ladder_kinds() if words is None else tuple(word.strip() for word in words.split(",") if word.strip())
     for kind in kinds:
         if kind in PUBLISHED:
             raise UserError(f"--kinds: {kind} is a fixed size of gpt, and here sizes follow the time. Compare gpt.")
-        if kind not in LADDER:
-            why = "does not foretell a text from what came before it alone" if kind in KINDS else "is no kind"
-            hint = "" if kind in KINDS else did_you_mean(kind, LADDER)
-            raise UserError(f"--kinds: {kind} {why}.{hint or ' The ladder: ' + ', '.join(LADDER) + '.'}")
+        if kind not in ladder_kinds():
+            why = "does not predict a text from its past alone" if kind in KINDS else "is no kind"
+            hint = "" if kind in KINDS else did_you_mean(kind, ladder_kinds())
+            raise UserError(f"--kinds: {kind} {why}.{hint or ' The ladder: ' + ', '.join(ladder_kinds()) + '.'}")
     if not kinds or len(set(kinds)) < len(kinds):
         raise UserError(f"--kinds {words}: name one or more, each once, with commas between.")
     return kinds

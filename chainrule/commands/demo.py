@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.commands.compare import run_ladder, summary
-from chainrule.compare.budgets import Compare, Share
+from chainrule.compare.budgets import Budget, Compare
 from chainrule.compare.ladder import Asked
 
 TEXT = "python-docs"
@@ -29,8 +29,8 @@ Try next:
 
 
 def demo(args: Namespace) -> dict[str, Any]:
-    share = Share.of(MINUTES, "cpu", Compare())
-    answer = run_ladder(Asked((TEXT,), share, {kind: {} for kind in KINDS}), Path(args.out), args.overwrite)
+    budget = Budget.of(MINUTES, "cpu", Compare())
+    answer = run_ladder(Asked((TEXT,), budget, {kind: {} for kind in KINDS}), Path(args.out), args.overwrite)
     if not args.json and not answer.get("interrupted"):
         print(f"\n{summary(answer)}\n\n{NEXT.format(**answer)}")
     return answer

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from chainrule import __version__, models
-from chainrule.compare.budgets import Ground, Settings, Share, choose, rounds_in, token_flops
+from chainrule.compare.budgets import Budget, CorpusSize, DottedSettings, choose_recipe, rounds_in, token_flops
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
@@ -38,7 +38,6 @@ from chainrule.training.pipeline import make_run
 
 COMPARISON = "comparison.json"
 UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and with like units perplexities compare too
-SMALL = 1e6              # weights of a network below which its steps are many small sums
 PROBE = 1 << 20          # tokens by which a round of EM is timed
 SAMPLE = 200             # tokens
 
@@ -52,14 +51,14 @@ class Asked:
     """What shall be compared."""
 
     texts: tuple[str, ...]
-    share: Share
-    given: Mapping[str, Settings]        # by kind: what is wanted otherwise than chosen
+    budget: Budget
+    given: Mapping[str, DottedSettings]        # by kind: what is wanted otherwise than chosen
     valid: tuple[str, ...] = ()
     device: str = "cpu"
 
     def as_dict(self) -> dict[str, Any]:
         """What all kinds have in common."""
-        return {"texts": [*self.texts], "valid": [*self.valid], **asdict(self.share), "device": self.device}
+        return {"texts": [*self.texts], "valid": [*self.valid], **asdict(self.budget), "device": self.device}
 
     @property
     def language(self) -> Language | None:
@@ -87,14 +86,14 @@ def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
     if len({tuple((name, split.sha256) for name, split in corpus.splits.items()) for corpus in corpora.values()}) > 1:
         raise UserError("kinds are compared on the same bytes, learned from and held out: give text.held_out, "
                         "text.separator and text.errors for all of them, or for none.")
-    with fastest_threads() if asked.device == "cpu" and asked.share.weights < SMALL else nullcontext():
+    with fastest_threads() if asked.device == "cpu" and asked.budget.is_small else nullcontext():
         return _climb(asked, corpora, out, overwrite)
 
 
 def _climb(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> tuple[Rung, ...]:
     recipes = choose_all(asked, corpora, out, overwrite)
     say(f"{', '.join(recipes)} on {' '.join(asked.texts)}: each learns from the same bytes ({asked.device}, "
-        f"{asked.share.spoken} at most), and is measured on the same held-out bytes.")
+        f"{asked.budget} at most), and is measured on the same held-out bytes.")
     for kind, recipe in recipes.items():
         say(f"\n{kind}: {models.kind(kind).idea}")
         say(f"chosen: {' '.join(said(recipe)) or 'nothing; there is nothing to choose'}")
@@ -129,9 +128,9 @@ def held_out(corpus: Corpus) -> tuple[str, Split]:
     raise UserError("there is no held-out text to compare on; --valid FILE would give one.")
 
 
-def ground_of(corpus: Corpus) -> Ground:
+def size_of(corpus: Corpus) -> CorpusSize:
     tokenizer = corpus.tokenizer
-    return Ground(tokenizer.unit, len(tokenizer), len(corpus.splits["train"].tokens) - 1)
+    return CorpusSize(tokenizer.unit, len(tokenizer), len(corpus.splits["train"].tokens) - 1)
 
 
 def choose_all(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> dict[str, Recipe]:
@@ -142,8 +141,8 @@ def choose_all(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite
         if kind in known:
             recipes[kind] = recipe_of(out / COMPARISON, {"chainrule": __version__, **known[kind]["recipe"]})
             continue
-        chosen = choose(kind, ground_of(corpora[kind]), asked.share, {**UNITS, **given})
-        if kind == "hmm" and asked.share.by == "minutes":
+        chosen = choose_recipe(kind, size_of(corpora[kind]), asked.budget, {**UNITS, **given})
+        if asked.budget.by == "minutes" and models.model_class(kind).round_flops(chosen.model) is not None:
             chosen = rounds_by_the_clock(chosen, corpora[kind], asked)
         recipes[kind] = chosen
         known[kind] = {"given": dict(given), "recipe": json.loads(json.dumps(chosen.as_dict()))}
@@ -179,7 +178,7 @@ def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
     batch = next(iter(counting_batches(model, tokens, train))).to(asked.device)
     seconds = min(_seconds(model, batch) for _ in range(2))
     each = seconds * (len(tokens) - 1) / int(batch.loss_mask.sum())
-    return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.share.seconds, each)))
+    return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.budget.seconds, each)))
 
 
 def _seconds(model: Any, batch: Any) -> float:
@@ -208,7 +207,7 @@ def measure(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) 
         "idea": models.kind(kind).idea,
         "settings": said(recipe),
         "parameters": scored.result.parameters,
-        **_costs(log, targets, token_flops(recipe, ground_of(corpus))),
+        **_costs(log, targets, token_flops(recipe, size_of(corpus))),
         "read_tokens_per_second": _rate(scored.result.tokens, scored.result.seconds),
         "state_bytes": size,
         "state_bytes_per_token": growth,

@@ -7,10 +7,10 @@ State: the last n - 1 tokens.
 Shapes: B rows, T tokens, N = order - 1, E embedding, H hidden units.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
 from chainrule.model import BOUNDARY, Tap
 from chainrule.settings import BelowOne, Range, Size
+
+if TYPE_CHECKING:
+    from chainrule.compare.budgets import Budget, CorpusSize
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -44,6 +47,12 @@ class FeedForward(NeuralLanguageModel):
     recipe: ClassVar[dict[str, Any]] = {
         "model.dropout": 0.5, "train.batching": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
     }
+
+    @classmethod
+    def candidate_settings(
+        cls, widths: Sequence[int], budget: "Budget", corpus: "CorpusSize"
+    ) -> list[dict[str, Any]]:
+        return [{"model.order": 9, "model.embedding": max(16, width // 8), "model.hidden": width} for width in widths]
 
     def __init__(self, settings: FeedForwardSettings, vocab: int):
         super().__init__()

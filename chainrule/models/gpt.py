@@ -11,7 +11,7 @@ Shapes: B rows, T tokens, S source tokens, D width, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from chainrule.layers.kv_cache import Cache, KeysValues
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.settings import Positive
+
+if TYPE_CHECKING:
+    from chainrule.compare.budgets import Budget, CorpusSize
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,16 @@ class GPT(Decoder):
     def __init__(self, settings: GPTSettings, vocab: int):
         super().__init__(settings, vocab)
         self.width = self.inputs = settings.width
+
+    @classmethod
+    def candidate_settings(
+        cls, widths: Sequence[int], budget: "Budget", corpus: "CorpusSize"
+    ) -> list[dict[str, Any]]:
+        small, medium = budget.parameters < 5e5, budget.parameters < 5e6
+        layers, context = (2, 64) if small else (4, 128) if medium else (6, 256)
+        heads = {width: width // (32 if width < 256 else 64) for width in widths}
+        return [{"model.layers": layers, "model.width": width, "model.heads": heads[width], "model.context": context}
+                for width in widths]
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, D), for heads. The causal mask hides the padding, which comes after all other tokens."""

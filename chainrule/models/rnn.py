@@ -8,8 +8,9 @@ that of Zaremba et al. 2014, or that of AWD-LSTM (Merity et al. 2018): variation
 Shapes: B rows, T tokens, L layers, E embedding, H hidden units, G gates.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import dropout
@@ -20,6 +21,9 @@ from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, T
 from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import Tap
 from chainrule.settings import BelowOne, Range, Size
+
+if TYPE_CHECKING:
+    from chainrule.compare.budgets import Budget, CorpusSize
 
 
 class VariationalDropout(nn.Module):
@@ -86,6 +90,16 @@ class RecurrentModel(NeuralLanguageModel):
         self.activations = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.activations}
         for name, tap in self.activations.items():
             self.add_module(name, tap)    # hidden, and cell: (B, T, L, H); gates: (B, T, L, G, H)
+
+    @classmethod
+    def candidate_settings(
+        cls, widths: Sequence[int], budget: "Budget", corpus: "CorpusSize"
+    ) -> list[dict[str, Any]]:
+        """One layer; in float32 on a CPU, where the fused kernels have no fast bfloat16."""
+        fixed: dict[str, Any] = {"model.layers": 1, "train.length": 32 if budget.is_small else 128}
+        fixed |= {"model.weight_dropout": 0.0} if "model.weight_dropout" in cls.recipe else {}
+        fixed |= {} if budget.gpu else {"train.precision": "float32"}
+        return [{**fixed, "model.hidden": width} for width in widths]
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Vectors:
         if self.bidirectional:

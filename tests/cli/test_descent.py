@@ -2,7 +2,7 @@
 
 import pytest
 
-from chainrule.compare.budgets import turned
+from chainrule.compare.budgets import fit_to_minutes
 from chainrule.run import load
 from chainrule.tasks.registry import recipe_for
 
@@ -37,7 +37,7 @@ def test_minutes_choose_what_was_left_open(chainrule, book, kind):
     assert chosen.train.minutes == 0.004
     sizes = ("width", "hidden")
     short = max(getattr(chosen.model, size, 0) or 0 for size in sizes)
-    long = turned(recipe_for(kind, {"text.tokenizer": "characters"}), {}, [str(book)], (), 600, "cpu").model
+    long = fit_to_minutes(recipe_for(kind, {"text.tokenizer": "characters"}), {}, [str(book)], (), 600, "cpu").model
     assert short < max(getattr(long, size, 0) or 0 for size in sizes)
 
 

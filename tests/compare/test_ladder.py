@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chainrule.compare import ladder
-from chainrule.compare.budgets import LADDER, Compare, Share
+from chainrule.compare.budgets import Budget, Compare, ladder_kinds
 from chainrule.compare.ladder import Asked, Stopped, climb, held_out, said
 from chainrule.errors import UserError
 from chainrule.inference.statistics import compare_scores
@@ -28,14 +28,14 @@ def book(tmp_path, monkeypatch):
 
 def asked(text, kinds, minutes=BLINK, valid=(), given=None, **compare):
     settings = {kind: dict((given or {}).get(kind, {})) for kind in kinds}
-    return Asked((text,), Share.of(minutes, "cpu", Compare(**compare)), settings, tuple(valid))
+    return Asked((text,), Budget.of(minutes, "cpu", Compare(**compare)), settings, tuple(valid))
 
 
 def test_every_kind_of_the_ladder_climbs(book):
-    rungs = climb(asked(book, LADDER), Path("out"))
-    assert [rung.kind for rung in rungs] == list(LADDER)
+    rungs = climb(asked(book, ladder_kinds()), Path("out"))
+    assert [rung.kind for rung in rungs] == list(ladder_kinds())
     made = compare_scores({rung.kind: rung.scored for rung in rungs})
-    bits = {kind: made.row(kind)["bits_per_byte"] for kind in LADDER}
+    bits = {kind: made.row(kind)["bits_per_byte"] for kind in ladder_kinds()}
     assert bits["uniform"] > bits["unigram"] > bits["bigram"] > bits["ngram"] > 0
     for rung in rungs:
         facts = rung.facts
@@ -71,7 +71,7 @@ def test_a_ladder_that_is_there_is_not_climbed_twice(book, monkeypatch):
     wanted = asked(book, ("bigram", "hmm", "lstm"))
     first = climb(wanted, Path("out"))
     written = Path("out/lstm/model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr(ladder, "choose", None)                    # recipes are chosen once
+    monkeypatch.setattr(ladder, "choose_recipe", None)             # recipes are chosen once
     second = climb(wanted, Path("out"))
     assert Path("out/lstm/model.safetensors").stat().st_mtime_ns == written
     assert [rung.recipe for rung in first] == [rung.recipe for rung in second]

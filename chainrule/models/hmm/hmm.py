@@ -9,9 +9,10 @@ scores are float32.
 Shapes: B rows, T tokens, S states, V vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,11 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
 from chainrule.models.hmm import forward_backward, viterbi
 from chainrule.models.hmm.forward_backward import PackedTexts, pack_texts
 from chainrule.settings import Count, NonNegative, Range, Settings
+
+if TYPE_CHECKING:
+    from chainrule.compare.budgets import Budget, CorpusSize
+
+ROUNDS = 60    # of EM that should fit in the budget of a comparison; it decides the number of states
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,19 @@ class HMM(LanguageModel):
     initial: Tensor       # (S,) π
     transition: Tensor    # (S, S) a; zeros stay zero in training
     emission: Tensor      # (S, V) b
+
+    @classmethod
+    def candidate_settings(
+        cls, widths: Sequence[int], budget: "Budget", corpus: "CorpusSize"
+    ) -> list[dict[str, Any]]:
+        """The power of two with which ROUNDS of EM fit in the budget."""
+        most = math.sqrt(budget.flops / (6.0 * corpus.tokens) / ROUNDS)
+        return [{"model.states": 1 << min(9, max(3, round(math.log2(max(1.0, most)))))}]
+
+    @classmethod
+    def round_flops(cls, settings: HMMSettings) -> float:
+        """Forward, backward and expected transitions are one product with the transition matrix each."""
+        return 6.0 * settings.states * settings.states
 
     def __init__(self, settings: HMMSettings, vocab: int):
         super().__init__()
