@@ -27,17 +27,17 @@ from chainrule.model import Tap
 
 
 @dataclass(frozen=True)
-class Mask:
+class AttentionMask:
     """Which keys a query may attend to. Without a tensor and not causal: all of them."""
 
     tensor: Tensor | None = None    # (B or 1, H or 1, T, C): True where it may, or a bias that is added to the scores
     causal: bool = False            # without a tensor: the keys up to the query's own position, of the same tokens
 
-    def as_bias(self, dtype: torch.dtype) -> "Mask":
+    def as_bias(self, dtype: torch.dtype) -> "AttentionMask":
         """The same as numbers to add, 0 or -∞, which the fused kernels would otherwise make in every layer."""
         if self.tensor is None or self.tensor.dtype != torch.bool:
             return self
-        return Mask(torch.zeros_like(self.tensor, dtype=dtype).masked_fill(~self.tensor, -math.inf))
+        return AttentionMask(torch.zeros_like(self.tensor, dtype=dtype).masked_fill(~self.tensor, -math.inf))
 
     def as_tensor(self, queries: int, device: torch.device) -> Tensor | None:
         if self.tensor is not None or not self.causal:
@@ -116,7 +116,7 @@ class Attention(nn.Module):
         self.pattern = Tap()                        # (B, H, T, C): the attention weights
 
     def forward(
-        self, x: Tensor, mask: Mask, rope: Rope | None = None, cache: LayerCache | None = None
+        self, x: Tensor, mask: AttentionMask, rope: Rope | None = None, cache: LayerCache | None = None
     ) -> tuple[Tensor, KeysValues]:
         """(B, T, D) -> (B, T, D), and all keys and values that were attended to, (B, G, C, d) each."""
         query, key, value = (part.transpose(1, 2) for part in self._heads(self.project(x), rope))
@@ -160,7 +160,7 @@ class CrossMemory:
 
     keys: Tensor        # (B, G, S, d)
     values: Tensor      # (B, G, S, d)
-    mask: Mask          # which of them are not padding
+    mask: AttentionMask          # which of them are not padding
 
 
 class CrossAttention(nn.Module):
@@ -206,7 +206,7 @@ def split_heads(x: Tensor, size: int) -> Tensor:
     return x.view(*x.shape[:2], -1, size).transpose(1, 2)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: float, pattern: Tap) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, drop: float, pattern: Tap) -> Tensor:
     """Scaled dot-product attention: (B, H, T, d), (B, G, C, d), (B, G, C, d) -> (B, H, T, d)."""
     if pattern.watched:
         return attend_by_formula(query, key, value, mask, drop, pattern)
@@ -220,7 +220,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: float, p
     )
 
 
-def attend_by_formula(query: Tensor, key: Tensor, value: Tensor, mask: Mask, drop: float, pattern: Tap) -> Tensor:
+def attend_by_formula(
+    query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask, drop: float, pattern: Tap
+) -> Tensor:
     """The same as the formula above says; `pattern` sees the attention weights (B, H, T, C)."""
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)

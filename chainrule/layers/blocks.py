@@ -25,9 +25,9 @@ from chainrule.device import as_residual, working_dtype
 from chainrule.kernels import ops
 from chainrule.layers.attention import (
     Attention,
+    AttentionMask,
     CrossAttention,
     CrossMemory,
-    Mask,
     PackedLinear,
     Rope,
     causal_mask,
@@ -65,9 +65,9 @@ def add_norm(x: Tensor, delta: Tensor | None, norm: nn.Module) -> tuple[Tensor, 
         x = x if delta is None else x + delta
         return x, norm(x)
     how: Any = norm
-    shift, centred = getattr(how, "bias", None), isinstance(norm, nn.LayerNorm)
-    x, normed, *_ = ops.add_norm(x, delta, how.weight, shift, how.eps, centred, working_dtype(x))
-    return x, normed
+    bias, subtract_mean = getattr(how, "bias", None), isinstance(norm, nn.LayerNorm)
+    x, h, *_ = ops.add_norm(x, delta, how.weight, bias, how.eps, subtract_mean, working_dtype(x))
+    return x, h
 
 
 # The feed-forward layer
@@ -132,14 +132,9 @@ class Block(nn.Module):
         self.hidden = Tap()                                # (B, T, D): the residual stream after the block
 
     def forward(
-        self,
-        x: Tensor,
-        delta: Tensor | None,
-        mask: Mask,
-        rope: Rope | None = None,
-        cache: LayerCache | None = None,
-        source: CrossMemory | None = None,
-    ) -> tuple[Tensor, Tensor | None, KeysValues]:
+        self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
+        rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
+    ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
         """(B, T, D) x and delta -> those after the block, and the keys and values of its attention."""
         x, h = add_norm(x, delta, self.attention_norm)
         delta, kv = self.attention(h, mask, rope, cache)
@@ -157,14 +152,9 @@ class PostNormBlock(Block):
     """The block of 2017: each sum is normed, and only its norm goes on, so no delta is left to add."""
 
     def forward(
-        self,
-        x: Tensor,
-        delta: Tensor | None,
-        mask: Mask,
-        rope: Rope | None = None,
-        cache: LayerCache | None = None,
-        source: CrossMemory | None = None,
-    ) -> tuple[Tensor, Tensor | None, KeysValues]:
+        self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
+        rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
+    ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
         delta, kv = self.attention(x, mask, rope, cache)
         x = as_residual(self.attention_norm(x + self.dropout(delta)))
         if self.cross is not None and self.cross_norm is not None:
@@ -234,20 +224,20 @@ class TransformerStack(nn.Module):
             layers.append(kv)
         return add_norm(x, delta, self.norm)[1], layers
 
-    def mask(self, positions: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> Mask:
+    def mask(self, positions: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> AttentionMask:
         """Of tokens at these positions for each other, or for the keys of a cache; no tensor where none is needed."""
         tokens = positions.shape[1]
         if self.causal and cached is None and self.bias is None and (self.settings.window or tokens) >= tokens:
-            return Mask(causal=True)
+            return AttentionMask(causal=True)
         keys, allowed = torch.arange(cached or tokens, device=positions.device), None
         if self.causal:
             allowed = causal_mask(positions, keys, self.settings.window)           # (B, 1, T, C)
         elif lengths is not None:
             allowed = padding_mask(lengths, tokens)                                # (B, 1, 1, C)
         if self.bias is None:
-            return Mask(allowed)
+            return AttentionMask(allowed)
         bias = self.bias(positions, keys)                                          # (B, H, T, C)
-        return Mask(bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
+        return AttentionMask(bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
 
     def source_keys_values(self, source: Tensor) -> list[KeysValues]:
         """(B, S, D) -> the keys and values of the source for the cross-attention of each block."""

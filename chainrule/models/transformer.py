@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.layers.attention import CrossMemory, Mask, padding_mask
+from chainrule.layers.attention import AttentionMask, CrossMemory, padding_mask
 from chainrule.layers.blocks import InputEmbedding, TransformerStack
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
@@ -71,6 +71,6 @@ class EncoderDecoder(Decoder):
         return memory
 
     def sources(self, state: Cache) -> Sequence[CrossMemory]:
-        mask = Mask(padding_mask(state["source_length"], state["source_keys"].shape[3]))
+        mask = AttentionMask(padding_mask(state["source_length"], state["source_keys"].shape[3]))
         pairs = zip(state["source_keys"].unbind(1), state["source_values"].unbind(1), strict=True)
         return [CrossMemory(keys, values, mask) for keys, values in pairs]

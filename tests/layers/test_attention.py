@@ -9,7 +9,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from chainrule.layers.attention import Attention, Mask, apply_rope, attend, attend_by_formula, causal_mask, rope_tables
+from chainrule.layers.attention import (
+    Attention,
+    AttentionMask,
+    apply_rope,
+    attend,
+    attend_by_formula,
+    causal_mask,
+    rope_tables,
+)
 from chainrule.layers.kv_cache import LayerCache
 from chainrule.layers.positions import RelativeBias, sinusoids
 from chainrule.model import Tap, watch
@@ -28,7 +36,7 @@ def positions(length: int, first: int = 0) -> Tensor:
 def poll(weights: list[float], values: list[list[float]]) -> Tensor:
     """The output for a query whose scores give these attention weights."""
     key, value = torch.tensor(weights).log().view(1, 1, 4, 1), torch.tensor(values)[None, None]
-    return attend_by_formula(torch.ones(1, 1, 1, 1), key, value, Mask(), 0.0, Tap())[0, 0, 0]
+    return attend_by_formula(torch.ones(1, 1, 1, 1), key, value, AttentionMask(), 0.0, Tap())[0, 0, 0]
 
 
 def test_the_poll_of_the_lecture() -> None:
@@ -40,7 +48,7 @@ def test_the_poll_of_the_lecture() -> None:
 
 def test_the_formula_by_hand() -> None:
     query, key, value = (some(1, 1, LENGTH, 4, seed=seed) for seed in (1, 2, 3))
-    mixed = attend_by_formula(query, key, value, Mask(causal=True), 0.0, Tap())[0, 0]
+    mixed = attend_by_formula(query, key, value, AttentionMask(causal=True), 0.0, Tap())[0, 0]
     for now in range(LENGTH):
         scores = [math.exp(float(query[0, 0, now] @ key[0, 0, then]) / 2) for then in range(now + 1)]
         wanted = sum(score * value[0, 0, then] for then, score in enumerate(scores)) / sum(scores)
@@ -48,11 +56,11 @@ def test_the_formula_by_hand() -> None:
 
 
 MASKS = {
-    "all": Mask(),
-    "causal": Mask(causal=True),
-    "window": Mask(causal_mask(positions(LENGTH), torch.arange(LENGTH), 3)),
-    "padding": Mask((torch.arange(LENGTH) < torch.tensor([[9], [4]]))[:, None, None]),
-    "bias": Mask(some(1, 4, LENGTH, LENGTH, seed=5) + torch.full((LENGTH, LENGTH), -math.inf).triu(1)),
+    "all": AttentionMask(),
+    "causal": AttentionMask(causal=True),
+    "window": AttentionMask(causal_mask(positions(LENGTH), torch.arange(LENGTH), 3)),
+    "padding": AttentionMask((torch.arange(LENGTH) < torch.tensor([[9], [4]]))[:, None, None]),
+    "bias": AttentionMask(some(1, 4, LENGTH, LENGTH, seed=5) + torch.full((LENGTH, LENGTH), -math.inf).triu(1)),
 }
 
 
@@ -79,7 +87,7 @@ def test_a_window_is_what_a_brute_force_mask_says(window: int) -> None:
     seen = causal_mask(positions(LENGTH), torch.arange(LENGTH), window)
     assert torch.equal(seen[0, 0], mask)
     wanted = scaled_dot_product_attention(query, key, value, mask)
-    assert_close(attend_by_formula(query, key, value, Mask(seen), 0.0, Tap()), wanted)
+    assert_close(attend_by_formula(query, key, value, AttentionMask(seen), 0.0, Tap()), wanted)
 
 
 def test_dropout_drops_attention_weights_only_in_training() -> None:
@@ -87,9 +95,9 @@ def test_dropout_drops_attention_weights_only_in_training() -> None:
     attention, x = Attention(WIDTH, 4, 4, 4, dropout=0.5), some(ROWS, LENGTH, WIDTH)
     for watched in (False, True):
         attention.pattern.callback = (lambda _: None) if watched else None
-        once, again = (attention.train()(x, Mask())[0] for _ in range(2))
+        once, again = (attention.train()(x, AttentionMask())[0] for _ in range(2))
         assert not torch.equal(once, again)
-        assert torch.equal(attention.eval()(x, Mask())[0], attention(x, Mask())[0])
+        assert torch.equal(attention.eval()(x, AttentionMask())[0], attention(x, AttentionMask())[0])
 
 
 def test_a_cache_writes_each_row_at_its_own_position() -> None:
@@ -139,8 +147,8 @@ def test_the_backward_pass_in_bfloat16_on_a_cpu_is_that_of_float32():
     """There the kernel gets float32, under autocast too; the output and the gradients have the dtype of the inputs."""
     query, key, value = (torch.randn(2, 3, 8, 4).bfloat16().requires_grad_() for _ in range(3))
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = attend(query, key, value, Mask(causal=True), 0.0, Tap())
-    exact = attend(query.float(), key.float(), value.float(), Mask(causal=True), 0.0, Tap())
+        mixed = attend(query, key, value, AttentionMask(causal=True), 0.0, Tap())
+    exact = attend(query.float(), key.float(), value.float(), AttentionMask(causal=True), 0.0, Tap())
     assert mixed.dtype == torch.bfloat16
     assert torch.equal(mixed, exact.bfloat16())
     upstream = torch.randn(mixed.shape).bfloat16()
