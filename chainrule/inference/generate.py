@@ -6,7 +6,7 @@ Shapes: B rows, T steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.inference.decoding import SYNC_EVERY, DecodeLoop, Tokens, prefill_prompts, sync_every
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniforms
+from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniform_blocks, uniforms
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -39,7 +39,7 @@ def sample(
         loop = DecodeLoop(model, prefill_prompts(model, prompts), SamplingStrategy(sampling, ends, prompts))
         device = device_of(model)
         at_once = sync_every(device)
-        random = _uniform_blocks(sampling.seed, len(prompts), at_once, device)
+        random = uniform_blocks(lambda step: uniforms(sampling.seed, step, len(prompts)), at_once, device)
         uniform = next(random)
         for first in range(0, limit, at_once):
             columns = loop.next_tokens(uniform[: limit - first], limit - first)
@@ -50,13 +50,6 @@ def sample(
                 yield column
                 if not going:
                     return
-
-
-def _uniform_blocks(seed: int, rows: int, steps: int, device: torch.device) -> Iterator[Tensor]:
-    """(T, B): the random numbers of the first T steps, then those of the next T."""
-    for first in count(0, steps):
-        numbers = torch.stack([uniforms(seed, step, rows) for step in range(first, first + steps)])
-        yield numbers.to(device, non_blocking=True)
 
 
 def generate(

@@ -23,7 +23,7 @@ from chainrule.inference.beam import Decode, ScoredText, max_new_tokens
 from chainrule.inference.decoding import DecodeLoop, prefill_source, sync_every
 from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.metrics import rouge_words, subsequence_f1
-from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniforms
+from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniform_blocks, uniforms
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 
 GOING_SHARE = 0.5    # on a GPU, ended rows are dropped once at most this share goes on: another shape needs a new graph
@@ -76,12 +76,13 @@ def _blocks(
     """(T, R) tokens of a few steps at a time, until all rows have ended. Rows that have ended are boundaries."""
     at_once, share = sync_every(device), 1.0 if device.type == "cpu" else GOING_SHARE
     going = torch.arange(len(ids) * mbr.samples, device=device)        # the rows that are still in the loop
+    random = uniform_blocks(lambda step: _uniforms(mbr, step, ids), at_once, device)
+    uniform = next(random)
     for first in range(0, limit, at_once):
-        steps = range(first, min(first + at_once, limit))
-        uniform = torch.stack([_uniforms(mbr, step, ids) for step in steps]).to(device, non_blocking=True)
-        columns = loop.next_tokens(uniform[:, going], limit - first)
+        columns = loop.next_tokens(uniform[: limit - first, going], limit - first)
+        uniform = next(random)                                         # while a GPU is still at work
         require_possible(loop)
-        written = torch.full((len(steps), len(ids) * mbr.samples), BOUNDARY, device=device)
+        written = torch.full((len(columns), len(ids) * mbr.samples), BOUNDARY, device=device)
         yield written.index_copy(1, going, columns)
         alive = (columns[-1] != BOUNDARY).nonzero()[:, 0]
         if not len(alive):

@@ -5,12 +5,13 @@
 The cuts use the model's own probabilities, at temperature 1, and a token must pass all of them; the temperature then
 shapes what is left. So no setting changes the meaning of another. Temperature 0 is greedy decoding.
 
-Shapes: B rows, V vocabulary, N blocks.
+Shapes: B rows, T steps, V vocabulary, N blocks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -189,3 +190,10 @@ def uniforms(seed: int, step: int, rows: int) -> Tensor:
     """(B,): a number from [0, 1) for each row. With one generator a step, those of the first rows do not depend on
     how many rows follow."""
     return torch.from_numpy(np.random.default_rng((seed, step)).random(rows))
+
+
+def uniform_blocks(of_step: Callable[[int], Tensor], steps: int, device: torch.device) -> Iterator[Tensor]:
+    """(T, B): the random numbers of the first `steps` steps, then those of as many more, and so on."""
+    for first in count(0, steps):
+        numbers = torch.stack([of_step(step) for step in range(first, first + steps)])
+        yield numbers.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Scoring: the cross-entropy of every token of a text, -log p in nats, in bits when shown.
+"""Scoring: the cross-entropy of every token of a text, -log p in nats, in bits when shown (teacher forcing).
 
 A stream `0 text 0 text 0` is scored as a whole. A model without a context limit carries its state along; one with a
 limit reads overlapping windows (sliding window), each from an empty state, and a target counts in the first window that

@@ -590,8 +590,8 @@ BUGS = [
     Bug(
         "when a text ends, the others get its random numbers",
         "chainrule/inference/mbr.py",
-        "uniform[:, going]",
-        "uniform[:, : len(going)]",
+        "uniform[: limit - first, going]",
+        "uniform[: limit - first, : len(going)]",
         (
             f"{MBR}::test_what_is_drawn_is_what_a_plain_loop_draws[transformer-1.0]",
             f"{MBR}::test_a_source_has_the_same_random_numbers_in_any_batch[seq2seq]",
