@@ -227,6 +227,27 @@ BUGS = [
         (f"{GENERATE}::test_a_sample_goes_on_past_the_context[(0, 2, 7, 8, 30, 2)]",),
     ),
     Bug(
+        "the state of a hypothesis is not that of its parent",
+        "chainrule/inference/decoding.py",
+        'state = pick(state, values["parents"])',
+        'state = pick(state, values["parents"].sort().values)',
+        ("tests/inference/test_beam.py::test_a_state_follows_its_hypothesis",),
+    ),
+    Bug(
+        "a CUDA graph reads the random numbers of its capture",
+        "chainrule/inference/decoding.py",
+        "self.strategy.choose(logits, values, static)",
+        "self.strategy.choose(logits, values, inputs)",
+        ("tests/inference/test_decoding.py::test_a_sample_by_graphs_is_the_same_past_the_context_too",),
+    ),
+    Bug(
+        "rows that have ended are replaced by others",
+        "chainrule/inference/mbr.py",
+        "going = going[alive]",
+        "going = going[: len(alive)]",
+        ("tests/inference/test_decoding.py::test_samples_for_sources_by_graphs_are_the_same",),
+    ),
+    Bug(
         "part of a stop text is shown",
         "chainrule/inference/generate.py",
         "for size in range(len(text)) if",
