@@ -322,16 +322,17 @@ def test_a_decoder_in_two_parts_is_one_stack():
     assert any(name.startswith("above.layers.0") for name in learns)
 
 
-def test_where_a_token_stands_is_read_before_all_layers():
+def test_relative_positions_are_below_all_layers_and_the_last_norm_is_above():
     recipe = recipe_for("transformer", {"model.layers": 2, "model.width": 8, "model.heads": 2,
-                                        "model.positions": "relative"}, "translate")
+                                        "model.positions": "relative", "model.norm_scale": True}, "translate")
     model = build_for(recipe, 20)
     given = lr_factors(model, Gradient(layer_decay=0.5))
     for name in ("stack.bias.weight", "encoder.bias.weight"):
         assert given[name] == 0.5**3
     freeze(model, ["1"])
     assert not model.stack.bias.weight.requires_grad
-    assert model.stack.norm.weight is None or model.stack.norm.weight.requires_grad
+    assert model.stack.norm.weight.requires_grad           # the last norm is above all layers
+    assert given["stack.norm.weight"] == 1
 
 
 @pytest.mark.parametrize(("kind", "says"), [("bigram", "learns by counting"), ("word2vec", "model.vectors")])

@@ -6,7 +6,7 @@ import torch
 from training.small import split
 
 from chainrule.errors import UserError
-from chainrule.model import IGNORE
+from chainrule.model import BOUNDARY, IGNORE
 from chainrule.recipe import Gradient
 from chainrule.tasks.padding import Classes, Ragged, Sequences, Tags
 from chainrule.text.batches import Streams, Windows
@@ -18,7 +18,7 @@ TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
 
 
 ORDERS = {
-    "windows": Windows(TOKENS, 5, 8, seed=3), "streams": Streams(TOKENS, 5, 8), "afresh": Streams(TOKENS, 5, 8, 0.4),
+    "windows": Windows(TOKENS, 5, 8, seed=3), "streams": Streams(TOKENS, 5, 8), "reset": Streams(TOKENS, 5, 8, 0.4),
 }
 
 
@@ -33,7 +33,7 @@ def test_rows_gathered_where_the_tokens_lie_are_those_of_the_batches(order):
             assert batch.tokens.dtype == torch.int64
             assert torch.equal(batch.tokens, wanted.tokens)
             assert torch.equal(batch.targets, wanted.targets)
-            assert (batch.reset is None) == (wanted.reset is None) == (order is not ORDERS["afresh"])
+            assert (batch.reset is None) == (wanted.reset is None) == (order is not ORDERS["reset"])
             assert batch.reset is None or torch.equal(batch.reset, wanted.reset)
 
 
@@ -42,12 +42,20 @@ def test_large_ids_survive_the_journey():
     assert TokenLoader(order, CPU, resident=True).batch(0).tokens.unique().tolist() == [65_535]
 
 
-def test_only_streams_go_on_and_each_epoch_begins_afresh():
+def test_only_streams_go_on_and_each_epoch_starts_with_a_reset():
     windows = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
     streams = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None, CPU)
     assert not any(windows.goes_on(step) for step in range(60))
     epoch = int(streams.order.epoch)
     assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
+
+
+def test_one_in_a_hundred_rows_of_a_stream_is_reset():
+    """Melis et al. 2018: otherwise a model that carries its state on hardly ever sees the beginning of a text."""
+    streams = make_token_loader(split(TOKENS), Gradient(tokens=40, length=4, batching="streams"), None, CPU)
+    batches = [streams.batch(step) for step in range(1000)]
+    assert sum(int(batch.reset.sum()) for batch in batches) / 10_000 == pytest.approx(0.01, abs=0.003)
+    assert all((batch.tokens[batch.reset, 0] == BOUNDARY).all() for batch in batches)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +74,7 @@ def test_what_is_left_out_is_chosen_by_text_and_model(given, context, rows, leng
     assert (loader.order.rows, loader.order.length) == (rows, length)
 
 
-def test_a_text_shorter_than_a_row_of_the_house_is_one_row():
+def test_a_text_shorter_than_the_default_row_is_one_row():
     assert make_token_loader(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
 
 
@@ -88,7 +96,7 @@ def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
         ({}, 5000, "the text is shorter than the context"),
     ],
 )
-def test_what_cannot_be_fed_is_refused_in_one_line(given, context, line):
+def test_what_cannot_be_loaded_is_refused_in_one_line(given, context, line):
     with pytest.raises(UserError, match=line):
         make_token_loader(split(TOKENS), Gradient(**given), context, CPU)
 

@@ -96,8 +96,8 @@ class Listening(Net):
 def test_streams_carry_their_state_on_and_cut_the_gradient():
     model = Listening()
     train(model, steps=20, batching="streams", lr=1e-9)       # 9 steps an epoch
-    fresh = [step for step, state in enumerate(model.given) if state is None]
-    assert fresh == [0, 9, 18]
+    reset = [step for step, state in enumerate(model.given) if state is None]
+    assert reset == [0, 9, 18]
     for before, state in zip(model.left, model.given[1:]):
         if state is not None:
             assert torch.equal(before, state)
@@ -105,7 +105,7 @@ def test_streams_carry_their_state_on_and_cut_the_gradient():
             assert not state.requires_grad
 
 
-def test_rows_that_begin_afresh_have_forgotten_and_the_others_have_not(monkeypatch):
+def test_rows_that_are_reset_have_forgotten_and_the_others_have_not(monkeypatch):
     monkeypatch.setattr(loader, "RESET_SHARE", 0.3)
     model, text = Listening(), corpus()
     train(model, text, steps=20, batching="streams", lr=1e-9)
@@ -134,13 +134,13 @@ class Beginning(Net):
 
 
 @pytest.mark.parametrize("rows", [None, 1])
-def test_a_first_state_learns_from_every_row_that_begins_afresh(monkeypatch, rows):
+def test_a_first_state_learns_from_every_row_that_is_reset(monkeypatch, rows):
     monkeypatch.setattr(loader, "RESET_SHARE", 0.15)
     model = Beginning()
     train(model, steps=9, batching="streams", optimizer="sgd", lr=0.1, micro_batch=rows)     # an epoch
     steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]
     assert len(steps) == 9
-    begun = [any(bool(afresh.any()) for afresh, _ in step) for step in steps]
+    begun = [any(bool(reset.any()) for reset, _ in step) for step in steps]
     assert begun.count(True) > 2
     assert False in begun[1:]
     for step, then, some in zip(steps[1:], steps[2:], begun[1:]):
@@ -162,7 +162,17 @@ def test_clipping_shortens_the_whole_gradient():
     assert records(log, "step")[0]["gradient_norm"] > 0.1
 
 
-# Looks
+def test_clipping_leaves_a_shorter_gradient_as_it_is():
+    """A clip far above the gradient's norm changes no bit; to scale every gradient to the clip would lengthen it."""
+    given = {"optimizer": "sgd", "lr": 0.1, "steps": 3, "warmup": 0, "schedule": "constant"}
+    plain, clipped, log = net(), net(), Log()
+    train(plain, clip=0, **given)
+    train(clipped, None, log, clip=1000.0, **given)
+    assert max(record["gradient_norm"] for record in records(log, "step")) < 100
+    assert_same_bits(weights(plain), weights(clipped))
+
+
+# Evaluations
 
 
 def valid_text():
