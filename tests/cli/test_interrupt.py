@@ -10,24 +10,13 @@ from importlib import import_module
 import pytest
 
 from chainrule import cli
+from chainrule.models.hmm.hmm import HMM
 from chainrule.run import load, read_log
 
 
 def start(words, cwd):
     command = [sys.executable, "-m", "chainrule", *map(str, words)]
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def interrupt_after(process, line):
-    """SIGINT as soon as stderr has said `line`."""
-    said = []
-    for text in process.stderr:
-        said.append(text)
-        if line in text:
-            break
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    return out, "".join(said) + err
 
 
 def test_counting_that_is_stopped_leaves_nothing(chainrule, book, tmp_path, monkeypatch):
@@ -59,15 +48,26 @@ def test_ctrl_c_waits_until_what_is_being_imported_is_whole(chainrule, monkeypat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_em_that_is_stopped_keeps_its_last_round_and_goes_on_as_if_nothing_had_happened(chainrule, book, tmp_path):
+def test_em_that_is_interrupted_keeps_its_last_round_and_goes_on_as_if_it_had_not_been(
+    chainrule, book, tmp_path, monkeypatch
+):
     words = ["train", book, "--kind", "hmm", "model.states=8", "text.tokenizer=characters", "train.steps=12"]
-    process = start([*words, "--out", "runs/stopped"], tmp_path)
-    _, err = interrupt_after(process, "round 3 of")
-    assert process.returncode == 130, err
-    assert "stopped by hand" in err
+    update, rounds = HMM.update, []
+
+    def interrupted(self, statistics):
+        rounds.append(len(rounds) + 1)
+        if len(rounds) == 3:
+            signal.raise_signal(signal.SIGINT)
+        update(self, statistics)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HMM, "update", interrupted)
+        answer = chainrule(*words, "--out", "runs/stopped")
+    assert answer.code == 130
+    assert "interrupted" in answer.err
     about = load(tmp_path / "runs/stopped").about
-    rounds = [record["round"] for record in read_log(tmp_path / "runs/stopped") if record["event"] == "round"]
-    assert about["done"]["rounds"] == len(rounds) >= 2
+    logged = [record["round"] for record in read_log(tmp_path / "runs/stopped") if record["event"] == "round"]
+    assert about["done"]["rounds"] == len(logged) == 2
     assert not about["done"]["finished"]
     assert chainrule(*words, "--out", "runs/stopped").code == 0
     assert chainrule(*words, "--out", "runs/whole").code == 0

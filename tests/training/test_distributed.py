@@ -5,7 +5,6 @@ All that is looked at is made once, by `made`: ranks take seconds to start.
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from training import topics
-from training.ranks import codes, said, spawn, start
+from training.ranks import codes, run_groups, said, spawn
 from training.small import assert_same_bits
 
 from chainrule import run
@@ -83,7 +82,7 @@ def jobs_of_tasks(ranks, **more):
 def make(folder):
     topics.write_data(folder / "topics")
     (folder / "book.txt").write_text("the cat saw the dog, and the dog ran. the cow saw the cat; nobody ran.\n" * 12)
-    spawn(2, [
+    by_2 = [
         job("small", WINDOWS, "windows-2"),
         job("small", STREAMS, "streams-2", [1, STOP, SIGTERM]),
         job("small", SHARDS, "shards-2", ["all", STOP, SIGINT]),
@@ -96,32 +95,32 @@ def make(folder):
         job("hmm", HMM, "hmm-2"),
         job("uniform", {}, "uniform-2"),
         job("small", SMALL | {"train.lr": "0.{rank}1"}, "unlike-2"),
-    ], folder, "by-2")
-    spawn(2, [*jobs_of_tasks(2, **{"train.shard": "true"})], folder, "tasks-by-2")
-    for ranks in (1, 4):
-        copy(folder, "streams-2", f"streams-2-{ranks}")
-        copy(folder, "shards-2", f"shards-2-{ranks}")
-    alone = start(0, [
+    ]
+    tasks_by_2 = [*jobs_of_tasks(2, **{"train.shard": "true"})]
+    alone = [
         job("small", WINDOWS, "windows-1"),
         job("small", STREAMS, "streams-1"),
         job("small", STREAMS, "streams-1-4", ["all", STOP, SIGTERM]),
-        job("small", STREAMS, "streams-2-1"),
         job("gpt", GPT, "gpt-1"),
         job("ngram", NGRAM, "ngram-1"),
         job("unigram", NGRAM, "unigram-1"),
         job("hmm", HMM, "hmm-1"),
         job("uniform", {}, "uniform-1"),
         *jobs_of_tasks(1),
-    ], folder, "alone")
-    spawn(1, [job("small", SHARDS, "shards-2-1")], folder, "by-1")
-    assert alone[0].wait() == 0, said(folder, "alone")
+    ]
+    spawn({"by-2": (2, by_2), "tasks-by-2": (2, tasks_by_2), "alone": (0, alone)}, folder)
+    for ranks in (1, 4):
+        copy(folder, "streams-2", f"streams-2-{ranks}")
+        copy(folder, "shards-2", f"shards-2-{ranks}")
     damage(folder / "shards-2-4" / "checkpoints" / "000000006" / "shard-00002-model-00001-of-00001.safetensors")
-    spawn(4, [
+    by_4 = [
         job("small", STREAMS, "streams-1-4"),
         job("small", STREAMS, "streams-2-4"),
         job("small", SHARDS, "shards-2-4"),
         job("small", WINDOWS, "windows-4"),
-    ], folder, "by-4")
+    ]
+    groups = {"by-4": (4, by_4), "by-1": (1, [job("small", SHARDS, "shards-2-1")])}
+    spawn(groups | {"alone-again": (0, [job("small", STREAMS, "streams-2-1")])}, folder)
 
 
 def copy(folder, there, here):
@@ -215,13 +214,8 @@ def test_a_full_disk_is_one_line_and_all_ranks_end(tmp_path):
     """A limit on the size of files stands in for the disk; the shards of a checkpoint are the first beyond it."""
     (tmp_path / "book.txt").write_text("the cat saw the dog, and the dog ran.\n" * 30)
     settings = GPT | {"model.width": 64, "train.shard": "true", "train.checkpoint": 0}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        ranks = start(2, [job("gpt", settings, "full-2")], tmp_path, "full")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0], said(tmp_path, "full")
+    ended = run_groups({"full": (2, [job("gpt", settings, "full-2")])}, tmp_path, limit=100_000)
+    assert ended == {"full": [0, 0]}, said(tmp_path, "full")
     assert codes(tmp_path, "full", 0) == codes(tmp_path, "full", 1) == [2]
     complaints = [line for line in said(tmp_path, "full").splitlines() if line.startswith("chainrule:")]
     assert len(complaints) == 1

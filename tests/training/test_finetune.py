@@ -113,12 +113,12 @@ STILL = {"steps": 1, "train_lr": 1e-30}    # a step that moves nothing
 
 
 @pytest.mark.parametrize("kind", ["gpt", "gru", "encoder"])
-def test_a_run_that_gave_the_same_answers_brings_its_head_along(desk, kind, capsys):
+def test_the_head_of_a_run_with_the_same_labels_is_taken(desk, kind, capsys):
     base = fine_tune(desk, desk / kind, "base", steps=30, train_lr=3e-3).path
     capsys.readouterr()
     again = fine_tune(desk, base, "again", **STILL)
     assert_same_bits(weights(base), weights(again.path))
-    assert "; the head comes along, for its answers are the same" in capsys.readouterr().err
+    assert "; the head is taken too, since its labels are the same" in capsys.readouterr().err
     assert (began(again.path)["new"], began(again.path)["taken"]) == ([], len(list(run.load(base).model.parameters())))
     assert began(base)["new"] == ["output.weight", "output.bias"]
 
@@ -288,7 +288,7 @@ def test_a_head_can_have_vectors_under_it(desk):
         ("gpt", {}, "caption", "--task caption is not for --kind gpt"),
         ("gpt", {"train.body_lr": 0.1}, "lm", "--task lm has none"),
         ("gpt", {"train.lora": 2, "train.shard": True}, "lm", "leave out train.shard=true"),
-        ("gpt", {"train.lora_alpha": 2}, "lm", "train.lora=8 has them put on"),
+        ("gpt", {"train.lora_alpha": 2}, "lm", "add them with train.lora=8"),
         ("gpt", {"train.lora": 0}, "lm", "1 or more"),
         ("gpt", {"train.layer_decay": 0}, "lm", "more than 0"),
     ],
@@ -303,7 +303,7 @@ def test_mistakes_are_told(desk, kind, given, task, says):
 def test_a_run_of_another_kind_or_size_is_refused(gpt):
     with pytest.raises(UserError, match="it is a gpt, and --kind lstm has another body"):
         finetune_recipe(gpt, kind="lstm")
-    with pytest.raises(UserError, match=r"the settings they were made by: model\.layers is 2 there and 12 here"):
+    with pytest.raises(UserError, match=r"and with them these settings: model\.layers is 2 there and 12 here"):
         finetune_recipe(gpt, kind="gpt2")
     assert finetune_recipe(gpt, kind="gpt").kind == "gpt"
 
@@ -386,13 +386,13 @@ def test_new_tokens_learn_where_the_others_stay(desk, gpt):
 def test_new_rows_of_shards_cannot_learn_alone(desk, gpt):
     recipe = finetune_recipe(gpt, {"train.freeze": "embedding", "train.shard": True}, "classify")
     vocab = len(run.load(gpt).tokenizer) + 2
-    with pytest.raises(UserError, match=r"shares embedding\.words\.weight out whole, so its 2 new rows cannot learn"):
+    with pytest.raises(UserError, match=r"shards embedding\.words\.weight as a whole, so its 2 new rows cannot be trained"):
         initialise(build_for(recipe, vocab, ("sea", "wood")), recipe, vocab, desk / "shards", Log())
 
 
-def test_how_much_learns_is_said(desk, gpt, capsys):
+def test_the_number_of_trained_parameters_is_said(desk, gpt, capsys):
     fine_tune(desk, gpt, train_freeze="all")
-    assert "194 of 26.6k numbers learn, the others stay" in capsys.readouterr().err
+    assert "194 of 26.6k parameters are trained, the others are frozen" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -412,8 +412,8 @@ def test_names_that_match_nothing_are_refused_with_the_nearest(desk, gpt, wanted
     assert says in str(caught.value)
 
 
-def test_something_must_be_left_to_learn(desk, gpt):
-    with pytest.raises(UserError, match="leaves nothing to learn"):
+def test_some_parameter_must_be_trained(desk, gpt):
+    with pytest.raises(UserError, match="leaves no parameter to train"):
         fine_tune(desk, gpt, task="lm", text="book.txt", valid=None, train_freeze="all")
 
 
@@ -442,12 +442,12 @@ def test_each_layer_learns_at_a_share_of_the_one_above(desk, gpt):
 def test_rates_reach_adapters_and_new_rows_by_the_same_heights():
     recipe = recipe_for("gru", {"model.layers": 2, "model.hidden": 8}, "classify")
     model = build_for(recipe, 20, ("a", "b"))
-    add_parametrization(model.body, "words.embedding", NewTokenRows(model.body.words.embedding, 18))
-    held = "stack.layers.1.held.weight_hh_l0"
-    add_parametrization(model.body, held, LoRA(model.body.get_parameter(held), 2, 1.0))
+    add_parametrization(model.body, "embedding.weight", NewTokenRows(model.body.embedding.weight, 18))
+    rnn = "stack.layers.1.rnn.weight_hh_l0"
+    add_parametrization(model.body, rnn, LoRA(model.body.get_parameter(rnn), 2, 1.0))
     shares = lr_factors(model, Gradient(layer_decay=0.5))
-    assert shares["body.words.parametrizations.embedding.0.rows"] == 0.125
-    assert shares["body.stack.layers.1.held.parametrizations.weight_hh_l0.0.up"] == 0.5
+    assert shares["body.embedding.parametrizations.weight.0.rows"] == 0.125
+    assert shares["body.stack.layers.1.rnn.parametrizations.weight_hh_l0.0.up"] == 0.5
     assert "output.weight" not in shares
 
 
