@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
@@ -47,8 +48,8 @@ def desk(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hashed(desk, monkeypatch):
-    """The guide followed to the letter: its file, its line, its case."""
-    file, line, case = blocks("docs/adding-a-model.md", "python")
+    """The guide followed to the letter: its file, its line, its check, its case."""
+    file, line, check, case = blocks("docs/adding-a-model.md", "python")
     name, path = "chainrule.models.hashed", desk / "hashed.py"
     path.write_text(file)
     spec = spec_from_file_location(name, path)
@@ -56,6 +57,7 @@ def hashed(desk, monkeypatch):
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
     monkeypatch.setattr(models, "KINDS", {**models.KINDS, **eval("{" + line + "}", {"Kind": models.Kind})})
+    exec(compile(check, "docs/adding-a-model.md", "exec"), {})
     return eval(case.rstrip(",\n"), {"Case": Case})
 
 
@@ -71,8 +73,9 @@ def test_the_new_kind_of_the_guide_keeps_the_laws(hashed):
     model, kept = hashed.train(), 0
     with torch.no_grad():
         for _, law, wants in laws_for_any_case():
-            law(**{name: value for name, value in {"made": model, "case": hashed}.items() if name in wants})
-            kept += 1
+            with suppress(pytest.skip.Exception):
+                law(**{name: value for name, value in {"made": model, "case": hashed}.items() if name in wants})
+                kept += 1
     assert kept >= 8
 
 

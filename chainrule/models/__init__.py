@@ -1,40 +1,44 @@
-"""The kinds. A new one is a file beside this and a line below.
+"""KINDS, the registry of models: a new kind is a file in this folder and a line below.
 
-Nothing is imported until it is asked for, so that naming the kinds costs nothing.
+A class declares all that the rest of the toolkit needs to know of it: settings, defaults, tasks, sizes (model.py).
+Modules are imported on first use, so that listing the kinds is fast.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.models.published import PUBLISHED
+
+if TYPE_CHECKING:
+    from chainrule.model import Model
 
 
 @dataclass(frozen=True)
 class Kind:
     where: str                                                   # module:class
-    idea: str                                                    # one line for people
-    preset: Mapping[str, Any] = field(default_factory=dict)      # dotted settings that make it what it is
+    idea: str                                                    # one line of help
+    preset: Mapping[str, Any] = field(default_factory=dict)      # dotted settings that define the kind
 
 
 KINDS: Mapping[str, Kind] = {
-    "uniform": Kind("uniform:Uniform", "every token is as likely as any other"),
-    "unigram": Kind("ngram.ngram:NGram", "tokens by how often they occur", {"model.order": 1}),
+    "uniform": Kind("uniform:Uniform", "all tokens are equally likely: the baseline"),
+    "unigram": Kind("ngram.ngram:NGram", "each token by its relative frequency", {"model.order": 1}),
     "bigram": Kind("ngram.ngram:NGram", "each token given the one before it", {"model.order": 2}),
-    "ngram": Kind("ngram.ngram:NGram", "each token given the order - 1 before it, by counting; modified Kneser–Ney"),
-    "hmm": Kind("hmm.hmm:HMM", "hidden states that follow one another and emit tokens; Baum–Welch"),
-    "feedforward": Kind("feedforward:FeedForward", "a neural network over a window of embedded tokens (Bengio)"),
-    "rnn": Kind("rnn:Elman", "a hidden vector that every token changes (Elman)"),
-    "gru": Kind("rnn:GRU", "the same, with gates that reset and update it"),
-    "lstm": Kind("rnn:LSTM", "the same, with a cell that gates write, keep and read"),
-    "gpt": Kind("gpt:GPT", "a Transformer that sees all that came before; model.size is its dial"),
-    "seq2seq": Kind("seq2seq:Seq2Seq", "a recurrent network reads a source, another writes about it, with attention"),
-    "encoder": Kind("encoder:TransformerEncoder", "a Transformer that sees the whole text: masked words, labels, tags"),
-    "transformer": Kind("transformer:EncoderDecoder", "a Transformer reads a source, another writes about it"),
-    "word2vec": Kind("word2vec:Word2Vec", "vectors of words that foretell their neighbours: skip-gram or CBOW"),
-    "glove": Kind("glove:GloVe", "vectors of words whose products say how often they stand near each other"),
+    "ngram": Kind("ngram.ngram:NGram", "n-gram model with modified Kneser–Ney smoothing, learned by counting"),
+    "hmm": Kind("hmm.hmm:HMM", "hidden Markov model, trained by EM (Baum–Welch)"),
+    "feedforward": Kind("feedforward:FeedForward", "feed-forward network over a window of embedded tokens (Bengio)"),
+    "rnn": Kind("rnn:Elman", "recurrent network with a hidden state (Elman)"),
+    "gru": Kind("rnn:GRU", "recurrent network with reset and update gates"),
+    "lstm": Kind("rnn:LSTM", "recurrent network with a memory cell and input, forget and output gates"),
+    "gpt": Kind("gpt:GPT", "decoder-only Transformer; model.size sets its size"),
+    "seq2seq": Kind("seq2seq:Seq2Seq", "recurrent encoder-decoder with attention, for translation and captions"),
+    "encoder": Kind("encoder:TransformerEncoder", "bidirectional Transformer (BERT): masked words, classes, tags"),
+    "transformer": Kind("transformer:EncoderDecoder", "Transformer encoder-decoder, for translation and captions"),
+    "word2vec": Kind("word2vec:Word2Vec", "word vectors that predict neighbouring words: skip-gram or CBOW"),
+    "glove": Kind("glove:GloVe", "word vectors fitted to co-occurrence counts"),
     **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
 
@@ -45,10 +49,13 @@ def kind(name: str) -> Kind:
     return KINDS[name]
 
 
-def model_class(name: str) -> Any:
+def model_class(name: str) -> "type[Model]":
     module, _, attribute = kind(name).where.partition(":")
-    return getattr(import_module(f"{__name__}.{module}"), attribute)
+    cls: type[Model] = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return cls
 
 
 def build(name: str, settings: Any, vocab: int) -> Any:
-    return model_class(name)(settings, vocab)
+    """A model of a kind. The caller knows which methods the kind has, so its type is left open."""
+    cls: Any = model_class(name)
+    return cls(settings, vocab)
