@@ -87,6 +87,8 @@ def prefill_source(model: LanguageModel, source: Tensor, lengths: Tensor | None)
 
 
 class DecodeLoop:
+    """Texts that grow by one token in each step: the model's state, and the values that a strategy keeps."""
+
     def __init__(self, model: LanguageModel, prefilled: Prefilled, strategy: Strategy):
         self.model, self.strategy = model, strategy
         self.logits: Tensor | None = prefilled.logits      # (B, V) until the first step has used them

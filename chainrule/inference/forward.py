@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chainrule.model import BOUNDARY, LanguageModel, State
 
 LOGITS = 1 << 24    # numbers in the largest (B, T, V) logits of one call: 64 MB of float32
-TARGETS = 1 << 18   # targets of one call, for a model that looks up their probabilities only
+TARGETS = 1 << 18   # targets of one call, for a model with a `score` of its own, which makes no logits
 ON_CPU = 1 << 12    # targets of one call on a CPU, whose caches hold no more
 
 

@@ -66,7 +66,7 @@ def draw_texts(
         begun = prefill_source(model, source, lengths).repeat(mbr.samples)
         loop = DecodeLoop(model, begun, SamplingStrategy(mbr.sampling, ends=True))
         columns = torch.cat(list(_blocks(loop, mbr, limit, ids, device_of(model))))              # (T, R)
-    texts = columns.T.reshape(len(source), mbr.samples, -1)                                         # (B, N, T)
+    texts = columns.T.reshape(len(source), mbr.samples, -1)                                      # (B, N, T)
     return [[list(takewhile(lambda token: token != BOUNDARY, text)) for text in some] for some in texts.tolist()]
 
 

@@ -125,11 +125,11 @@ def test_a_token_of_probability_0_is_never_drawn() -> None:
 
 
 def test_a_large_vocabulary_is_drawn_from_as_one_cumulative_distribution() -> None:
-    chance = torch.Generator().manual_seed(1)
-    probs = torch.rand(400, 1000, generator=chance) ** 20              # most of the mass on a few
+    generator = torch.Generator().manual_seed(1)
+    probs = torch.rand(400, 1000, generator=generator) ** 20              # most of the mass on a few
     probs[:, 300:700] = 0
     probs[:200, 256:] = 0
-    uniform = torch.rand(400, generator=chance, dtype=torch.float64)
+    uniform = torch.rand(400, generator=generator, dtype=torch.float64)
     shares = probs.cumsum(-1, dtype=torch.float64)
     wanted = torch.searchsorted(shares, uniform[:, None] * shares[:, -1:], right=True)[:, 0]
     token, possible = draw(probs, uniform)

@@ -113,9 +113,9 @@ def test_a_text_too_short_for_an_interval_is_refused():
 
 def test_an_interval_is_the_middle_of_means_over_drawn_blocks():
     blocks, bits = Blocks(np.array([0, 10, 30, 40, 80])), np.array([20.0, 30, 40, 90])
-    chance, means = np.random.default_rng(SEED), []
+    rng, means = np.random.default_rng(SEED), []
     for _ in range(ROUNDS):
-        drawn = chance.integers(0, 4, 4)
+        drawn = rng.integers(0, 4, 4)
         means.append(bits[drawn].sum() / blocks.sizes[drawn].sum())
     score = blocks.mean(bits)
     assert score.value == pytest.approx(180 / 80)
@@ -124,9 +124,9 @@ def test_an_interval_is_the_middle_of_means_over_drawn_blocks():
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    chance, covered = np.random.default_rng(5), 0
+    rng, covered = np.random.default_rng(5), 0
     for _ in range(60):
-        bits = np.repeat(chance.exponential(1.0, 1000), 10)        # every ten bytes cost the same: they hang together
+        bits = np.repeat(rng.exponential(1.0, 1000), 10)    # ten bytes at a time cost the same
         blocks = Blocks.of(len(bits))
         score = blocks.mean(blocks.distribute(bits, np.arange(1, len(bits) + 1)))
         covered += score.low <= 1 <= score.high
@@ -134,8 +134,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
 
 
 def test_a_small_gap_on_every_block_is_real_though_intervals_overlap():
-    chance = np.random.default_rng(1)
-    hard = np.repeat(chance.uniform(1, 5, 100), 300)
+    rng = np.random.default_rng(1)
+    hard = np.repeat(rng.uniform(1, 5, 100), 300)
     made = compare_scores({"worse": scored(hard + 0.02), "better": scored(hard)})
     rows = {name: made.row(name) for name in ("worse", "better")}
     assert rows["better"]["bits_per_byte_interval"][1] > rows["worse"]["bits_per_byte_interval"][0]
@@ -145,8 +145,8 @@ def test_a_small_gap_on_every_block_is_real_though_intervals_overlap():
 
 
 def test_a_random_gap_is_not_significant():
-    chance = np.random.default_rng(2)
-    one, other = chance.normal(2, 1, (2, 30_000))
+    rng = np.random.default_rng(2)
+    one, other = rng.normal(2, 1, (2, 30_000))
     (difference,) = compare_scores({"one": scored(one), "other": scored(other)}).differences()
     assert not difference.real
     assert difference.as_dict().keys() == {"better", "worse", "bits_per_byte", "bits_per_byte_interval", "real"}

@@ -27,9 +27,9 @@ ROYAL = Vectors(
 
 def made(words=200, size=12, seed=1):
     """Vectors in which four in a row make an analogy, more or less."""
-    chance = np.random.default_rng(seed)
-    matrix = chance.normal(size=(words, size))
-    matrix[3::4] = matrix[1::4] - matrix[::4] + matrix[2::4] + 0.9 * chance.normal(size=(words // 4, size))
+    rng = np.random.default_rng(seed)
+    matrix = rng.normal(size=(words, size))
+    matrix[3::4] = matrix[1::4] - matrix[::4] + matrix[2::4] + 0.9 * rng.normal(size=(words // 4, size))
     return Vectors([f"w{number}" for number in range(words)], matrix.astype(np.float32))
 
 
@@ -99,9 +99,9 @@ def test_with_the_inputs_among_the_answers_fewer_are_right():
     result = evaluate_analogies(made(), questions(made()))
     assert result.with_inputs.value < result.accuracy.value
     assert result.accuracy.low < result.accuracy.value < result.accuracy.high
-    told = result.as_dict()
-    assert told["sections"]["first"]["questions"] == 20
-    assert told["accuracy_interval"] == [result.accuracy.low, result.accuracy.high]
+    values = result.as_dict()
+    assert values["sections"]["first"]["questions"] == 20
+    assert values["accuracy_interval"] == [result.accuracy.low, result.accuracy.high]
 
 
 def test_a_question_with_a_word_that_has_no_vector_is_not_covered():
@@ -115,9 +115,9 @@ def test_a_question_with_a_word_that_has_no_vector_is_not_covered():
 
 def test_ranks_correlate_as_scipy_says():
     stats = pytest.importorskip("scipy.stats")
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for _ in range(20):
-        one, other = chance.integers(0, 6, (2, 30)).astype(float)     # with many ties
+        one, other = rng.integers(0, 6, (2, 30)).astype(float)     # with many ties
         assert rank_correlation(one, other) == pytest.approx(stats.spearmanr(one, other)[0])
     assert np.isnan(rank_correlation(np.ones(5), np.arange(5.0)))
 
