@@ -1,15 +1,17 @@
-"""The tasks. A new one is a file beside this and a line below (docs/adding-a-task.md).
+"""The tasks, and the recipes and models made for them. A new task is a file beside this and a line below.
 
-Each is imported when it is first asked for, so that naming the tasks costs no time.
+Each is imported when it is first asked for, so that naming the tasks costs no time. See docs/adding-a-task.md.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from chainrule import models
 from chainrule.errors import UserError, did_you_mean
+from chainrule.recipe import Base, Recipe, make_recipe
 
 if TYPE_CHECKING:
     from chainrule.tasks.task import Task
@@ -27,16 +29,53 @@ TASKS: Mapping[str, Entry] = {
     "tag": Entry("tag:Tag", "a tag for each word"),
     "translate": Entry("translate:Translate", "a text from another one: translation, summaries"),
     "caption": Entry("caption:Caption", "a text from vectors"),
-    "mask": Entry("denoise:Mask", "restore hidden tokens (BERT)"),
-    "span": Entry("denoise:Span", "restore spans that were cut out (T5)"),
+    "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
+    "span": Entry("denoise:SpanCorruption", "restore spans that were cut out (T5)"),
 }
 
 
-@cache
 def find_task(name: str) -> "Task":
     """The task of that name."""
     if name not in TASKS:
         raise UserError(f"unknown task {name}.{did_you_mean(name, TASKS) or ' Known: ' + ', '.join(TASKS) + '.'}")
-    module, _, attribute = TASKS[name].where.partition(":")
+    return _load(TASKS[name].where)
+
+
+@cache
+def _load(where: str) -> "Task":
+    module, _, attribute = where.partition(":")
     found: Task = getattr(import_module(f"{__name__}.{module}"), attribute)()
     return found
+
+
+def first_task(kind: str) -> str:
+    """What a kind is made for."""
+    tasks: tuple[str, ...] = models.model_class(kind).tasks
+    return tasks[0]
+
+
+def recipe_for(
+    kind: str, settings: Mapping[str, Any] = {}, task: str = "lm", base: Base | None = None
+) -> Recipe:
+    """A kind's recipe for a task, where dotted settings differ from its defaults; `base`: the run it starts from."""
+    found = find_task(task)
+    refuse_unfit(kind, found)
+    recipe = make_recipe(kind, found.model_class(kind), settings, models.kind(kind).preset, found)
+    if base is None and getattr(recipe.train, "lora", None) is not None:
+        raise UserError(f"train.lora={recipe.train.lora} adapts what a run has learned: --from RUN says which.")
+    if recipe.head is None and getattr(recipe.train, "body_lr", None) is not None:
+        raise UserError(f"train.body_lr sets a body apart from its head, and --task {task} has none; it has train.lr.")
+    return replace(recipe, base=base)
+
+
+def refuse_unfit(kind: str, task: "Task") -> None:
+    if not task.suits(models.model_class(kind)):
+        own = " or ".join(name for name in TASKS if find_task(name).suits(models.model_class(kind)))
+        others = ", ".join(name for name in models.KINDS if name not in models.PUBLISHED
+                           and task.suits(models.model_class(name)))
+        raise UserError(f"--task {task.name} is not for --kind {kind}, which is for {own}. It is for {others}.")
+
+
+def build_for(recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
+    """The model of a recipe over `vocab` tokens, with a head for `labels` where its task has one."""
+    return find_task(recipe.task).build(recipe, vocab, labels)

@@ -1,20 +1,29 @@
-"""Rows of numbers that become a text: a table with a column of text, or an array (NPY) and a file of lines.
+"""Captioning: a text from vectors, such as the features of an image (`--task caption`).
+
+Examples are a table with a column of text and others of numbers, or an array (NPY) and a file with a line for each row.
 
 Shapes: N examples, S vectors each, F numbers in each. A table, and an array (N, F), have one vector each.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.recipe import Text
-from chainrule.tasks.examples import Captioned
-from chainrule.tasks.task import Task, Truncate
+from chainrule.recipe import Recipe, Text
+from chainrule.tasks.examples import gather_examples, held_out_examples
+from chainrule.tasks.ragged import ragged
+from chainrule.tasks.task import Truncate
+from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+CAPTIONS = ("caption", "text", "target", "description", "sentence", "title", "label")
+PAIR = "Name a table with a column of text, or an array and its lines: features.npy captions.txt"
 
 
 @dataclass(frozen=True)
@@ -26,13 +35,62 @@ class CaptionText(Text):
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
 
 
-class Caption(Task):
-    name, running_text = "caption", False
+@dataclass(frozen=True, slots=True, eq=False)
+class Captioned:
+    """Vectors, and the text that describes them."""
+
+    source: NDArray[np.float32]                   # (S, F)
+    targets: tuple[str, ...]
+    place: Place = field(compare=False)
+
+    @property
+    def about(self) -> object:
+        return self.source.tobytes()
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return self.targets
+
+
+class Caption(WritingTask[Captioned]):
+    name, source = "caption", "vectors"
     text = CaptionText
+    readable = ("errors", "header", "target")
+
+    def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
+        """With `model.source_features`, the numbers in each vector."""
+        if recipe.model.source_features is not None:
+            return recipe
+        first = gather_examples(self.read, texts, recipe.text).splits["train"][0]
+        return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
+
+    def read(self, sources: Sequence[Source], text: CaptionText) -> Iterable[Captioned]:
+        return read_captioned(sources, text)
+
+    def read_inputs(self, file: str, text: CaptionText) -> Sequence[Captioned]:
+        return held_out_examples(self.read, [file], text)
+
+    def line(self, text: str, place: Place) -> Captioned:
+        raise UserError(f"{place} is text; a caption is predicted from vectors: a table of numbers.")
+
+    def encode(
+        self, examples: Sequence[Captioned], recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...]
+    ) -> Sequences:
+        limit = getattr(recipe.model, "context", None)
+        return encode_captioned(examples, tokenizer, limit, cast(CaptionText, recipe.text).truncate)
 
 
-TEXTS = ("caption", "text", "target", "description", "sentence", "title", "label")
-PAIR = "Name a table with a column of text, or an array and its lines: features.npy captions.txt"
+def encode_captioned(
+    examples: Sequence[Captioned], tokenizer: Tokenizer, limit: int | None, truncate: Truncate = "false"
+) -> Sequences:
+    """Vectors that become a text; all are of one width."""
+    wide = examples[0].source.shape[1] if examples else 0
+    for example in examples:
+        if example.source.shape[1] != wide:
+            raise UserError(f"{example.place} has vectors of {example.source.shape[1]} numbers; the first has {wide}.")
+    source = ragged((example.source for example in examples), np.float32)
+    targets, notes = encode_targets(examples, tokenizer, limit, truncate)
+    return Sequences(source, targets, notes)
 
 
 def read_captioned(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
@@ -60,7 +118,7 @@ def _rows(table: Table, settings: CaptionText) -> Iterator[Captioned]:
 def _text_column(table: Table, row: Sequence[str], settings: CaptionText) -> int:
     if settings.target is not None:
         return table.column(settings.target, "text.target")
-    known = table.known(TEXTS)
+    known = table.known(CAPTIONS)
     words = known if len(known) == 1 else [column for column, value in enumerate(row) if not _is_number(value)]
     if len(words) != 1:
         raise UserError(f"{table.path} has {table.shown}; which one is the text? Choose by text.target=NAME.")

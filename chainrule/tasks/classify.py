@@ -1,16 +1,51 @@
-"""Texts with a class, from tables. Columns are found by their names, as people use them, or given by settings."""
+"""Text classification: a class for a text, or for a pair of texts (`--task classify`).
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+    0 text E, or 0 text D text E  ->  a class           D: <|delimiter|>, E: <|extract|>
 
+A network classifies by a head on its body; an n-gram or HMM by Bayes' rule, with a language model for each class. Examples
+are rows of a table, whose columns are found by the names that people use, or given by settings.
+
+Shapes: N examples, B rows, T tokens, C classes.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chainrule import models
 from chainrule.errors import UserError
-from chainrule.recipe import Text
+from chainrule.inference.evaluate import count_parameters, why_no_answer
+from chainrule.inference.forward import eval_mode
+from chainrule.inference.metrics import measure_classes
+from chainrule.model import BOUNDARY, IGNORE, Batch
+from chainrule.recipe import Recipe, Text
 from chainrule.settings import BelowOne, Fraction, NonNegative, Settings
-from chainrule.tasks.examples import Labelled
-from chainrule.tasks.task import Task, Truncate
+from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.labels import Names, label_ids, label_names
+from chainrule.tasks.ragged import (
+    Ids,
+    Ragged,
+    concatenate_rows,
+    constant_rows,
+    encode_texts,
+    special_id,
+    to_tensor,
+    truncate_texts,
+)
+from chainrule.tasks.task import Prediction, Search, Trained, Truncate
+from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source
-from chainrule.text.tables import TEXT_COLUMNS, Table, read_table, text_in
+from chainrule.text.tables import TEXT_COLUMNS, Place, Table, read_table, text_in
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+DELIMITER, EXTRACT = "<|delimiter|>", "<|extract|>"
+IMPOSSIBLE = "the model gives a text probability 0 in every class"
+UNLIKELY = "the model gives the class of a text probability 0, so its surprise is infinite"
 
 
 @dataclass(frozen=True)
@@ -40,11 +75,159 @@ class GenerativeHead(Settings, part="head"):
     length_normalisation: Fraction = 0.5  # divide log p by the text's length to this power; 0: Bayes' rule
 
 
-class Classify(Task):
-    name, running_text = "classify", False
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A text, or two, and its class."""
+
+    texts: tuple[str, ...]
+    label: str | None                             # None: not known
+    place: Place = field(compare=False)
+
+    @property
+    def about(self) -> object:
+        return self.texts
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return self.texts
+
+
+class Classify(ExampleTask[Labelled]):
+    name, target = "classify", "text"
     text = ClassifyText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ClassHead, "counting": GenerativeHead}
+    special_tokens = (DELIMITER, EXTRACT)
+    readable = ("errors", "header", "column", "second", "label")
 
+    def build(self, recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
+        """A head on the last token of a network that reads one way, on the mean of one that reads both ways."""
+        head = recipe.head
+        if models.model_class(recipe.kind).learns_by == "counting":
+            from chainrule.models.generative import GenerativeClassifier
+
+            return GenerativeClassifier([models.build(recipe.kind, recipe.model, vocab) for _ in labels], head.calm)
+        from chainrule.models.heads import Classifier
+
+        body = models.build(recipe.kind, recipe.model, vocab)
+        pool = head.pool or ("mean" if body.bidirectional else "last")
+        return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary)
+
+    def read(self, sources: Sequence[Source], text: ClassifyText) -> Iterable[Labelled]:
+        return (example for source in sources for example in read_labelled(source, text))
+
+    def read_rows(self, source: Source, text: ClassifyText) -> Iterable[Labelled]:
+        return read_labelled(source, text, labels=False)
+
+    def line(self, text: str, place: Place) -> Labelled:
+        """A text, or two with a tab between them."""
+        return Labelled(tuple(part.strip() for part in text.split("\t")), None, place)
+
+    def label_names(self, examples: Sequence[Labelled]) -> Names:
+        return label_names((example.label for example in examples), "classes")
+
+    def encode(self, examples: Sequence[Labelled], recipe: Recipe, tokenizer: Tokenizer, labels: Names) -> "Classes":
+        limit = getattr(recipe.model, "context", None)
+        return encode_labelled(examples, tokenizer, labels, limit, cast(ClassifyText, recipe.text).truncate)
+
+    def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any]:
+        corpus = cast(ExampleCorpus, corpus)
+        return measure_labels(model, corpus.splits["valid"], corpus.labels)
+
+    def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        return measure_labels(run.model, split, run.labels)
+
+    def answers(self, run: Trained, encoded: "Classes", search: Search) -> list[Prediction]:
+        rows = class_probabilities(run.model, encoded)
+        if not np.isfinite(rows).all():
+            raise UserError(f"{why_no_answer(run.model, IMPOSSIBLE)}.")
+        return [
+            {"answer": run.labels[int(row.argmax())], "probabilities": dict(zip(run.labels, row.tolist()))}
+            for row in rows
+        ]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Encoded texts with their classes."""
+
+    rows: Ragged
+    targets: Ids                                     # a class for each; IGNORE: not known
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        return self.rows.flat
+
+    @property
+    def target_count(self) -> int:
+        return int((self.targets != IGNORE).sum())
+
+    @property
+    def sizes(self) -> tuple[Ids, ...]:
+        return (self.rows.lengths,)
+
+    def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
+        tokens = to_tensor(self.rows.padded(rows, widths[0], BOUNDARY))
+        return Batch(tokens, to_tensor(self.targets[rows]), to_tensor(self.rows.lengths[rows]))
+
+
+def encode_labelled(
+    examples: Sequence[Labelled], tokenizer: Tokenizer, classes: Names, limit: int | None, truncate: Truncate = "false"
+) -> Classes:
+    """Texts with their classes; `tokenizer` has DELIMITER and EXTRACT, and `classes` are the names of the classes."""
+    parts = _texts_each(examples)
+    texts = [encode_texts(tokenizer, (example.texts[part] for example in examples)) for part in range(parts)]
+    places = [example.place for example in examples]
+    texts, notes = truncate_texts(texts, limit, 1 + parts, truncate, places)
+    begin, delimiter, extract = (
+        constant_rows(token, len(examples))
+        for token in (BOUNDARY, special_id(tokenizer, DELIMITER), special_id(tokenizer, EXTRACT))
+    )
+    between = [delimiter] if parts == 2 else []
+    rows = concatenate_rows([begin, texts[0], *between, *texts[1:], extract])
+    return Classes(rows, label_ids([example.label for example in examples], classes, places, "label"), notes)
+
+
+def _texts_each(examples: Sequence[Labelled]) -> int:
+    """How many texts each example has, which is the same for all."""
+    parts = len(examples[0].texts) if examples else 1
+    for example in examples:
+        if len(example.texts) != parts or parts > 2:
+            raise UserError(f"{example.place} has {len(example.texts)} texts; every example has one, or every one two.")
+    return parts
+
+
+@torch.inference_mode()
+def class_probabilities(model: Any, encoded: Classes) -> NDArray[np.float64]:
+    """(N, C)"""
+    rows: dict[int, Any] = {}
+    with eval_mode(model):
+        for ids, batch in evaluation_batches(model, encoded, "classifying"):
+            probs = model(batch).double().softmax(-1).cpu().numpy()
+            rows |= dict(zip(ids.tolist(), probs))
+    return np.stack([rows[number] for number in range(len(encoded))])
+
+
+def measure_labels(model: Any, split: ExampleSplit, labels: Sequence[str]) -> dict[str, Any]:
+    """Accuracy, F1 and the rest, and the mean cross-entropy of the classes in nats."""
+    truth = split.encoded.targets
+    known = truth != IGNORE
+    probs, truth = class_probabilities(model, split.encoded)[known], truth[known]
+    answered = np.isfinite(probs).all(1)
+    predicted = np.where(answered, probs.argmax(1), (truth + 1) % len(labels))    # no answer is a wrong one
+    facts = {**measure_classes(truth, predicted, labels).as_dict(), "parameters": count_parameters(model)}
+    with np.errstate(divide="ignore"):
+        nats = float(-np.log(probs[np.arange(len(probs)), truth]).mean())
+    if math.isfinite(nats):
+        return facts | {"nats": nats}
+    why = UNLIKELY if answered.all() else why_no_answer(model, f"{IMPOSSIBLE}, which counts as wrong")
+    return facts | {"nats": None, "why": why}
+
+
+# Reading tables
 
 LABELS = ("label", "class", "category", "sentiment", "gold_label", "intent", "polarity", "topic", "target", "labels")
 PAIRS = (
@@ -57,7 +240,7 @@ NO_HEADER = "If the first line is no header: text.header=false text.column=1 tex
 
 
 def read_labelled(source: Source, settings: ClassifyText, labels: bool = True) -> Iterator[Labelled]:
-    """The rows of a table; without `labels`, whatever stands where the class would is not looked at."""
+    """The rows of a table; without `labels`, the column of the class is not read."""
     table = read_table(source, settings.errors, settings.header)
     texts = _text_columns(table, settings)
     label = _label_column(table, settings, texts) if labels else None

@@ -1,98 +1,107 @@
-"""The names of classes or of tags, as training met them, and the numbers that stand for them."""
+"""Examples by split, from files and names of known corpora: train, validation, test.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+The validation split is given, or a random share is held out. An example is never cut in two. Those that stand in two
+splits are counted and reported, since a model may have memorised them.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.model import IGNORE
-from chainrule.tasks.padding import Places
+from chainrule.recipe import Text
+from chainrule.text.datasets import DATASETS, Splits, cache_folder, get
+from chainrule.text.sources import Source, find_sources
 from chainrule.text.tables import Place
 
-# Examples: what a model is told, and what it should have said. Plain values, each with the place it was read from.
-#
-# Shapes: S source vectors, F numbers in each.
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """A text, or two, and its class."""
-
-    texts: tuple[str, ...]
-    label: str | None                             # None: not known
-    place: Place = field(compare=False)
-
-    @property
-    def about(self) -> object:
-        """What an example is told apart by from others."""
-        return self.texts
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """All that a tokenizer should be able to spell."""
-        return self.texts
-
-
-@dataclass(frozen=True, slots=True)
-class Tagged:
-    """Words, each with a tag."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]                         # none: not known
-    place: Place = field(compare=False)
-
-    @property
-    def about(self) -> object:
-        return self.words
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        return (" ".join(self.words),)
-
-
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """A text, and the text it should become."""
-
-    source: str
-    targets: tuple[str, ...]                      # the first to learn from, all to be measured by; none: not known
-    place: Place = field(compare=False)
-
-    @property
-    def about(self) -> object:
-        return self.source
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        return (self.source, *self.targets)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Captioned:
-    """Vectors, and the text that tells of them."""
-
-    source: NDArray[np.float32]                   # (S, F)
-    targets: tuple[str, ...]
-    place: Place = field(compare=False)
-
-    @property
-    def about(self) -> object:
-        return self.source.tobytes()
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        return self.targets
-
-
+SPOKEN = {"valid": "validation", "test": "test"}
 BLOCK = 1 << 16       # characters
 
-Example: TypeAlias = Labelled | Tagged | Translated | Captioned
+
+class Example(Protocol):
+    """An input, and its answer where it is known: a plain value."""
+
+    @property
+    def place(self) -> Place:
+        """Where it was read."""
+
+    @property
+    def about(self) -> object:
+        """The input: equal for examples that ask the same."""
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All texts in it, from which a tokenizer is learned."""
+
+
+E = TypeVar("E", bound=Example)
+Read: TypeAlias = Callable[[Sequence[Source], Any], Iterable[E]]
+
+
+@dataclass(frozen=True)
+class Gathered(Generic[E]):
+    splits: Mapping[str, tuple[E, ...]]          # train, and maybe valid and test
+    notes: tuple[str, ...]                       # what was chosen on the user's behalf
+
+
+def gather_examples(
+    read: Read[E],
+    train: Sequence[str],
+    settings: Text,
+    *,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    seed: int = 1,
+    cache: Path | None = None,
+) -> Gathered[E]:
+    """Examples by split. A known corpus brings its validation examples along."""
+    folder = cache_folder(cache)
+    found = _files(train, folder)
+    files = {"train": found["train"], **({"valid": found["valid"]} if "valid" in found else {})}
+    for split, words in {"valid": valid, "test": test}.items():
+        if words:
+            given = _files(words, folder)
+            files[split] = given.get(split, given["train"])
+    splits = {split: tuple(read(sources, settings)) for split, sources in files.items()}
+    notes = [f"{SPOKEN[split]}: {_name(files[split])}" for split in SPOKEN if split in splits]
+    if "valid" not in splits:
+        splits["train"], held, note = draw_validation(splits["train"], settings.held_out, seed)
+        splits |= {"valid": held} if held else {}
+        notes.append(note)
+    return Gathered(splits, (*notes, *_in_two_splits(splits)))
+
+
+def held_out_examples(
+    read: Read[E], words: Sequence[str], settings: Text, cache: Path | None = None
+) -> tuple[E, ...]:
+    """Examples to evaluate on. A known corpus stands for its test split, else its validation split."""
+    found = _files(words, cache_folder(cache))
+    split = next(split for split in ("test", "valid", "train") if split in found)
+    return tuple(read(found[split], settings))
+
+
+def draw_validation(examples: tuple[E, ...], share: float, seed: int) -> tuple[tuple[E, ...], tuple[E, ...], str]:
+    """Training examples and validation examples, each in the order of the file, and how they were chosen."""
+    if not 0 <= share < 1:
+        raise UserError(f"text.held_out={share} is not a share: it is at least 0 and less than 1.")
+    count = round(share * len(examples))
+    if share == 0:
+        return examples, (), "validation: none, since text.held_out=0"
+    if not 0 < count < len(examples):
+        return examples, (), f"validation: none, since {len(examples)} examples are too few to hold out a part"
+    held = np.zeros(len(examples), bool)
+    held[np.random.default_rng(seed).permutation(len(examples))[:count]] = True
+    note = f"validation: {count:,} of {len(examples):,} examples, drawn by seed {seed}"
+    train, valid = (tuple(example for example, here in zip(examples, where) if here) for where in (~held, held))
+    return train, valid, note
 
 
 def written(examples: Iterable[Example]) -> Iterator[str]:
-    """All texts of the examples, a line each and many at a time: what a tokenizer is learned from."""
+    """All texts of the examples, each on a line of its own, in blocks: what a tokenizer is learned from."""
     lines, size = [], 0
     for text in (text for example in examples for text in example.written):
         lines.append(text + "\n")
@@ -103,26 +112,43 @@ def written(examples: Iterable[Example]) -> Iterator[str]:
     yield "".join(lines)
 
 
-Names: TypeAlias = tuple[str, ...]
-
-SHOWN = 8        # names in a message
-
-
-def names_of(labels: Iterable[str | None]) -> Names:
-    """The names of classes or tags in order: of numbers, their own."""
-    names = {label for label in labels if label is not None}
-    if all(name.removeprefix("-").isdecimal() for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
-
-
-def numbers_of(labels: Sequence[str | None], names: Names, places: Sequence[Place], what: str) -> Places:
-    """Which of the names each label is; IGNORE where it is not known."""
-    numbers = {None: IGNORE} | {name: number for number, name in enumerate(names)}
+def lines_of(file: str) -> Iterator[str]:
+    """The lines of a file; `-`: of standard input."""
+    if file == "-":
+        yield from sys.stdin
+        return
     try:
-        return np.array([numbers[label] for label in labels], np.int64)
-    except KeyError as error:
-        strange = error.args[0]
-        some = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        raise UserError(f"{places[labels.index(strange)]} has the {what} {strange!r}, which training never saw. "
-                        f"It saw {some}.") from None
+        with Path(file).open(encoding="utf-8") as lines:
+            yield from lines
+    except FileNotFoundError:
+        raise UserError(f"there is no file {file}.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
+
+
+def _files(words: Sequence[str], cache: Path) -> Splits:
+    """Files by split: a path's are `train`; a known corpus has its own; `name:split` is one of them."""
+    found: dict[str, tuple[Source, ...]] = {}
+    for word in words:
+        name, _, split = word.partition(":")
+        if name not in DATASETS or Path(word).exists():
+            here: Splits = {"train": tuple(find_sources(word, cache / "stdin", known=DATASETS))}
+        else:
+            here = get(name, cache)
+            if split and split not in here:
+                raise UserError(f"{name} has no split {split}. It has {', '.join(here)}.")
+            here = {"train": here[split]} if split else here
+        for which, sources in here.items():
+            found[which] = found.get(which, ()) + sources
+    return found
+
+
+def _name(sources: Sequence[Source]) -> str:
+    return " and ".join(str(source.path) for source in sources[:2]) + (" and more" if len(sources) > 2 else "")
+
+
+def _in_two_splits(splits: Mapping[str, tuple[Example, ...]]) -> list[str]:
+    known = {example.about for example in splits["train"]}
+    twice = {split: sum(example.about in known for example in splits[split]) for split in SPOKEN if split in splits}
+    return [f"{count:,} of {len(splits[split]):,} {SPOKEN[split]} examples are also among those to train on"
+            for split, count in twice.items() if count]

@@ -1,7 +1,82 @@
-"""Language modelling: every token of a running text is predicted from those before it."""
+"""Language modelling: every token of a running text is predicted from the tokens before it (`--task lm`).
 
-from chainrule.tasks.task import Task
+Training visits windows of the text in random order, or streams whose state is carried from step to step (truncated
+BPTT). Evaluation gives bits per byte.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from chainrule.errors import UserError
+from chainrule.inference.evaluate import evaluate
+from chainrule.model import Batch
+from chainrule.progress import say
+from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
+from chainrule.tasks.task import Search, Task, Trained
+from chainrule.text.batches import Streams, Windows, stream, texts
+from chainrule.text.corpus import Corpus, Split, prepare, read_split
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+ROW = 64                # tokens in a row, for models without a context
+MIN_STEPS = 64          # steps that an epoch then has at least
+RESET_SHARE = 0.01      # share of the rows of a stream that are reset in each step (Melis et al. 2018)
 
 
 class LanguageModelling(Task):
-    name = "lm"
+    name, running_text = "lm", True
+    generates = True
+    use = "`chainrule sample {run}` lets it continue a text"
+    next_commands = ('sample {run} --prompt "The "', "score {run} TEXT", "eval {run} TEXT")
+
+    def prepare(
+        self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None,
+    ) -> Corpus:
+        return prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
+
+    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Windows | Streams:
+        return order_text(corpus.splits["train"], settings, model.context)
+
+    def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
+        return batches_to_count(model, corpus.splits["train"].tokens, settings)
+
+    def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
+        return evaluate(run.model, run.tokenizer, read_split(files, text, run.tokenizer)).as_dict()
+
+
+LM = LanguageModelling()
+
+
+def order_text(split: Split, settings: Gradient, context: int | None) -> Windows | Streams:
+    """Windows or streams of a text, for a model that can hold `context` tokens."""
+    if settings.batching == "streams" and context is not None:
+        raise UserError(f"train.batching=streams carries a state on for ever, and this model holds {context} tokens. "
+                        "Use train.batching=windows.")
+    length = settings.length or context or min(ROW, max(1, len(split.tokens) - 1))
+    if context is not None and length > context:
+        raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
+                        "Shorten it, or raise model.context.")
+    rows = _rows(settings.tokens, length, len(split.tokens) - 1)
+    if settings.batching == "streams":
+        return Streams(split.tokens, rows, length, RESET_SHARE)
+    return Windows(split.tokens, rows, length, settings.seed)
+
+
+def _rows(tokens: int | None, length: int, text: int) -> int:
+    few = max(1, min(MOST_TARGETS, text // MIN_STEPS) // length)
+    if tokens is None or length > text:      # a text shorter than a row is refused with its rows
+        return few
+    if tokens > text:
+        say(f"the text is shorter than one step of {tokens} tokens. So a step has {few * length}, as if none had been "
+            f"asked for; train.tokens={text // length * length} would be all of the text.")
+        return few
+    if tokens < length:
+        raise UserError(f"train.tokens={tokens} is less than one row of {length} tokens. Raise it, or shorten rows.")
+    return tokens // length
+
+
+def batches_to_count(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
+    """One long row with as much overlap as the model's receptive field; or, where it has no limit, a row for a text."""
+    if settings.length is None and model.receptive_field is not None:
+        return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
+    return texts(tokens, settings.length, settings.tokens)

@@ -1,30 +1,50 @@
-"""Words with tags: CoNLL-U, or columns with a blank line between sentences.
+"""Tagging: a tag for each word, such as its part of speech (`--task tag`).
 
-Of CoNLL-U only words count: the ranges of contracted words (1-2), empty nodes (1.1) and comments are passed over.
-Columns are separated by tabs, or by spaces where the first line has no tab.
+    0 word word …  ->  a tag at the last token of each word
+
+There a model that reads in one direction has read the whole word. A network tags by a head on its body, the `hmm` by
+counting tags and words (models/hmm/tagger.py).
+
+Shapes: B rows, T tokens or words, F bytes of the longest word.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
-from typing import ClassVar, TypeAlias
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
 
-from chainrule.errors import UserError, did_you_mean
-from chainrule.recipe import Text
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chainrule import models
+from chainrule.errors import UserError
+from chainrule.inference.evaluate import count_parameters
+from chainrule.inference.forward import eval_mode
+from chainrule.inference.metrics import measure_tags
+from chainrule.model import BOUNDARY, IGNORE, Batch, Model
+from chainrule.recipe import Recipe
 from chainrule.settings import BelowOne, Settings
-from chainrule.tasks.examples import Tagged
-from chainrule.tasks.task import Task, Truncate
+from chainrule.tasks.conllu import Tagged, TagText, read_tagged
+from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.labels import Names, label_ids, label_names
+from chainrule.tasks.ragged import (
+    Ids,
+    Ragged,
+    concatenate_rows,
+    constant_rows,
+    encode_texts,
+    positions,
+    to_tensor,
+    truncate_texts,
+)
+from chainrule.tasks.task import Prediction, Search, Trained, Truncate
+from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source
-from chainrule.text.tables import Place, numbered_lines
+from chainrule.text.tables import Place
+from chainrule.text.tokenizers.tokenizer import Tokenizer
 
-
-@dataclass(frozen=True)
-class TagText(Text):
-    """`text.*` where every word has a tag."""
-
-    tokenizer: str = "words"        # bytes, characters, words, bpe, or the path of a ready tokenizer.json
-    tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
-    truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+LONGEST = 24    # bytes of a word; of longer words both ends are kept, which say most about their tag
 
 
 @dataclass(frozen=True)
@@ -35,75 +55,234 @@ class TagHead(Settings, part="head"):
     char_cnn: bool = False              # also read each word's characters, by a convolution: helps with unknown words
 
 
-class Tag(Task):
-    name, running_text = "tag", False
+class Tag(ExampleTask[Tagged]):
+    name, target = "tag", "word"
     text = TagText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": TagHead}
+    readable = ("errors", "tag")
+
+    def model_class(self, kind: str) -> type[Model]:
+        found = super().model_class(kind)
+        if found.learns_by == "gradient":
+            return found
+        from chainrule.models.hmm.tagger import Tagger
+
+        return Tagger
+
+    def build(self, recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
+        if self._counts(recipe):
+            tagger: Any = self.model_class(recipe.kind)
+            return tagger(recipe.model, len(labels))
+        from chainrule.layers.char_cnn import Letters
+        from chainrule.models.heads import Tagger
+
+        body = models.build(recipe.kind, recipe.model, vocab)
+        letters = Letters(body.inputs) if recipe.head.letters else None
+        return Tagger(body, len(labels), recipe.head.dropout, letters=letters)
+
+    def _counts(self, recipe: Recipe) -> bool:
+        return self.model_class(recipe.kind).learns_by == "counting"
+
+    def read(self, sources: Sequence[Source], text: TagText) -> Iterable[Tagged]:
+        return (example for source in sources for example in read_tagged(source, text))
+
+    def line(self, text: str, place: Place) -> Tagged:
+        return Tagged(tuple(text.split()), (), place)
+
+    def label_names(self, examples: Sequence[Tagged]) -> Names:
+        return label_names((tag for example in examples for tag in example.tags), "tags")
+
+    def encode(
+        self, examples: Sequence[Tagged], recipe: Recipe, tokenizer: Tokenizer, labels: Names
+    ) -> "Tags | TagsWithBytes | SpelledTags":
+        if self._counts(recipe):
+            return SpelledTags(examples, labels)
+        limit, truncate = getattr(recipe.model, "context", None), cast(TagText, recipe.text).truncate
+        tags = encode_tagged(examples, tokenizer, labels, limit, truncate)
+        return TagsWithBytes(tags) if recipe.head.letters else tags
+
+    def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any]:
+        corpus = cast(ExampleCorpus, corpus)
+        known = {word for example in corpus.splits["train"].examples for word in example.words}
+        return measure_tagging(model, corpus.splits["valid"], corpus.labels, known)
+
+    def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        return measure_tagging(run.model, split, run.labels, Vocabulary(run.tokenizer))
+
+    def answers(self, run: Trained, encoded: Any, search: Search) -> list[Prediction]:
+        return [
+            {"answer": " ".join(run.labels[number] for number in predicted), "words": list(words)}
+            for words, predicted in zip(encoded.words, predict_tags(run.model, encoded))
+        ]
 
 
-CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-FORM = CONLLU.index("form")
-NOTHING = "_"                 # what CoNLL-U writes where there is no tag
-
-Row: TypeAlias = tuple[int, list[str]]
-"""A line's number and its fields."""
-
-
-def read_tagged(source: Source, settings: TagText) -> Iterator[Tagged]:
-    """The sentences of a file."""
-    columns, found = 0, False
-    for rows in _sentences(source, settings.errors):
-        columns = columns or len(rows[0][1])
-        for number, row in rows:
-            if len(row) != columns or columns < 2:
-                raise UserError(_wrong_columns(Place(str(source.path), number), len(row), columns))
-        place = Place(str(source.path), rows[0][0])
-        if example := _sentence(rows, columns, settings, place):
-            found = True
-            yield example
-    if not found:
-        raise UserError(f"{source.path} is empty: there are no tagged words in it.")
+@torch.inference_mode()
+def predict_tags(model: Any, encoded: Any) -> list[NDArray[np.int64]]:
+    """The tag of each word of each sentence."""
+    rows: dict[int, Any] = {}
+    with eval_mode(model):
+        for ids, batch in evaluation_batches(model, encoded, "tagging"):
+            predicted = model(batch).argmax(-1).cpu().numpy()
+            rows |= {number: row[encoded.places[number]] for number, row in zip(ids.tolist(), predicted)}
+    return [rows[number] for number in range(len(encoded))]
 
 
-def _sentences(source: Source, errors: str) -> Iterator[list[Row]]:
-    """The fields of the lines of each sentence, without comments."""
-    lines = numbered_lines(source, errors)
-    first = next((line for _, line in numbered_lines(source, errors) if line.strip() and not line.startswith("#")), "")
-    tabs = "\t" in first or not first
-    for blank, some in groupby(lines, key=lambda line: not line[1].strip()):
-        kept = [line for line in some if not (tabs and line[1].startswith("#") and "\t" not in line[1])]
-        if kept and not blank:
-            yield [(number, line.rstrip("\r\n").split("\t") if tabs else line.split()) for number, line in kept]
+def measure_tagging(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
+    """Accuracy, F1 and the rest; of known and unknown words too, where `known` are those that training saw."""
+    encoded = split.encoded
+    seen = [np.array([word in known for word in words], bool) for words in encoded.words]
+    result = measure_tags(list(encoded.targets), predict_tags(model, encoded), labels, seen)
+    return {**result.as_dict(), "parameters": count_parameters(model)}
 
 
-def _sentence(rows: list[Row], columns: int, settings: TagText, place: Place) -> Tagged | None:
-    word, tag = _columns(columns, settings.tag, place)
-    if columns == len(CONLLU):
-        rows = [(number, row) for number, row in rows if row[0].isdecimal()]
-    for number, row in rows:
-        if not row[word] or row[tag] in ("", NOTHING):
-            what = f"tag ({settings.tag})" if row[word] else "word"
-            raise UserError(f"{place.path} line {number} has no {what}: {' '.join(row[:5])}")
-    words, tags = (tuple(row[column] for _, row in rows) for column in (word, tag))
-    return Tagged(words, tags, place) if words else None
+class Vocabulary:
+    """The words that have a token of their own; where words are cut into pieces, no word counts as known."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    def __contains__(self, word: object) -> bool:
+        return self.tokenizer.lines and self.tokenizer.id(str(word)) is not None
 
 
-def _columns(columns: int, tag: str, place: Place) -> tuple[int, int]:
-    """Where the word stands, and where its tag."""
-    if columns == len(CONLLU):
-        if tag.lower() not in CONLLU:
-            raise UserError(f"text.tag={tag} is no column of CoNLL-U: {', '.join(CONLLU)}.{did_you_mean(tag, CONLLU)}")
-        return FORM, CONLLU.index(tag.lower())
-    if tag.isdecimal() and 2 <= int(tag) <= columns:
-        return 0, int(tag) - 1
-    if columns > 2 or tag != TagText.tag:
-        raise UserError(f"{place} has {columns} columns, of which the first is the word. "
-                        f"Say which one is the tag: text.tag=2 to text.tag={columns}.")
-    return 0, 1
+# Encoded sentences
+
+@dataclass(frozen=True)
+class Tags:
+    rows: Ragged                                     # tokens
+    places: Ragged                                   # of each word: where its last token stands
+    targets: Ragged                                  # of each word: its tag; IGNORE: not known
+    words: Ragged                                    # as they are written, without those that were truncated
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        return self.rows.flat
+
+    @property
+    def target_count(self) -> int:
+        return int((self.targets.flat != IGNORE).sum())
+
+    @property
+    def sizes(self) -> tuple[Ids, ...]:
+        return (self.rows.lengths,)
+
+    def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
+        tokens = to_tensor(self.rows.padded(rows, widths[0], BOUNDARY))
+        targets = np.full(tokens.shape, IGNORE, np.int64)
+        places = self.places.take(rows)
+        targets[np.repeat(np.arange(len(rows)), places.lengths), places.flat] = self.targets.take(rows).flat
+        return Batch(tokens, torch.from_numpy(targets), to_tensor(self.rows.lengths[rows]))
 
 
-def _wrong_columns(place: Place, found: int, before: int) -> str:
-    if before < 2:
-        return (f"{place} has one column; tagged text has two, a word and its tag, with a tab between. "
-                "Did you mean --task classify?")
-    return f"{place} has {found} columns, where the lines before it have {before}."
+class TagsWithBytes(Tags):
+    """Tagged words with their bytes as the batch's source, at the place where the word has its tag (CharCNN)."""
+
+    def __init__(self, tags: Tags):
+        super().__init__(tags.rows, tags.places, tags.targets, tags.words, tags.notes)
+
+    def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
+        batch = super().batch(rows, widths)
+        return replace(batch, source=self._bytes(rows, batch.tokens.shape[1]))
+
+    def _bytes(self, rows: Ids, width: int) -> Tensor:
+        lines = []
+        for row in rows.tolist():
+            line = [""] * width
+            for place, word in zip(self.places[row].tolist(), self.words[row]):
+                line[place] = word
+            lines.append(line)
+        return word_bytes(lines)
+
+
+def word_bytes(rows: Sequence[Sequence[str]], longest: int = LONGEST) -> Tensor:
+    """(B, T, F): the bytes of each word in UTF-8, padded with 0; an empty word and the padding are 0 throughout."""
+    spelled = [[_shortened(word.encode(), longest) for word in row] for row in rows]
+    words, width = max(map(len, spelled)), max((len(word) for row in spelled for word in row), default=0)
+    width = max(width, 1)
+    padded = (b"".join(word.ljust(width, b"\0") for word in row).ljust(words * width, b"\0") for row in spelled)
+    return torch.frombuffer(bytearray(b"".join(padded)), dtype=torch.uint8).view(len(rows), words, width)
+
+
+def _shortened(word: bytes, longest: int) -> bytes:
+    first = longest // 2
+    return word if len(word) <= longest else word[:first] + word[first - longest :]
+
+
+class SpelledTags:
+    """Tagged words as the tagger that counts reads them: by their spelling, without a tokenizer."""
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, examples: Sequence[Tagged], labels: Names):
+        self.words = [example.words for example in examples]
+        lengths = np.array([len(words) for words in self.words], np.int64)
+        ends = np.cumsum(lengths)
+        tags = [tag for example in examples for tag in example.tags or [None] * len(example.words)]
+        where = [example.place for example in examples for _ in example.words]
+        self.targets = Ragged(label_ids(tags, labels, where, "tag"), ends)
+        self.places = Ragged(positions(lengths).astype(np.int32), ends)
+        self.sizes, self.tokens, self.target_count = (lengths,), self.places.flat, int(lengths.sum())
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
+        from chainrule.models.hmm.word_features import spelled
+
+        chosen = rows.tolist()
+        return spelled([self.words[row] for row in chosen], [self.targets[row].tolist() for row in chosen])
+
+
+def encode_tagged(
+    examples: Sequence[Tagged], tokenizer: Tokenizer, tags: Names, limit: int | None, truncate: Truncate = "false"
+) -> Tags:
+    """Tagged words, a space before each but the first of a sentence."""
+    known: dict[str, int] = {}
+    space = "" if tokenizer.lines else " "
+    spelled = [known.setdefault(space * (place > 0) + word, len(known))
+               for example in examples for place, word in enumerate(example.words)]
+    words = encode_texts(tokenizer, known).take(np.array(spelled, np.int64))
+    sentences = np.cumsum([len(example.words) for example in examples], dtype=np.int64)    # where each ends, in words
+    _refuse_wordless(words, sentences, examples)
+    ends = np.append(0, np.cumsum(words.lengths))[np.append(0, sentences)]                   # and in tokens
+    tokens, places = Ragged(words.flat, ends[1:]), Ragged(_last(words, sentences, ends), sentences)
+    labels = [tag for example in examples for tag in example.tags or [None] * len(example.words)]
+    where = [example.place for example in examples for _ in example.words]
+    numbers = label_ids(labels, tags, where, "tag")
+    written = np.array([word for example in examples for word in example.words], object)
+    kept, notes = truncate_texts([tokens], limit, 1, truncate, [example.place for example in examples])
+    if notes:
+        places, here = _still_there(tokens, kept[0], places, truncate)
+        numbers, written = numbers[here], written[here]
+    read = concatenate_rows([constant_rows(BOUNDARY, len(examples)), kept[0]])
+    return Tags(read, places, Ragged(numbers, places.ends), Ragged(written, places.ends), notes)
+
+
+def _last(words: Ragged, sentences: Ids, ends: Ids) -> NDArray[np.int32]:
+    """Where the last token of each word stands in its row, after the boundary."""
+    begins = np.repeat(ends[:-1], np.diff(sentences, prepend=0))
+    return (words.ends - begins).astype(np.int32)
+
+
+def _refuse_wordless(words: Ragged, sentences: Ids, examples: Sequence[Tagged]) -> None:
+    for word in np.flatnonzero(words.lengths == 0)[:1]:
+        sentence = int(np.searchsorted(sentences, word, "right"))
+        example = examples[sentence]
+        text = example.words[int(word - sentences[sentence]) + len(example.words)]
+        raise UserError(f"{example.place}: the tokenizer has no token for the word {text!r} in this sentence.")
+
+
+def _still_there(tokens: Ragged, kept: Ragged, places: Ragged, truncate: Truncate) -> tuple[Ragged, Ids]:
+    """The places of the words whose last token was not cut away, and which of all words they are."""
+    marks = np.full(len(tokens.flat), -1, np.int64)                 # of each token: the word that it ends
+    marks[np.repeat(tokens.begins, places.lengths) + places.flat - 1] = np.arange(len(places.flat))
+    left = Ragged(marks, tokens.ends).truncated(kept.lengths, truncate == "ends")
+    here = left.flat >= 0
+    row = np.repeat(np.arange(len(left)), left.lengths)[here]
+    ends = np.cumsum(np.bincount(row, minlength=len(left)))
+    columns = (positions(left.lengths)[here] + 1).astype(np.int32)
+    return Ragged(columns, ends), left.flat[here]

@@ -1,18 +1,34 @@
-"""Texts that become other texts: translations, summaries. Two files line by line, or two columns of a table.
+"""Translation and summaries: a text from another text (`--task translate`).
 
-Files are a pair if they differ only in their suffix (train.en train.de), or if there are two of them, source first.
+    source x1 … xm 0,  text 0 y1 … yn  ->  y1 … yn 0
+
+An encoder–decoder reads the source and then writes; a decoder (`gpt`) reads both in one row. Examples are two files line
+by line, or two columns of a table. Files are a pair if they differ only in their suffix (train.en train.de), or if there
+are two of them, source first. Shapes: B rows, T tokens, S source tokens or vectors, F numbers in a vector.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from chainrule.errors import UserError
-from chainrule.recipe import Text
-from chainrule.tasks.examples import Translated
-from chainrule.tasks.task import Task, Truncate
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError, out_of_memory
+from chainrule.inference.beam import ScoredText
+from chainrule.inference.evaluate import DIVERGED
+from chainrule.inference.metrics import measure_overlap
+from chainrule.model import BOUNDARY, Batch
+from chainrule.progress import bar, say
+from chainrule.recipe import Recipe, Text
+from chainrule.tasks.buckets import Buckets
+from chainrule.tasks.example_task import ExampleSplit, ExampleTask
+from chainrule.tasks.examples import Example
+from chainrule.tasks.ragged import Ids, Ragged, concatenate_rows, constant_rows, encode_texts, to_tensor, truncate_texts
+from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import (
     TEXT_COLUMNS,
@@ -24,6 +40,10 @@ from chainrule.text.tables import (
     text_in,
     unpacked_name,
 )
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+ROWS = 64              # sources for which texts are written at a time,
+OUTPUTS = 1024         # and texts, at most, unless one source has more
 
 
 @dataclass(frozen=True)
@@ -36,10 +56,175 @@ class TranslateText(Text):
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
 
 
-class Translate(Task):
-    name, running_text = "translate", False
-    text = TranslateText
+class WithTargets(Example, Protocol):
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The first to learn from, all to be measured by; empty: not known."""
 
+
+W = TypeVar("W", bound=WithTargets)
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A text, and the text it should become."""
+
+    source: str
+    targets: tuple[str, ...]
+    place: Place = field(compare=False)
+
+    @property
+    def about(self) -> object:
+        return self.source
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return (self.source, *self.targets)
+
+
+class WritingTask(ExampleTask[W], Generic[W]):
+    """A task whose answer is a text, found by beam search or minimum Bayes risk."""
+
+    def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        predicted = [texts[0][0] for texts in best_texts(run, split.encoded, search)]
+        references = [list(example.targets) for example in split.examples]
+        return measure_overlap(predicted, references).as_dict() | search.as_dict()
+
+    def answers(self, run: Trained, encoded: "Sequences", search: Search) -> list[Prediction]:
+        return [{"answer": text, "score": score} for (text, score), *_ in best_texts(run, encoded, search)]
+
+
+class Translate(WritingTask[Translated]):
+    name, source = "translate", "text"
+    text = TranslateText
+    readable = ("errors", "header", "source", "target")
+
+    def read(self, sources: Sequence[Source], text: TranslateText) -> Iterable[Translated]:
+        return read_translated(sources, text)
+
+    def read_rows(self, source: Source, text: TranslateText) -> Iterable[Translated]:
+        return read_sources(source, text)
+
+    def line(self, text: str, place: Place) -> Translated:
+        return Translated(text, (), place)
+
+    def encode(
+        self, examples: Sequence[Translated], recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...]
+    ) -> "Sequences":
+        limit = getattr(recipe.model, "context", None)
+        if limit is not None and not self.model_class(recipe.kind).needs_source:
+            limit //= 2                             # source and text share a row, half of the context for each
+        truncate = cast(TranslateText, recipe.text).truncate
+        return encode_translated(examples, tokenizer, limit, truncate, source_limit=limit)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Encoded sources and targets."""
+
+    source: Ragged                                   # (N,) tokens, or (N, F) vectors
+    targets: Ragged                                  # tokens without boundaries
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        return self.targets.flat
+
+    @property
+    def target_count(self) -> int:
+        return len(self.targets.flat) + len(self)          # the end of each, too
+
+    @property
+    def sizes(self) -> tuple[Ids, ...]:
+        return self.targets.lengths + 1, self.source.lengths
+
+    def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
+        """Teacher forcing: the tokens are 0 y1 … yn, the targets y1 … yn 0."""
+        both = np.full((len(rows), widths[0] + 1), BOUNDARY, np.int64)
+        both[:, 1:] = self.targets.padded(rows, widths[0], BOUNDARY)
+        read = torch.from_numpy(both)
+        return Batch(
+            read[:, :-1],
+            read[:, 1:],
+            to_tensor(self.targets.lengths[rows] + 1),
+            source=to_tensor(self.source.padded(rows, widths[1], BOUNDARY)),
+            source_lengths=to_tensor(self.source.lengths[rows]),
+        )
+
+
+def encode_translated(
+    examples: Sequence[Translated],
+    tokenizer: Tokenizer,
+    limit: int | None,
+    truncate: Truncate = "false",
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    source_limit: int | None = None,
+) -> Sequences:
+    """Texts that become other texts. The source has a tokenizer of its own if one is given."""
+    source = encode_texts(source_tokenizer or tokenizer, (example.source for example in examples))
+    places = [example.place for example in examples]
+    cut, notes = truncate_texts([source], source_limit, 1, truncate, places)
+    ended = concatenate_rows([cut[0], constant_rows(BOUNDARY, len(examples))])
+    targets, more = encode_targets(examples, tokenizer, limit, truncate)
+    return Sequences(ended, targets, notes + more)
+
+
+def encode_targets(
+    examples: Sequence[WithTargets], tokenizer: Tokenizer, limit: int | None, truncate: Truncate
+) -> tuple[Ragged, tuple[str, ...]]:
+    """The first target of each example; empty where it is not known."""
+    texts = encode_texts(tokenizer, ("".join(example.targets[:1]) for example in examples))
+    places = [example.place for example in examples]
+    fitting, notes = truncate_texts([texts], limit, 1, truncate, places)
+    return fitting[0], notes
+
+
+def best_texts(run: Trained, encoded: Sequences, search: Search) -> list[list[ScoredText]]:
+    """The texts for each source, the best first; where numbers are finite there is at least one."""
+    found = write_texts(run.model, encoded, run.tokenizer, search)
+    if not all(found):
+        raise UserError(f"{DIVERGED}.")
+    return found
+
+
+def write_texts(model: Any, encoded: Sequences, tokenizer: Tokenizer, search: Search) -> list[list[ScoredText]]:
+    """For each source the texts that the search finds, best first, with their scores."""
+    found: dict[int, list[ScoredText]] = {}
+    order = Buckets(encoded, seed=0, tokens=1 << 30, rows=ROWS)
+    at_once = max(1, min(ROWS, OUTPUTS // search.rows))
+    with bar("writing", len(encoded), "texts") as advance:
+        for ids, batch in order.every():
+            texts, at_once = _write_batch(model, batch, ids.tolist(), tokenizer, search, at_once)
+            found |= zip(ids.tolist(), texts, strict=True)
+            advance(len(ids))
+    return [found[number] for number in range(len(encoded))]
+
+
+def _write_batch(
+    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, search: Search, at_once: int
+) -> tuple[list[list[ScoredText]], int]:
+    """The texts for all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
+    texts: list[list[ScoredText]] = []
+    while len(texts) < len(batch.tokens):
+        here = slice(len(texts), len(texts) + at_once)
+        try:
+            texts += search.texts(model, batch.rows(here), ids[here], tokenizer.decode)
+        except Exception as error:
+            if at_once == 1 or not out_of_memory(error):
+                raise
+            at_once //= 2
+        else:
+            continue
+        torch.cuda.empty_cache()                            # when the error no longer holds what was being made
+        say(f"out of memory: from here on {at_once} texts at a time.")
+    return texts, at_once
+
+
+# Reading pairs of files, and tables
 
 PAIRS = (
     ("source", "target"), ("src", "tgt"), ("input", "output"), ("document", "summary"), ("article", "highlights"),
@@ -60,7 +245,7 @@ def read_translated(sources: Sequence[Source], settings: TranslateText) -> Itera
 
 
 def read_sources(source: Source, settings: TranslateText) -> Iterator[Translated]:
-    """The rows of a table, of which only what is to become another text is looked at."""
+    """The rows of a table, of which only the source is read."""
     table = read_table(source, settings.errors, settings.header)
     column = _source_column(table, settings)
     for line, row in table.rows:
