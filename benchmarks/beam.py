@@ -24,7 +24,7 @@ from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.model import LanguageModel
 from chainrule.models import build
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for
 
 VOCAB = 8000
 MODEL = {"layers": 4, "width": 256, "heads": 4, "context": 128}    # as recipes/multi30k-transformer.toml has it

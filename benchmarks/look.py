@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from chainrule.recipe import Text
 from chainrule.run import save
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 from chainrule.viewer.notebook import find_runs
 

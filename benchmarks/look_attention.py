@@ -20,7 +20,7 @@ import torch
 
 from chainrule.recipe import Text
 from chainrule.run import Run
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 from chainrule.viewer.page import Panel, make_page
 from chainrule.viewer.subject import Subject

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from chainrule.errors import UserError
 from chainrule.inference.metrics import Overlap, measure_overlap
-from chainrule.tasks.splits_of_examples import held_out_examples
-from chainrule.tasks.translate import TranslateText
+from chainrule.tasks.examples import held_out_examples
+from chainrule.tasks.translate import TranslateText, read_translated
 
 
 def score(texts: Path, files: list[str], *, lowercase: bool = False) -> Overlap:
     if not texts.is_file():
         raise UserError(f"there is no file {texts}.")
     lines = texts.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    references = [list(example.targets) for example in held_out_examples("translate", files, TranslateText())]
+    references = [list(example.targets) for example in held_out_examples(read_translated, files, TranslateText())]
     if len(lines) != len(references):
         raise UserError(f"{texts} has {len(lines):,} lines for {len(references):,} examples; each needs one.")
     return measure_overlap(lines, references, lowercase=lowercase)

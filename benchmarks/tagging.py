@@ -29,11 +29,8 @@ from chainrule.models.hmm.tagger import HMMTagger, HMMTaggerSettings
 from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.recipe import Text
-from chainrule.tasks.classify import ClassifyText, read_labelled
-from chainrule.tasks.encoding import DELIMITER, EXTRACT, encode_labelled
-from chainrule.tasks.examples import Labelled, Tagged
-from chainrule.tasks.padding import Classes
-from chainrule.tasks.tag import TagText, read_tagged
+from chainrule.tasks.classify import DELIMITER, EXTRACT, Classes, ClassifyText, Labelled, encode_labelled, read_labelled
+from chainrule.tasks.conllu import Tagged, TagText, read_tagged
 from chainrule.text.sources import Source
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 

@@ -17,7 +17,7 @@ from chainrule.errors import UserError, did_you_mean
 from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
 from chainrule.settings import flatten
-from chainrule.tasks.registry import class_for, recipe_for
+from chainrule.tasks import find_task, recipe_for
 from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run
 
@@ -107,7 +107,7 @@ def refuse_settings(texts: Sequence[str], recipe: Recipe) -> None:
 
 
 def refuse_minutes(kind: str, task: str) -> None:
-    if class_for(kind, task).learns_by == "counting":
+    if find_task(task).model_class(kind).learns_by == "counting":
         raise UserError(f"a budget in minutes is for kinds that learn by gradient descent; {kind} learns by counting, "
                         "in as many passes as it needs. Leave it out, or choose another kind: lstm, gpt, ….")
 

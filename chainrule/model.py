@@ -69,7 +69,7 @@ class Batch:
         """A batch whose tensors are `function` of this one's."""
         parts = (getattr(self, field.name) for field in fields(self))
         new: list[Any] = [None if part is None else function(part) for part in parts]
-        return Batch(*new)
+        return type(self)(*new)
 
     def tensors(self) -> dict[str, Tensor]:
         """The fields that are not None."""

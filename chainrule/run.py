@@ -27,8 +27,7 @@ from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
 from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten
-from chainrule.tasks import find_task
-from chainrule.tasks.registry import build_for, class_for
+from chainrule.tasks import build_for, find_task
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = 2
@@ -198,8 +197,8 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
     given = flatten({part: about[part] for part in ("text", "model", "train", "head") if part in about})
     base = Base(**about["base"]) if "base" in about else None
     try:
-        kind, task = about["kind"], about["task"]
-        recipe = make_recipe(kind, class_for(kind, task), given, task=find_task(task))
+        kind, task = about["kind"], find_task(about["task"])
+        recipe = make_recipe(kind, task.model_class(kind), given, task=task)
         return replace(recipe, base=base)
     except UserError as error:
         made_by = f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}"

@@ -24,8 +24,8 @@ from chainrule.plan import (
     refuse_what_cannot_fit,
 )
 from chainrule.recipe import Recipe, make_recipe
+from chainrule.tasks.lm import order_text
 from chainrule.text.corpus import Split
-from chainrule.training.loader import make_token_loader
 
 
 def recipe(name: str, **given: Any) -> Recipe:
@@ -107,7 +107,7 @@ def test_a_step_is_as_large_as_training_takes_it(name: str) -> None:
     made, given = plan(name), recipe(name)
     text = Split(np.zeros(100 * made.batch + 1, np.uint16), 1, 1, "")
     context = getattr(given.model, "context", None)
-    assert make_token_loader(text, given.train, context, torch.device("cpu")).targets == made.batch
+    assert order_text(text, given.train, context).targets == made.batch
 
 
 @pytest.mark.parametrize(("name", "peak"), [

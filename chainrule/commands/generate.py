@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from chainrule.commands import word_tests
-from chainrule.commands.predict import how_to_write, measure
-from chainrule.commands.reading import reading
+from chainrule.commands.predict import reading, search_by
 from chainrule.commands.train import summary
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
-from chainrule.inference.evaluate import evaluate as evaluate_split
 from chainrule.inference.evaluate import why_no_number
 from chainrule.inference.generate import generate, stream_text
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.score import stream_bits
 from chainrule.model import LanguageModel
 from chainrule.run import Run, load
-from chainrule.tasks.registry import EXAMPLES
+from chainrule.tasks import find_task
 from chainrule.text.corpus import read_split
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -46,20 +44,12 @@ def sample(args: Namespace) -> dict[str, Any]:
 def speaker(args: Namespace) -> Run:
     """The run, if its model can tell what comes next."""
     run = load(args.run, choose_device(args.device))
-    refuse_task(run, args)
+    task = find_task(run.recipe.task)
+    if not task.generates:
+        task.refuse(run)
     if not isinstance(run.model, LanguageModel):
         raise UserError(f"{args.run} is a {run.recipe.kind}, which cannot tell what comes next; a language model can.")
     return run
-
-
-def refuse_task(run: Run, args: Namespace) -> None:
-    """A model that learned another task has nothing to say of running text."""
-    if (task := run.recipe.task) in EXAMPLES:
-        raise UserError(f"{args.run} was trained for --task {task}: `chainrule predict {args.run}` and `chainrule eval "
-                        f"{args.run}` use it.")
-    if task != "lm":
-        raise UserError(f"{args.run} was trained for --task {task}, to begin others from: chainrule train … --from "
-                        f"{args.run}.")
 
 
 def stream_and_keep(run: Run, args: Namespace, sampling: Sampling) -> str:
@@ -109,18 +99,8 @@ def evaluate(args: Namespace) -> dict[str, Any]:
     run = load(args.run, choose_device(args.device))
     if run.model.learns_by == "pairs":
         return word_tests.evaluate(run, args)
-    if run.recipe.task in EXAMPLES:
-        return evaluate_task(run, args)
-    refuse_task(run, args)
-    split = read_split(args.file, reading(run, args), run.tokenizer)
-    result = evaluate_split(run.model, run.tokenizer, split).as_dict()
-    if not args.json:
-        print(f"{args.run}: {summary(result)}\n{result['signature']}")
-    return {"run": args.run, **result}
-
-
-def evaluate_task(run: Run, args: Namespace) -> dict[str, Any]:
-    result = measure(run, args.file, reading(run, args), how_to_write(args))
+    task = find_task(run.recipe.task)
+    result = task.measure(run, args.file, reading(run, args), search_by(args))
     if not args.json:
         print(f"{args.run}: {summary(result)}\n{result['signature']}")
     return {"run": args.run, **result}

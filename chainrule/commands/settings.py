@@ -8,8 +8,7 @@ from chainrule import models
 from chainrule.compare.budgets import Compare
 from chainrule.recipe import TRAIN, Text
 from chainrule.settings import default, hints, meanings, range_of
-from chainrule.tasks import TASKS, find_task
-from chainrule.tasks.registry import first_task, recipe_for
+from chainrule.tasks import TASKS, find_task, first_task, recipe_for
 
 Row = dict[str, Any]
 

@@ -8,21 +8,10 @@ from typing import Any
 from chainrule.api import choose_recipe, default_out
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe
-from chainrule.tasks.registry import EXAMPLES, class_for
+from chainrule.tasks import find_task
 from chainrule.training.pipeline import RunResult, make_run
 
-NEXT = """Try next:
-  chainrule sample {run} --prompt "The "
-  chainrule score {run} TEXT
-  chainrule eval {run} TEXT"""
-NEXT_OF_TASK = """Try next:
-  chainrule predict {run} TEXT
-  chainrule eval {run} EXAMPLES"""
-NEXT_OF_PRETRAINING = """Try next:
-  chainrule train EXAMPLES --task {task} --from {run}"""
-NEXT_OF_VECTORS = """Try next:
-  chainrule eval {run} QUESTIONS
-  chainrule export {run} vectors.txt --to word2vec"""
+OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
 
 def train(args: Namespace) -> dict[str, Any]:
@@ -40,11 +29,10 @@ def train(args: Namespace) -> dict[str, Any]:
 
 
 def next_for(recipe: Recipe) -> str:
-    if recipe.task in EXAMPLES:
-        return NEXT_OF_TASK
-    if recipe.task != "lm":
-        return NEXT_OF_PRETRAINING.replace("{task}", "classify" if recipe.task == "mask" else "translate")
-    return NEXT_OF_VECTORS if class_for(recipe.kind, recipe.task).learns_by == "pairs" else NEXT
+    """Commands to try with the run that was made."""
+    task = find_task(recipe.task)
+    commands = OF_VECTORS if task.model_class(recipe.kind).learns_by == "pairs" else task.next_commands
+    return "\n  chainrule ".join(["Try next:", *commands])
 
 
 def result_of(made: RunResult) -> Mapping[str, Any]:

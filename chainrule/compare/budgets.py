@@ -20,7 +20,7 @@ from chainrule.models.published import PUBLISHED
 from chainrule.plan import work_of
 from chainrule.progress import say
 from chainrule.recipe import Recipe, over
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import find_task, recipe_for
 from chainrule.text.corpus import prepare
 
 SPEED = {"cpu": 5e10, "cuda": 2e13}
@@ -165,7 +165,7 @@ def fit_to_minutes(
     """The recipe with all settings that were not given chosen for the text and the time; unchanged, if a size was given
     or the kind has no sizes to choose from."""
     fixed = recipe.kind not in ladder_kinds() or models.model_class(recipe.kind).learns_by != "gradient"
-    if recipe.task != "lm" or fixed or any(f"model.{size}" in given for size in SIZES):
+    if not find_task(recipe.task).running_text or fixed or any(f"model.{size}" in given for size in SIZES):
         return recipe
     corpus = prepare(texts, recipe.text, valid=valid)
     size = CorpusSize(corpus.tokenizer.unit, len(corpus.tokenizer), len(corpus.splits["train"].tokens))

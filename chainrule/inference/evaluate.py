@@ -8,14 +8,18 @@ same tokenizer. A number that is undefined or infinite is None, and `why` gives 
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
+
 from chainrule import __version__
 from chainrule.errors import UserError
+from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.score import Tokens, stream_pieces, stride_of
 from chainrule.model import LanguageModel, Model
+from chainrule.progress import track
 from chainrule.text.corpus import Split
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -128,6 +132,22 @@ def evaluate(
         signature=signature,
         why=why_no_number(total / tokens, tokenizer),
     )
+
+
+@torch.inference_mode()
+def losses_by_batch(model: Model, batches: Any, part: int = 0, parts: int = 1) -> Iterator[tuple[float, int]]:
+    """The loss of each batch of an epoch, summed over its targets, and how many targets it has.
+
+    Ranks share the batches: each gets one part of several. All parts run the model equally often, since ranks that hold
+    shards of the weights gather them together: where no batch is left, the last is read again and adds zero.
+    """
+    device, steps = device_of(model), math.ceil(batches.epoch)
+    turns = -(-steps // parts)
+    with eval_mode(model):
+        for turn in track(range(turns), "scoring", turns, "batches"):
+            step = turn * parts + part
+            nats, count, *_ = model.loss(batches.at(min(step, steps - 1)).to(device))
+            yield (float(nats), int(count)) if step < steps else (0.0, 0)
 
 
 def count_parameters(model: Model) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chainrule import models
 from chainrule.errors import UserError, did_you_mean
+from chainrule.models.published import PUBLISHED
 from chainrule.recipe import Base, Recipe, make_recipe
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def recipe_for(
 def refuse_unfit(kind: str, task: "Task") -> None:
     if not task.suits(models.model_class(kind)):
         own = " or ".join(name for name in TASKS if find_task(name).suits(models.model_class(kind)))
-        others = ", ".join(name for name in models.KINDS if name not in models.PUBLISHED
+        others = ", ".join(name for name in models.KINDS if name not in PUBLISHED
                            and task.suits(models.model_class(name)))
         raise UserError(f"--task {task.name} is not for --kind {kind}, which is for {own}. It is for {others}.")
 

@@ -1,7 +1,8 @@
 """Bucketing: batches of examples of similar length, in a new random order each epoch; a function of seed and step.
 
 Lengths are rounded up to a few widths, so that shapes repeat and little is padding. Examples of one width are shuffled
-among themselves, then the batches. Where the batches are cut depends on the widths alone, so every epoch has as many steps.
+among themselves, then the batches. Where the batches are cut depends on the widths alone, so all epochs have as many
+steps.
 
 Shapes: B rows, T tokens, S source.
 """

@@ -2,8 +2,8 @@
 
     0 text E, or 0 text D text E  ->  a class           D: <|delimiter|>, E: <|extract|>
 
-A network classifies by a head on its body; an n-gram or HMM by Bayes' rule, with a language model for each class. Examples
-are rows of a table, whose columns are found by the names that people use, or given by settings.
+A network classifies by a head on its body; an n-gram or HMM by Bayes' rule, with a language model for each class.
+Examples are rows of a table, whose columns are found by the names that people use, or given by settings.
 
 Shapes: N examples, B rows, T tokens, C classes.
 """
@@ -105,11 +105,12 @@ class Classify(ExampleTask[Labelled]):
         if models.model_class(recipe.kind).learns_by == "counting":
             from chainrule.models.generative import GenerativeClassifier
 
-            return GenerativeClassifier([models.build(recipe.kind, recipe.model, vocab) for _ in labels], head.calm)
+            each = [models.build(recipe.kind, recipe.model, vocab) for _ in labels]
+            return GenerativeClassifier(each, head.length_normalisation)
         from chainrule.models.heads import Classifier
 
         body = models.build(recipe.kind, recipe.model, vocab)
-        pool = head.pool or ("mean" if body.bidirectional else "last")
+        pool: Any = head.pool or ("mean" if body.bidirectional else "last")
         return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary)
 
     def read(self, sources: Sequence[Source], text: ClassifyText) -> Iterable[Labelled]:
@@ -182,11 +183,8 @@ def encode_labelled(
     texts = [encode_texts(tokenizer, (example.texts[part] for example in examples)) for part in range(parts)]
     places = [example.place for example in examples]
     texts, notes = truncate_texts(texts, limit, 1 + parts, truncate, places)
-    begin, delimiter, extract = (
-        constant_rows(token, len(examples))
-        for token in (BOUNDARY, special_id(tokenizer, DELIMITER), special_id(tokenizer, EXTRACT))
-    )
-    between = [delimiter] if parts == 2 else []
+    begin, extract = (constant_rows(id, len(examples)) for id in (BOUNDARY, special_id(tokenizer, EXTRACT)))
+    between = [constant_rows(special_id(tokenizer, DELIMITER), len(examples))] if parts == 2 else []
     rows = concatenate_rows([begin, texts[0], *between, *texts[1:], extract])
     return Classes(rows, label_ids([example.label for example in examples], classes, places, "label"), notes)
 

@@ -70,7 +70,8 @@ class Denoising(Task):
 
     def order(self, model: Any, corpus: Corpus, settings: Gradient) -> "Masked | Spans":
         corpus = cast(CorruptedCorpus, corpus)
-        rows = order_text(corpus.splits["train"], replace(settings, length=corpus.length), model.context)
+        settings, context = replace(settings, length=corpus.length), getattr(model, "context", None)
+        rows = order_text(corpus.splits["train"], settings, context)
         return self.corrupt(corpus, rows, settings.seed)
 
     def validation(self, model: Any, corpus: Corpus) -> "Masked | Spans":

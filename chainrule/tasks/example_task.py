@@ -1,4 +1,4 @@
-"""Tasks that learn from examples: ExampleTask, the part of the protocol that classify, tag, translate and caption share.
+"""Tasks that learn from examples: ExampleTask, the part of the protocol that classify, tag and translate share.
 
 A new one says how it reads files, what a line without an answer is, how examples become tokens, and how it answers.
 
@@ -21,7 +21,7 @@ from chainrule.progress import bar
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.buckets import Buckets
 from chainrule.tasks.examples import E, Example, gather_examples, held_out_examples, lines_of, written
-from chainrule.tasks.lm import MIN_STEPS
+from chainrule.tasks.lm import STEPS
 from chainrule.tasks.ragged import Ids
 from chainrule.tasks.task import Prediction, Search, Task, Trained
 from chainrule.text.corpus import Corpus, Split
@@ -133,11 +133,11 @@ class ExampleTask(Task, Generic[E]):
 
     def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Buckets:
         if settings.batching == "streams" or settings.length is not None:
-            raise UserError("train.batching=streams and train.length are for running text; examples begin and end by "
-                            "themselves.")
+            raise UserError("train.batching=streams and train.length are for running text; an example has its own "
+                            "beginning and end.")
         encoded = cast(ExampleCorpus, corpus).splits["train"].encoded
         sizes = np.max(encoded.sizes, axis=0)
-        tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // MIN_STEPS))
+        tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
         return Buckets(encoded, seed=settings.seed, tokens=tokens)
 
     def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
@@ -170,7 +170,7 @@ class ExampleTask(Task, Generic[E]):
 
     def predict(self, run: Trained, examples: Sequence[E], search: Search) -> list[Prediction]:
         if not examples:
-            raise UserError("there is nothing to answer: no line came.")
+            raise UserError("there is no input: no line came.")
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
 
 

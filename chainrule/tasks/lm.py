@@ -9,17 +9,17 @@ from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import evaluate
-from chainrule.model import Batch
+from chainrule.model import Batch, LanguageModel
 from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.task import Search, Task, Trained
-from chainrule.text.batches import Streams, Windows, stream, texts
+from chainrule.text.batches import Streams, Tokens, Windows, stream, texts
 from chainrule.text.corpus import Corpus, Split, prepare, read_split
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
-ROW = 64                # tokens in a row, for models without a context
-MIN_STEPS = 64          # steps that an epoch then has at least
-RESET_SHARE = 0.01      # share of the rows of a stream that are reset in each step (Melis et al. 2018)
+LENGTH = 64            # tokens in a row, for models without a context
+STEPS = 64             # least number of steps in an epoch, where the size of a step is left to us
+RESET_SHARE = 0.01     # of the rows of a stream, which start again from the state of an empty text (Melis et al. 2018)
 
 
 class LanguageModelling(Task):
@@ -35,7 +35,7 @@ class LanguageModelling(Task):
         return prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
 
     def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Windows | Streams:
-        return order_text(corpus.splits["train"], settings, model.context)
+        return order_text(corpus.splits["train"], settings, getattr(model, "context", None))
 
     def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
         return batches_to_count(model, corpus.splits["train"].tokens, settings)
@@ -50,9 +50,9 @@ LM = LanguageModelling()
 def order_text(split: Split, settings: Gradient, context: int | None) -> Windows | Streams:
     """Windows or streams of a text, for a model that can hold `context` tokens."""
     if settings.batching == "streams" and context is not None:
-        raise UserError(f"train.batching=streams carries a state on for ever, and this model holds {context} tokens. "
-                        "Use train.batching=windows.")
-    length = settings.length or context or min(ROW, max(1, len(split.tokens) - 1))
+        raise UserError(f"train.batching=streams carries a state on without end, and this model holds {context} "
+                        "tokens. Use train.batching=windows.")
+    length = settings.length or context or min(LENGTH, max(1, len(split.tokens) - 1))
     if context is not None and length > context:
         raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
                         "Shorten it, or raise model.context.")
@@ -63,20 +63,20 @@ def order_text(split: Split, settings: Gradient, context: int | None) -> Windows
 
 
 def _rows(tokens: int | None, length: int, text: int) -> int:
-    few = max(1, min(MOST_TARGETS, text // MIN_STEPS) // length)
-    if tokens is None or length > text:      # a text shorter than a row is refused with its rows
+    few = max(1, min(MOST_TARGETS, text // STEPS) // length)
+    if tokens is None or length > text:      # a text shorter than a row is refused by Windows and Streams
         return few
     if tokens > text:
-        say(f"the text is shorter than one step of {tokens} tokens. So a step has {few * length}, as if none had been "
-            f"asked for; train.tokens={text // length * length} would be all of the text.")
+        say(f"the text is shorter than one step of train.tokens={tokens}, so a step has {few * length}, the default; "
+            f"train.tokens={text // length * length} would be the whole text.")
         return few
     if tokens < length:
         raise UserError(f"train.tokens={tokens} is less than one row of {length} tokens. Raise it, or shorten rows.")
     return tokens // length
 
 
-def batches_to_count(model: Any, tokens: Any, settings: Counting) -> Iterator[Batch]:
-    """One long row with as much overlap as the model's receptive field; or, where it has no limit, a row for a text."""
+def batches_to_count(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
+    """Pieces of one long row that overlap by the receptive field; if that is unlimited, rows that each begin a text."""
     if settings.length is None and model.receptive_field is not None:
         return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
     return texts(tokens, settings.length, settings.tokens)

@@ -65,20 +65,20 @@ class Tag(ExampleTask[Tagged]):
         found = super().model_class(kind)
         if found.learns_by == "gradient":
             return found
-        from chainrule.models.hmm.tagger import Tagger
+        from chainrule.models.hmm.tagger import HMMTagger
 
-        return Tagger
+        return HMMTagger
 
     def build(self, recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
         if self._counts(recipe):
             tagger: Any = self.model_class(recipe.kind)
             return tagger(recipe.model, len(labels))
-        from chainrule.layers.char_cnn import Letters
-        from chainrule.models.heads import Tagger
+        from chainrule.layers.char_cnn import CharCNN
+        from chainrule.models.heads import TokenClassifier
 
         body = models.build(recipe.kind, recipe.model, vocab)
-        letters = Letters(body.inputs) if recipe.head.letters else None
-        return Tagger(body, len(labels), recipe.head.dropout, letters=letters)
+        char_cnn = CharCNN(body.inputs) if recipe.head.char_cnn else None
+        return TokenClassifier(body, len(labels), recipe.head.dropout, char_cnn=char_cnn)
 
     def _counts(self, recipe: Recipe) -> bool:
         return self.model_class(recipe.kind).learns_by == "counting"
@@ -99,7 +99,7 @@ class Tag(ExampleTask[Tagged]):
             return SpelledTags(examples, labels)
         limit, truncate = getattr(recipe.model, "context", None), cast(TagText, recipe.text).truncate
         tags = encode_tagged(examples, tokenizer, labels, limit, truncate)
-        return TagsWithBytes(tags) if recipe.head.letters else tags
+        return TagsWithBytes(tags) if recipe.head.char_cnn else tags
 
     def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any]:
         corpus = cast(ExampleCorpus, corpus)
@@ -231,10 +231,10 @@ class SpelledTags:
         return len(self.words)
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
-        from chainrule.models.hmm.word_features import spelled
+        from chainrule.models.hmm.word_features import tagging_batch
 
         chosen = rows.tolist()
-        return spelled([self.words[row] for row in chosen], [self.targets[row].tolist() for row in chosen])
+        return tagging_batch([self.words[row] for row in chosen], [self.targets[row].tolist() for row in chosen])
 
 
 def encode_tagged(

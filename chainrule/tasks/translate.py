@@ -2,9 +2,10 @@
 
     source x1 … xm 0,  text 0 y1 … yn  ->  y1 … yn 0
 
-An encoder–decoder reads the source and then writes; a decoder (`gpt`) reads both in one row. Examples are two files line
-by line, or two columns of a table. Files are a pair if they differ only in their suffix (train.en train.de), or if there
-are two of them, source first. Shapes: B rows, T tokens, S source tokens or vectors, F numbers in a vector.
+An encoder–decoder reads the source and then writes; a decoder (`gpt`) reads both in one row. Examples are two columns
+of a table, or two files line by line: those that differ only in their suffix (train.en train.de), or two, source first.
+
+Shapes: B rows, T tokens, S source tokens or vectors, F numbers in a vector.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -268,7 +269,7 @@ def _source_column(table: Table, settings: TranslateText) -> int:
 
 
 def _is_table(source: Source, errors: str) -> bool:
-    """Does its first line look like a row, where the suffix says nothing?"""
+    """Does its first line look like a row, where the suffix does not say?"""
     first = next((line for _, line in numbered_lines(source, errors)), "")
     return "\t" in first or first.startswith("{")
 

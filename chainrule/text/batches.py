@@ -35,6 +35,7 @@ class Windows:
         _refuse_short(tokens, length)
         self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
         self.windows, self.spare = divmod(len(tokens) - 1, length)
+        self.targets = rows * length                       # of a step
         self.epoch = self.windows / rows                   # steps of one epoch
         self._epoch = -1
         self._starts = np.empty(0, np.int64)
@@ -72,6 +73,7 @@ class Streams:
         _refuse_short(tokens, rows * length)
         self.tokens, self.rows, self.length, self.share = tokens, rows, length, reset
         self.steps, self.spare = divmod(len(tokens) - 1, rows * length)
+        self.targets = rows * length
         self.epoch = float(self.steps)
 
     def at(self, step: int) -> Batch:

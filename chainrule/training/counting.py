@@ -17,13 +17,12 @@ from typing import Any
 import torch
 
 from chainrule.errors import UserError
-from chainrule.model import Batch, CountingModel, LanguageModel
+from chainrule.model import Batch, CountingModel
 from chainrule.progress import bar, short
 from chainrule.recipe import Counting
 from chainrule.run import Done
-from chainrule.tasks.buckets import Buckets
-from chainrule.tasks.corpus_of_examples import ExampleCorpus
-from chainrule.text.batches import Tokens, stream, texts
+from chainrule.tasks.lm import LM
+from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import ALONE, Ranks, add_statistics
 from chainrule.training.interrupt import Stop, catch_signals
@@ -34,15 +33,15 @@ TRIAL_ROUNDS = 5
 
 
 def train_by_counting(
-    model: CountingModel, corpus: Corpus | ExampleCorpus, settings: Counting, log: Log, done: Done,
-    checkpoints: Any = None, ranks: Ranks = ALONE,
+    model: CountingModel, corpus: Corpus, settings: Counting, log: Log, done: Done,
+    checkpoints: Any = None, ranks: Ranks = ALONE, task: Task = LM,
 ) -> Done:
     """Rounds until `settings.steps`, or until one gains too little. Ctrl-C keeps the result of the last whole round."""
     snapshot = Snapshot(model, log)
     rounds, nats = done.rounds, math.inf if done.nats is None else done.nats
     try:
         with catch_signals(ranks.distributed) as stop:
-            counting = CountingRounds(model, corpus, settings, log, ranks, stop)
+            counting = CountingRounds(model, corpus, settings, log, ranks, stop, task)
             if not rounds:
                 rounds, nats = choose_start(counting, snapshot)
             gain = math.inf
@@ -64,11 +63,12 @@ class CountingRounds:
     """Rounds over the training text: the E step on all ranks, the M step on the first."""
 
     model: CountingModel
-    corpus: Corpus | ExampleCorpus
+    corpus: Corpus
     settings: Counting
     log: Log
     ranks: Ranks
     stop: Stop
+    task: Task
 
     def run(self, number: int, start: int | None = None) -> float:
         """Collects, updates and logs. Returns nats per token under the model that the round began with."""
@@ -104,12 +104,8 @@ class CountingRounds:
         return self._reduce(own, targets)
 
     def _batches(self) -> Iterator[Batch]:
-        split: Any = self.corpus.splits["train"]
-        settings = self._settings(len(split.tokens))
-        if isinstance(self.corpus, ExampleCorpus):
-            return (batch for _, batch in Buckets(split.encoded, seed=settings.seed, tokens=settings.tokens).every())
-        model: Any = self.model                            # that of a running text is a LanguageModel too
-        return counting_batches(model, split.tokens, settings)
+        settings = self._settings(len(self.corpus.splits["train"].tokens))
+        return self.task.counting_batches(self.model, self.corpus, settings)
 
     def _settings(self, tokens: int) -> Counting:
         """With batches so small that each rank has one."""
@@ -130,7 +126,7 @@ class CountingRounds:
 
     def _log(self, title: str, number: int, start: int | None, nats: float, tokens: int, seconds: float) -> None:
         size = self.corpus.splits["train"].bytes
-        text = self.corpus.tokenizer.lossless and not isinstance(self.corpus, ExampleCorpus)
+        text = self.corpus.tokenizer.lossless and self.task.running_text
         bits = nats * tokens / math.log(2) / size if text else math.nan
         line = round_line(title, nats, bits, tokens, seconds)
         self.log("round", line, start=start, round=number, nats_per_token=nats, bits_per_byte=bits,
@@ -151,13 +147,6 @@ def choose_start(rounds: CountingRounds, snapshot: "Snapshot") -> tuple[int, flo
     if number:
         snapshot.restore()
     return number, best
-
-
-def counting_batches(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
-    """Pieces of one long row that overlap by the receptive field; if that is unlimited, rows that each begin a text."""
-    if settings.length is None and model.receptive_field is not None:
-        return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
-    return texts(tokens, settings.length, settings.tokens)
 
 
 def round_line(title: str, nats: float, bits: float, tokens: int, seconds: float) -> str:

@@ -30,7 +30,7 @@ from chainrule.model import Embeddings, Model
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
-from chainrule.tasks.registry import class_for, recipe_for
+from chainrule.tasks import find_task, recipe_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.training.log import Log
 from chainrule.training.param_groups import freeze
@@ -87,7 +87,7 @@ def finetune_recipe(
     path = Path(base)
     about = run.read_about(path)
     there = run.recipe_of(path, about)
-    how = class_for(there.kind, there.task).learns_by
+    how = find_task(there.task).model_class(there.kind).learns_by
     if how != "gradient":
         cure = " Its vectors can be used in any network by model.vectors." if how == "pairs" else ""
         raise UserError(f"--from {path}: a {there.kind} has no layers to fine-tune: it learns by {how}.{cure}")

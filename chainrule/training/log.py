@@ -19,10 +19,9 @@ from chainrule.flops import peak_of, training_flops
 from chainrule.model import Model
 from chainrule.progress import say
 from chainrule.run import BOARD
-from chainrule.tasks.corpus_of_examples import ExampleCorpus
-from chainrule.tasks.denoise import CorruptedCorpus
+from chainrule.tasks.lm import LM
+from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus
-from chainrule.training.loader import target_unit
 from chainrule.training.step import StepReport
 
 RECORDS = 200    # of steps, in a whole training
@@ -63,15 +62,15 @@ class Meter:
 
     def __init__(
         self, model: Model, corpus: Corpus, log: Log, device: torch.device, dtype: torch.dtype, length: int,
-        ranks: int = 1,
+        ranks: int = 1, task: Task = LM,
     ):
         split = corpus.splits["train"]
         self.log, self.logged = log, Logged()
         self.note, self.nats = "", math.nan                # for the bar; nats per target since the last record
-        whole = type(corpus) not in (ExampleCorpus, CorruptedCorpus)    # every token that is read is predicted
+        whole = task.running_text                          # every token that is read is predicted
         bits = whole and corpus.tokenizer.lossless
         self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
-        self.target = target_unit(corpus)
+        self.target = task.target
         self.flops = training_flops(model, length)
         peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,14 @@ import torch
 from chainrule import run
 from chainrule.errors import UserError
 from chainrule.files import claim
-from chainrule.inference.predict import measure_labels, seen_words
 from chainrule.layers.lora import body_of, merged_state_dict, trainable_tensors
 from chainrule.model import Model
 from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
-from chainrule.tasks.corpus_of_examples import ExampleCorpus, prepare_examples
-from chainrule.tasks.denoise import prepare_corrupted
-from chainrule.tasks.registry import EXAMPLES, build_for, class_for, encoding, recipe_for
-from chainrule.tasks.splits_of_examples import gather_examples
-from chainrule.text.corpus import Corpus, prepare
-from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.tasks import build_for, find_task, recipe_for
+from chainrule.tasks.task import Task
+from chainrule.text.corpus import Corpus
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
 from chainrule.training.counting import train_by_counting
 from chainrule.training.distributed import ALONE, Ranks, join_ranks
@@ -36,7 +32,7 @@ from chainrule.training.trainer import Diverged, train_by_gradient
 from chainrule.training.validation import evaluate_together
 from chainrule.training.word_vectors import held_out_loss, train_by_pairs
 
-__all__ = ["RunResult", "make_run", "prepare_for", "recipe_for", "train_model"]
+__all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
 
 TRAINERS: dict[str, Callable[..., Done]] = {
     "counting": train_by_counting, "gradient": train_by_gradient, "pairs": train_by_pairs,
@@ -53,7 +49,8 @@ def train_model(
     ranks: Ranks = ALONE,
 ) -> Done:
     """Trains `model` in place, from where `done` or the checkpoints say it is. Returns how far it came."""
-    return TRAINERS[model.learns_by](model, corpus, recipe.train, log, done or Done(), checkpoints, ranks)
+    task = find_task(recipe.task)
+    return TRAINERS[model.learns_by](model, corpus, recipe.train, log, done or Done(), checkpoints, ranks, task)
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,8 @@ def make_run(
     Under torchrun all ranks call this; the first tokenizes the texts, and writes.
     """
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
-    recipe = fitted(recipe, texts)
+    task = find_task(recipe.task)
+    recipe = task.complete(recipe, texts)
     refuse_itself(recipe, out)
     with join_ranks(device) as ranks, ExitStack() as until_made:
         if sharded and not ranks.distributed:
@@ -93,7 +91,7 @@ def make_run(
             if ranks.first:
                 until_made.enter_context(claim(out))
             about = run.look_before_writing(out, recipe, overwrite)
-            corpus = prepare_for(recipe, texts, valid, test, tokenizer_of(recipe, out))
+            corpus = task.prepare(recipe, texts, valid, test, tokenizer_of(recipe, out))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
             if about is not None and not run.same_text(out, about, splits, overwrite):
                 about = None
@@ -110,29 +108,6 @@ def make_run(
         return _train(_to_device(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
 
-def fitted(recipe: Recipe, texts: Sequence[str]) -> Recipe:
-    """With what only the examples can tell: how many numbers a vector of their sources has."""
-    if recipe.task != "caption" or recipe.model.source_features is not None:
-        return recipe
-    first: Any = gather_examples("caption", texts, recipe.text).splits["train"][0]
-    return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
-
-
-def prepare_for(
-    recipe: Recipe, texts: Sequence[str], valid: Sequence[str], test: Sequence[str], tokenizer: Tokenizer | None = None
-) -> Any:
-    """The corpus from which the recipe's task is learned; `tokenizer`: one that comes from elsewhere."""
-    task, text = recipe.task, recipe.text
-    held_out: dict[str, Any] = {"valid": valid, "test": test}
-    if task in EXAMPLES:
-        encode, seed = partial(encoding, recipe), recipe.train.seed
-        return prepare_examples(task, texts, text, **held_out, seed=seed, tokenizer=tokenizer, encoding=encode)
-    if task in ("mask", "span"):
-        length = recipe.train.length or recipe.model.context - (task == "span")    # a source also ends with a boundary
-        return prepare_corrupted(task, texts, text, length, **held_out, tokenizer=tokenizer)
-    return prepare(texts, text, **held_out, tokenizer=tokenizer)
-
-
 def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
     """On one device, a copy on each of several (data parallel), or a shard of it on each (FSDP)."""
     ranks.broadcast(model.state_dict().values())
@@ -143,8 +118,9 @@ def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
 def _train(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> RunResult:
     """Training, evaluation and saving, as far as they are not done yet."""
     out, ranks, splits = checkpoints.out, checkpoints.ranks, checkpoints.splits
-    save = partial(_save, checkpoints, model, corpus, log)
+    save, task = partial(_save, checkpoints, model, corpus, log), find_task(recipe.task)
     if not done.finished:
+        corpus = task.begin(model, corpus)
         _log_start(log, corpus, recipe, splits, ranks)
         try:
             done = train_model(model, corpus, recipe, log, done, checkpoints, ranks)
@@ -153,7 +129,7 @@ def _train(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, che
                 save(error.done)
             raise
     try:
-        result = _measure(model, corpus, log, ranks) if done.finished else None
+        result = _measure(model, corpus, task, log, ranks) if done.finished else None
     except Exception:                                      # such as a lack of memory: the trained model is saved
         if not isinstance(checkpoints, ShardCheckpoints):  # each rank has its shard in a checkpoint already
             save(done)
@@ -179,7 +155,7 @@ def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: D
 def _load_or_build(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:
     """The model of an earlier run, its log and how far it is; a new one where there is none to go on from."""
     done = Done(**about["done"]) if about and "done" in about else None
-    if done and (done.finished or class_for(recipe.kind, recipe.task).learns_by == "counting"):
+    if done and (done.finished or find_task(recipe.task).model_class(recipe.kind).learns_by == "counting"):
         return run.load(out).model, Log(run.read_log(out)), done
     torch.manual_seed(recipe.train.seed)
     model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ()))
@@ -190,7 +166,7 @@ def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, An
     for note in corpus.notes:
         log("note", note, note=note)
     for name, facts in splits.items():
-        what = ("example" if recipe.task in EXAMPLES else "document") + ("" if facts["documents"] == 1 else "s")
+        what = ("example" if find_task(recipe.task).examples else "document") + ("" if facts["documents"] == 1 else "s")
         sizes = (short(facts[size]) for size in ("documents", "bytes", "tokens"))
         line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
         log("text", f"{name}: {line}", split=name, **facts)
@@ -199,7 +175,7 @@ def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, An
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks) -> dict[str, Any] | None:
+def _measure(model: Any, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -> dict[str, Any] | None:
     """The result on the validation split; None if Ctrl-C interrupted it: the model itself is finished."""
     result: dict[str, Any] = {"why": "there is no held-out text to evaluate it on; --valid FILE would give one"}
     if model.learns_by == "counting":                      # only the first rank has the model
@@ -207,13 +183,13 @@ def _measure(model: Any, corpus: Corpus | ExampleCorpus, log: Log, ranks: Ranks)
             return {}
         ranks = ALONE
     try:
-        if "valid" in corpus.splits and isinstance(corpus, ExampleCorpus) and corpus.labels:
-            result = measure_labels(model, corpus.splits["valid"], corpus.labels, seen_words(corpus.splits["train"]))
-        elif "valid" in corpus.splits and model.learns_by == "pairs":
+        if "valid" in corpus.splits and model.learns_by == "pairs":
             result = held_out_loss(model, corpus.splits["valid"].tokens, corpus.tokenizer)
+        elif "valid" in corpus.splits and (measured := task.measure_validation(model, corpus)) is not None:
+            result = measured
         elif "valid" in corpus.splits:
             with catch_signals(ranks.distributed) as stop:
-                result = evaluate_together(model, corpus, ranks, stop).as_dict()
+                result = evaluate_together(model, corpus, ranks, stop, task).as_dict()
     except KeyboardInterrupt:
         return None
     result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)

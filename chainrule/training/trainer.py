@@ -24,6 +24,8 @@ from chainrule.model import Model, State, map_state, tensors
 from chainrule.progress import bar, short
 from chainrule.recipe import Gradient
 from chainrule.run import Done
+from chainrule.tasks.lm import LM
+from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus
 from chainrule.training.checkpoint import Checkpoint, Checkpoints
 from chainrule.training.compile import StepRunner
@@ -50,10 +52,10 @@ class Diverged(UserError):
 
 def train_by_gradient(
     model: Model, corpus: Corpus, settings: Gradient, log: Log, done: Done, checkpoints: Checkpoints | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ALONE, task: Task = LM,
 ) -> Done:
     """Steps until the budget is spent or patience ends. If a stop is requested, it writes a checkpoint and returns."""
-    trainer = Trainer(model, corpus, settings, log, checkpoints, ranks)
+    trainer = Trainer(model, corpus, settings, log, checkpoints, ranks, task)
     trainer.begin()
     with catch_signals() as stop:
         finished = trainer.run(stop) and trainer.evaluate_at_the_end(stop)
@@ -76,12 +78,12 @@ class Agreement:
 class Trainer:
     def __init__(
         self, model: Model, corpus: Corpus, settings: Gradient, log: Log, checkpoints: Checkpoints | None = None,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ALONE, task: Task = LM,
     ):
         self.model, self.settings, self.log, self.checkpoints, self.ranks = model, settings, log, checkpoints, ranks
         self.weights = weights_of(model)
         self.device = next(iter(self.weights.values())).device
-        self.loader = make_loader(corpus, settings, getattr(model, "context", None), self.device, ranks)
+        self.loader = make_loader(task, model, corpus, settings, self.device, ranks)
         self.budget = make_budget(settings, self.loader.order.epoch, self.loader.targets)
         self.precision = choose_precision(settings.precision, self.device)
         self.optimizers = Optimizers(model, settings)
@@ -90,8 +92,10 @@ class Trainer:
         self.step = Step(model, self.optimizers, self.precision, settings.clip, micro_batch, carries, ranks)
         self.runner = StepRunner(self.step, settings, self._seconds_left)
         schedule = make_evaluation_schedule(settings, self.budget)
-        self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks)
-        self.meter = Meter(model, corpus, log, self.device, self.precision.dtype, self.loader.length, ranks.size)
+        self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks, task)
+        self.meter = Meter(
+            model, corpus, log, self.device, self.precision.dtype, self.loader.length, ranks.size, task
+        )
         self.board: TensorBoard | None = None
         self.number = 0                                          # steps taken
         self.state: State = None                                 # of the streams, after the last step

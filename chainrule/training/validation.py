@@ -15,24 +15,20 @@ from torch import Tensor
 
 from chainrule import __version__
 from chainrule.device import Precision
-from chainrule.inference.evaluate import Result, count_parameters, evaluate
-from chainrule.inference.predict import buckets, nats_by_batch
+from chainrule.inference.evaluate import Result, count_parameters, evaluate, losses_by_batch
 from chainrule.inference.score import stream_pieces, stride_of
 from chainrule.model import LanguageModel, Model
 from chainrule.recipe import Gradient
-from chainrule.tasks.corpus_of_examples import ExampleCorpus
-from chainrule.tasks.denoise import CorruptedCorpus
-from chainrule.text.batches import InOrder
+from chainrule.tasks.lm import LM
+from chainrule.tasks.task import Batches, Task
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import Ranks
 from chainrule.training.fsdp import reshard
 from chainrule.training.interrupt import Stop
-from chainrule.training.loader import target_unit
 from chainrule.training.log import Log
 from chainrule.training.schedule import EvaluationSchedule
 
 EXPONENT = 700.0    # above this a perplexity is more than a float can hold
-TOKENS = 1 << 13    # tokens of a corrupted text that are read at once
 
 
 @dataclass
@@ -46,22 +42,21 @@ class Evaluations:
     worse: int = 0                # evaluations since the best
 
 
-def evaluate_together(model: Model, corpus: Corpus | ExampleCorpus, ranks: Ranks, stop: Stop) -> Result:
+def evaluate_together(model: Model, corpus: Corpus, ranks: Ranks, stop: Stop, task: Task = LM) -> Result:
     """On the validation split. If one rank is asked to stop, all leave together by KeyboardInterrupt."""
-    if isinstance(corpus, ExampleCorpus):
-        return _of_answers(model, corpus, buckets(model, corpus.splits["valid"].encoded), ranks, stop)
-    if isinstance(corpus, CorruptedCorpus):
-        return _of_answers(model, corpus, corrupted_windows(corpus), ranks, stop)
+    batches = task.validation(model, corpus)
+    if batches is not None:
+        return _of_answers(model, corpus, batches, ranks, stop)
     assert isinstance(model, LanguageModel)                # whatever learns from a running text
     if not ranks.distributed:
         return evaluate(model, corpus.tokenizer, corpus.splits["valid"])
     return evaluate(model, corpus.tokenizer, corpus.splits["valid"], total_nats=_shared(ranks, stop))
 
 
-def _of_answers(model: Model, corpus: Corpus | ExampleCorpus, order: Any, ranks: Ranks, stop: Stop) -> Result:
+def _of_answers(model: Model, corpus: Corpus, batches: Batches, ranks: Ranks, stop: Stop) -> Result:
     """Where the targets are not the whole text: their nats, of which each rank computes a part."""
     began, pieces = time.perf_counter(), []
-    for piece in nats_by_batch(model, order, ranks.rank, ranks.size):
+    for piece in losses_by_batch(model, batches, ranks.rank, ranks.size):
         pieces.append(piece)
         _leave_together(ranks, stop)
     nats = ranks.sum(math.fsum(nats for nats, _ in pieces))
@@ -73,12 +68,6 @@ def _of_answers(model: Model, corpus: Corpus | ExampleCorpus, order: Any, ranks:
         seconds=time.perf_counter() - began, parameters=count_parameters(model),
         signature=f"answers:{count}|text:{corpus.splits['valid'].sha256[:12]}|chainrule:{__version__}",
     )  # fmt: skip
-
-
-def corrupted_windows(corpus: CorruptedCorpus) -> Any:
-    """The validation split, corrupted in the same way at every evaluation."""
-    windows = InOrder(corpus.splits["valid"].tokens, max(1, TOKENS // corpus.length), corpus.length)
-    return corpus.corrupted(windows, seed=0)
 
 
 def _leave_together(ranks: Ranks, stop: Stop) -> None:
@@ -102,9 +91,10 @@ def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]
 class Validation:
     def __init__(
         self, model: Model, weights: dict[str, Tensor], corpus: Corpus, settings: Gradient,
-        schedule: EvaluationSchedule, precision: Precision, log: Log, ranks: Ranks,
+        schedule: EvaluationSchedule, precision: Precision, log: Log, ranks: Ranks, task: Task = LM,
     ):
         self.model, self.weights, self.corpus, self.settings = model, weights, corpus, settings
+        self.task = task
         self.schedule, self.precision, self.log, self.ranks = schedule, precision, log, ranks
         self.evaluations = Evaluations()
         self.best: dict[str, Tensor] = {}                  # weights of the best evaluation (train.keep_best)
@@ -123,7 +113,7 @@ class Validation:
         result = None
         try:
             with stop.interruptible(at_once=not self.ranks.distributed), self.precision():
-                result = evaluate_together(self.model, self.corpus, self.ranks, stop)
+                result = evaluate_together(self.model, self.corpus, self.ranks, stop, self.task)
         finally:
             self.model.train()
             reshard(self.model)
@@ -137,7 +127,7 @@ class Validation:
             self.best = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
         worse = Evaluations(step, progress, last.best, last.best_step, last.worse + 1)
         self.evaluations = Evaluations(step, progress, nats, step) if better else worse
-        line = f"step {step}: {nats:.4f} nats per {target_unit(self.corpus)} of the validation text"
+        line = f"step {step}: {nats:.4f} nats per {self.task.target} of the validation text"
         line += f", {result.bits_per_byte:.4f} bits per byte" if result.bits_per_byte is not None else ""
         self.log("evaluation", line + (", the best so far" if better else ""), step=step, best=better,
                  nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3))

@@ -22,6 +22,8 @@ from chainrule.model import BOUNDARY, map_state
 from chainrule.progress import bar, short
 from chainrule.recipe import Pairs
 from chainrule.run import Done
+from chainrule.tasks.lm import LM
+from chainrule.tasks.task import Task
 from chainrule.text.batches import Tokens
 from chainrule.text.corpus import Corpus
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -65,7 +67,7 @@ class PairModel(Protocol):
 
 def train_by_pairs(
     model: PairModel, corpus: Corpus, settings: Pairs, log: Log, done: Done, checkpoints: Checkpoints | None = None,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ALONE, task: Task = LM,
 ) -> Done:
     """Rounds until the budget is spent. If a stop is requested, it ends the round and writes a checkpoint."""
     if ranks.size > 1:

@@ -17,7 +17,7 @@ from chainrule.files import write_text
 from chainrule.model import Model
 from chainrule.models import KINDS
 from chainrule.run import RECIPE, Run, load, read_about
-from chainrule.tasks.registry import first_task, recipe_for
+from chainrule.tasks import first_task, recipe_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.viewer.file import make_file
 from chainrule.viewer.subject import Subject

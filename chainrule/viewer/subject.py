@@ -14,10 +14,10 @@ from torch import Tensor
 from chainrule.inference.forward import eval_mode, on_device
 from chainrule.model import BOUNDARY, LanguageModel, taps, watch
 from chainrule.run import Run
+from chainrule.tasks import find_task
+from chainrule.tasks.task import Task
 
 T = TypeVar("T")
-
-SOURCE_TASKS = ("translate", "span")    # tasks whose source is a text
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,18 @@ class Subject:
         return getattr(self.model, "body", self.model)
 
     @property
+    def task(self) -> Task:
+        return find_task(self.run.recipe.task)
+
+    @property
     def continues_text(self) -> bool:
         """Whether it is a language model of plain text, which can continue any text."""
-        return isinstance(self.model, LanguageModel) and self.run.recipe.task == "lm"
+        return isinstance(self.model, LanguageModel) and self.task.generates
 
     @property
     def reads_source(self) -> bool:
         """Whether it generates a text from a source that is a text."""
-        return isinstance(self.model, LanguageModel) and self.run.recipe.task in SOURCE_TASKS
+        return isinstance(self.model, LanguageModel) and self.task.source == "text"
 
     def has(self, tap: str) -> bool:
         """Whether a tap of this name (its last part) is anywhere in the model."""

@@ -4,7 +4,7 @@ import pytest
 
 from chainrule.compare.budgets import fit_to_minutes
 from chainrule.run import load
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for
 
 
 def test_a_network_is_trained_from_the_command_line(chainrule, book):

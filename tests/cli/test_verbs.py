@@ -13,7 +13,7 @@ from chainrule.commands.data import place
 from chainrule.recipe import TRAIN, Text
 from chainrule.run import load
 from chainrule.settings import meanings
-from chainrule.tasks.registry import first_task
+from chainrule.tasks import first_task
 from chainrule.text.sources import Source
 
 RECIPE = """

@@ -7,7 +7,7 @@ import pytest
 from chainrule import models
 from chainrule.compare.budgets import Budget, Compare, CorpusSize, choose_recipe, ladder_kinds, rounds_in, token_flops
 from chainrule.errors import UserError
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for
 
 LADDER = ladder_kinds()
 NETWORKS = [kind for kind in LADDER if models.model_class(kind).learns_by == "gradient"]

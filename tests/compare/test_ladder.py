@@ -187,7 +187,7 @@ def test_the_language_of_a_text_is_known_only_if_it_is_all_of_it(book):
 
 def test_what_was_chosen_makes_the_same_recipe_again(book):
     from chainrule.settings import split_words
-    from chainrule.tasks.registry import recipe_for
+    from chainrule.tasks import recipe_for
 
     for rung in climb(asked(book, ("ngram", "hmm", "gpt")), Path("out")):
         _, settings = split_words(said(rung.recipe))

@@ -15,7 +15,7 @@ from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.models import build
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

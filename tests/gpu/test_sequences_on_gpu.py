@@ -15,7 +15,7 @@ from chainrule.models.heads import Classifier, TokenClassifier
 from chainrule.models.rnn import LSTM, RecurrentSettings
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
-from chainrule.tasks.corpus_of_examples import spell
+from chainrule.tasks.tag import word_bytes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -47,7 +47,7 @@ def batch_for(name):
     if name == "classifier":
         return Batch(text[:, :-1], torch.tensor([0, 1, 2, 1]), lengths)
     if name == "tagger":
-        letters = spell([["some", "words", "here", "now"] * 3] * ROWS)
+        letters = word_bytes([["some", "words", "here", "now"] * 3] * ROWS)
         return Batch(text[:, :-1], text[:, 1:] % 7, lengths, source=letters)
     if name == "encoder":
         return Batch(text[:, :-1], text[:, 1:].masked_fill(text[:, 1:] % 3 > 0, IGNORE), lengths)

@@ -22,7 +22,7 @@ from chainrule.inference.mbr import MinimumBayesRisk, draw_texts
 from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible
 from chainrule.model import LanguageModel, State
 from chainrule.models import build
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for
 from chainrule.training import pipeline
 
 VOCAB = 12

@@ -11,14 +11,14 @@ from contract.moved import moved
 from test_beam import VOCAB, Echo, greedy
 
 from chainrule.errors import UserError
-from chainrule.inference import predict
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.mbr import MinimumBayesRisk, draw_texts, rank_by_similarity
 from chainrule.inference.metrics import rouge_l
 from chainrule.inference.sampling import Sampling, uniforms
 from chainrule.models import build
-from chainrule.tasks.padding import Ragged, Sequences
-from chainrule.tasks.registry import recipe_for
+from chainrule.tasks import recipe_for, translate
+from chainrule.tasks.ragged import Ragged
+from chainrule.tasks.translate import Sequences, write_texts
 
 WORDS = 12                                                  # tokens that the networks below know
 WRITERS = {
@@ -169,18 +169,18 @@ def scarce(most):
 @pytest.mark.parametrize(("changed", "most", "begin"), [
     ({}, 99, [23]),
     ({"ROWS": 4}, 99, [4, 4]),
-    ({"TEXTS": 30}, 99, [5, 5]),
-    ({"TEXTS": 3}, 99, [1, 1]),                             # a source has all its samples, even if these are more
+    ({"OUTPUTS": 30}, 99, [5, 5]),
+    ({"OUTPUTS": 3}, 99, [1, 1]),                             # a source has all its samples, even if these are more
     ({"ROWS": 8}, 3, [8, 4, 2, 2]),
 ], ids=str)
 def test_fewer_at_a_time_are_answered_the_same(monkeypatch, capsys, changed, most, begin):
     made, how = (writer("seq2seq"), examples(23), Words()), MinimumBayesRisk(6, limit=6)
-    wanted = predict.write(*made, how)
+    wanted = write_texts(*made, how)
     limited, asked = scarce(most)
     monkeypatch.setattr("chainrule.inference.mbr.draw_texts", limited)
     for name, value in changed.items():
-        monkeypatch.setattr(predict, name, value)
-    assert predict.write(*made, how) == wanted
+        monkeypatch.setattr(translate, name, value)
+    assert write_texts(*made, how) == wanted
     assert asked[: len(begin)] == begin
     assert max(asked[len(begin) :], default=0) <= begin[-1]
     assert len({texts[0][0] for texts in wanted}) > 3                       # not one answer for all
@@ -192,7 +192,7 @@ def test_what_is_written_is_what_was_drawn_ranked():
     source, lengths = sources(9)
     drawn = draw_texts(model, how, source, lengths, range(9))
     wanted = [rank_by_similarity([Words().decode(text) for text in texts]) for texts in drawn]
-    assert predict.write(model, examples(9), Words(), how) == wanted
+    assert write_texts(model, examples(9), Words(), how) == wanted
     assert any(texts[0][1] != texts[-1][1] for texts in wanted)
 
 

@@ -12,7 +12,7 @@ from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.heads import Classifier, TokenClassifier, pool_vectors
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
-from chainrule.tasks.corpus_of_examples import spell
+from chainrule.tasks.tag import word_bytes
 
 VOCAB, LABELS, MARK = 13, 4, 7
 TRANSFORMER = {"layers": 2, "width": 16, "heads": 4, "context": 16, "zero_init": False}
@@ -143,7 +143,7 @@ def test_gradients_go_through_the_whole_net(name, pool):
 def test_gradients_of_tags_go_through_the_whole_net(name):
     model, batch = TokenClassifier(body(name), LABELS, char_cnn=CharCNN(body(name).inputs)), some_batch(tags=True)
     words = [["a", "bee", "sees"] * 3] * 4
-    model.loss(Batch(batch.tokens, batch.targets, batch.lengths, source=spell(words)))[0].backward()
+    model.loss(Batch(batch.tokens, batch.targets, batch.lengths, source=word_bytes(words)))[0].backward()
     for where, parameter in model.named_parameters():
         if not any(end in where for end in OUTPUT_END):
             assert parameter.grad is not None, where
@@ -272,13 +272,13 @@ def test_a_head_that_cannot_be_says_what_is_wrong(given, says):
 
 
 def test_words_are_spelled_in_bytes():
-    letters = spell([["ab", "ü"], ["", "x", "abcdefgh"]], longest=6)
+    letters = word_bytes([["ab", "ü"], ["", "x", "abcdefgh"]], longest=6)
     assert letters.shape == (2, 3, 6)
     assert letters.tolist() == [
         [[97, 98, 0, 0, 0, 0], [195, 188, 0, 0, 0, 0], [0] * 6],
         [[0] * 6, [120, 0, 0, 0, 0, 0], [97, 98, 99, 102, 103, 104]],    # both ends of a long word
     ]
-    assert spell([[""]]).shape == (1, 1, 1)
+    assert word_bytes([[""]]).shape == (1, 1, 1)
 
 
 def test_a_word_is_the_strongest_answer_of_each_filter():
@@ -294,13 +294,14 @@ def test_a_word_is_the_strongest_answer_of_each_filter():
             window = torch.stack(bytes_[place : place + width], 1)                       # (E, width)
             answers.append((filters.weight * window).sum((1, 2)) + filters.bias)
         found.append(torch.stack(answers).amax(0).relu())
-    assert_close(reader(spell([[word.decode()]]))[0, 0], reader.project.weight @ torch.cat(found))
+    assert_close(reader(word_bytes([[word.decode()]]))[0, 0], reader.project.weight @ torch.cat(found))
 
 
 def test_how_long_other_words_are_changes_no_word():
     torch.manual_seed(1)
     reader = CharCNN(7)
-    alone, beside = reader(spell([["a", "be"]])), reader(spell([["a", "be", "considerably"], ["longer", "", "words"]]))
+    alone = reader(word_bytes([["a", "be"]]))
+    beside = reader(word_bytes([["a", "be", "considerably"], ["longer", "", "words"]]))
     assert_close(beside[0, :2], alone[0])
     assert beside.isfinite().all()                                # also where there are no letters
 
@@ -309,7 +310,7 @@ def test_a_tagger_tells_unknown_words_apart_by_their_letters():
     torch.manual_seed(1)
     model = TokenClassifier(body("lstm both ways"), LABELS, char_cnn=CharCNN(10)).eval()
     tokens, targets = torch.ones(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
-    one, other = (Batch(tokens, targets, source=spell([[word, "it"]])) for word in ("running", "quickly"))
+    one, other = (Batch(tokens, targets, source=word_bytes([[word, "it"]])) for word in ("running", "quickly"))
     assert not torch.isclose(model(one), model(other)).all()
     with pytest.raises(UserError, match="this tagger reads characters"):
         model(Batch(tokens, targets))

@@ -16,7 +16,7 @@ from chainrule.models.feedforward import FeedForward, FeedForwardSettings
 from chainrule.models.rnn import GRU, LSTM, Elman, ElmanSettings, RecurrentSettings
 from chainrule.settings import flatten, meanings
 from chainrule.settings import make as make_settings
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
 
 ROOT = Path(__file__).parents[2]
 VOCAB = 11

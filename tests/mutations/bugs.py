@@ -432,7 +432,7 @@ BUGS = [
     ),
     Bug(
         "no row of a stream is ever reset",
-        "chainrule/training/loader.py",
+        "chainrule/tasks/lm.py",
         "RESET_SHARE = 0.01 ",
         "RESET_SHARE = 0.0 ",
         ("tests/training/test_loader.py::test_one_in_a_hundred_rows_of_a_stream_is_reset",),

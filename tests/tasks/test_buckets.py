@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch
-from chainrule.tasks.buckets import Buckets, rounded
+from chainrule.tasks.buckets import Buckets, bucket_widths
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def test_every_example_is_evaluated_once_and_known_by_its_number():
 
 @given(sizes=SIZES, multiple=st.integers(1, 16))
 def test_widths_are_multiples_or_the_longest(sizes, multiple):
-    found = rounded(np.array(sizes), multiple)
+    found = bucket_widths(np.array(sizes), multiple)
     for size, width in zip(sizes, found.tolist()):
         assert size <= width <= max(sizes)
         assert width % multiple == 0 or width == max(sizes)

@@ -9,17 +9,13 @@ from hypothesis import strategies as st
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.tasks.buckets import Buckets
-from chainrule.tasks.corpus_of_examples import Encoding, spell
-from chainrule.tasks.encoding import (
-    DELIMITER,
-    EXTRACT,
-    encode_captioned,
-    encode_labelled,
-    encode_tagged,
-    encode_translated,
-)
-from chainrule.tasks.examples import Captioned, Labelled, Tagged, Translated, names_of, numbers_of
-from chainrule.tasks.padding import Ragged, alike, beside, encode, ragged
+from chainrule.tasks.caption import Captioned, encode_captioned
+from chainrule.tasks.classify import DELIMITER, EXTRACT, Labelled, encode_labelled
+from chainrule.tasks.conllu import Tagged
+from chainrule.tasks.labels import label_ids, sort_names
+from chainrule.tasks.ragged import Ragged, concatenate_rows, constant_rows, encode_texts, ragged
+from chainrule.tasks.tag import TagsWithBytes, encode_tagged, word_bytes
+from chainrule.tasks.translate import Translated, encode_translated
 from chainrule.text.tables import Place
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
@@ -47,7 +43,7 @@ def test_ragged_rows_are_lists_of_lists(rows, data):
     taken = made.take(some)
     assert [taken[place].tolist() for place in range(len(some))] == [rows[place] for place in some]
     assert made.padded(some, 7, 5).tolist() == [rows[place] + [5] * (7 - len(rows[place])) for place in some]
-    both = beside([made, alike(7, len(rows)), made])
+    both = concatenate_rows([made, constant_rows(7, len(rows)), made])
     assert [both[place].tolist() for place in range(len(rows))] == [[*row, 7, *row] for row in rows]
 
 
@@ -55,7 +51,7 @@ def test_ragged_rows_are_lists_of_lists(rows, data):
 def test_what_is_kept_is_the_beginning_or_both_ends(rows, data):
     made = ragged([np.array(row, np.int64) for row in rows])
     sizes = np.array([data.draw(st.integers(0, len(row))) for row in rows])
-    heads, ends = made.kept(sizes, ends=False), made.kept(sizes, ends=True)
+    heads, ends = made.truncated(sizes, ends=False), made.truncated(sizes, ends=True)
     for place, (row, size) in enumerate(zip(rows, sizes.tolist())):
         assert heads[place].tolist() == row[:size]
         tail = size // 2
@@ -64,15 +60,15 @@ def test_what_is_kept_is_the_beginning_or_both_ends(rows, data):
 
 def test_no_rows_are_ragged_too():
     empty = ragged([])
-    assert (len(empty), len(empty.flat), len(beside([empty, empty]))) == (0, 0, 0)
-    assert len(encode(made("words"), [])) == 0
+    assert (len(empty), len(empty.flat), len(concatenate_rows([empty, empty]))) == (0, 0, 0)
+    assert len(encode_texts(made("words"), [])) == 0
 
 
 def test_encoding_some_at_a_time_changes_nothing(monkeypatch):
     tokenizer, texts = made("bpe"), [*PROSE.split(), "", "naïve\nline"] * 3
-    before = encode(tokenizer, texts)
-    monkeypatch.setattr("chainrule.tasks.padding.AT_ONCE", 4)
-    after = encode(tokenizer, texts)
+    before = encode_texts(tokenizer, texts)
+    monkeypatch.setattr("chainrule.tasks.ragged.AT_ONCE", 4)
+    after = encode_texts(tokenizer, texts)
     assert before.flat.tolist() == after.flat.tolist()
     assert before.ends.tolist() == after.ends.tolist()
     assert [after[place].tolist() for place in range(len(texts))] == [tokenizer.encode(text).tolist() for text in texts]
@@ -80,7 +76,7 @@ def test_encoding_some_at_a_time_changes_nothing(monkeypatch):
 
 def test_a_text_of_several_lines_is_one_text_of_words():
     tokenizer = made("words")
-    assert encode(tokenizer, ["the cat\nsat\n"])[0].tolist() == tokenizer.encode("the cat sat").tolist()
+    assert encode_texts(tokenizer, ["the cat\nsat\n"])[0].tolist() == tokenizer.encode("the cat sat").tolist()
 
 
 @pytest.mark.parametrize("kind", ["bytes", "words", "bpe"])
@@ -149,15 +145,15 @@ def test_a_label_that_training_never_saw_is_named():
     with pytest.raises(UserError, match=r"data.tsv line 9 has the label 'awful', which training .* It saw bad, good"):
         encode_labelled(some, made("words"), ("bad", "good"), None)
     with pytest.raises(UserError, match="It saw 0, 1, 2, 3, 4, 5, 6, 7, …"):
-        numbers_of(["x"], tuple(map(str, range(20))), [HERE], "label")
+        label_ids(["x"], tuple(map(str, range(20))), [HERE], "label")
 
 
 def test_names_are_in_order():
-    assert names_of(["10", "9", "-1", None, "9"]) == ("-1", "9", "10")
-    assert names_of(["b", "10", "a"]) == ("10", "a", "b")
-    assert names_of(["1", "01", "0", "00"]) == ("0", "00", "01", "1")     # in every process
-    assert names_of(["①", "²"]) == ("²", "①")
-    assert names_of(["--1", "2"]) == ("--1", "2")
+    assert sort_names(["10", "9", "-1", None, "9"]) == ("-1", "9", "10")
+    assert sort_names(["b", "10", "a"]) == ("10", "a", "b")
+    assert sort_names(["1", "01", "0", "00"]) == ("0", "00", "01", "1")     # in every process
+    assert sort_names(["①", "²"]) == ("²", "①")
+    assert sort_names(["--1", "2"]) == ("--1", "2")
 
 
 def test_texts_of_unlike_number_are_refused():
@@ -215,16 +211,15 @@ def test_a_cut_sentence_keeps_the_tags_of_what_is_left(truncate, kept):
 def test_the_letters_of_a_cut_sentence_are_those_of_what_is_left(truncate, kept):
     words = ("ab", "cd", "ef", "gh", "ij", "kl")
     tokenizer = train_tokenizer(Text(tokenizer="words", min_count=1), [" ".join(words)])
-    encode = Encoding("tag", tokenizer, ("N",), limit=4, truncate=truncate, letters=True)
-    batch = whole(encode([Tagged(words, (), HERE)]))
+    batch = whole(TagsWithBytes(encode_tagged([Tagged(words, (), HERE)], tokenizer, ("N",), 4, truncate)))
     assert [tokenizer.token(id) for id in batch.tokens[0].tolist()[1:]] == kept.split()
-    assert torch.equal(batch.source, spell([["", *kept.split()]]))
+    assert torch.equal(batch.source, word_bytes([["", *kept.split()]]))
 
 
-def test_a_word_that_becomes_nothing_is_named(monkeypatch):
+def test_a_word_without_a_token_is_named(monkeypatch):
     tokenizer = made("words")
     sentences = [Tagged(("the",), ("D",), Place("a", 1)), Tagged(("cat", " ", "sat"), ("N", "X", "V"), Place("a", 3))]
-    with pytest.raises(UserError, match="a line 3: the tokenizer makes nothing of the word ' '"):
+    with pytest.raises(UserError, match="a line 3: the tokenizer has no token for the word ' '"):
         encode_tagged(sentences, tokenizer, ("D", "N", "V", "X"), None)
 
 

@@ -13,19 +13,11 @@ import zstandard
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.tasks import TASKS, find_task
-from chainrule.tasks.caption import CaptionText
-from chainrule.tasks.classify import ClassifyText, read_labelled
-from chainrule.tasks.examples import Captioned, Labelled, Tagged, Translated, written
-from chainrule.tasks.splits_of_examples import (
-    gather_examples,
-    held_out_examples,
-    hold_out,
-    plain_examples,
-    read_examples,
-    rows_to_answer,
-)
-from chainrule.tasks.tag import TagText
-from chainrule.tasks.translate import TranslateText
+from chainrule.tasks.caption import Captioned, CaptionText
+from chainrule.tasks.classify import ClassifyText, Labelled, read_labelled
+from chainrule.tasks.conllu import Tagged, TagText
+from chainrule.tasks.examples import draw_validation, gather_examples, held_out_examples, written
+from chainrule.tasks.translate import Translated, TranslateText
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place
 
@@ -53,7 +45,8 @@ def write(tmp_path):
 
 
 def read(task, *paths, **settings):
-    return read_examples(task, [Source(Path(path)) for path in paths], find_task(task).text(**settings))
+    found = find_task(task)
+    return tuple(found.read([Source(Path(path)) for path in paths], found.text(**settings)))
 
 
 # classes
@@ -349,36 +342,38 @@ def labelled(count):
 
 
 def test_a_share_is_held_out_by_whole_examples_and_by_seed():
-    train, valid, note = hold_out(labelled(50), 0.2, seed=3)
+    train, valid, note = draw_validation(labelled(50), 0.2, seed=3)
     assert len(valid) == 10
     assert sorted((*train, *valid), key=lambda one: one.place) == list(labelled(50))
     assert [one.place.line for one in valid] == sorted(one.place.line for one in valid)
-    assert hold_out(labelled(50), 0.2, seed=3)[1] == valid != hold_out(labelled(50), 0.2, seed=4)[1]
+    assert draw_validation(labelled(50), 0.2, seed=3)[1] == valid != draw_validation(labelled(50), 0.2, seed=4)[1]
     assert note == "validation: 10 of 50 examples, drawn by seed 3"
 
 
 def test_nothing_is_held_out_where_nothing_can_be():
-    assert hold_out(labelled(5), 0, 1)[1:] == ((), "validation: none, since text.held_out=0")
-    valid, note = hold_out(labelled(2), 0.1, 1)[1:]
+    assert draw_validation(labelled(5), 0, 1)[1:] == ((), "validation: none, since text.held_out=0")
+    valid, note = draw_validation(labelled(2), 0.1, 1)[1:]
     assert (valid, note) == ((), "validation: none, since 2 examples are too few to hold out a part")
     with pytest.raises(UserError, match="is not a share"):
-        hold_out(labelled(5), 1, 1)
+        draw_validation(labelled(5), 1, 1)
 
 
 def test_given_files_are_the_splits_and_what_stands_in_two_is_said(write, tmp_path):
     train = write("train.tsv", "text\tlabel\na\t1\nb\t0\nc\t1\n")
     valid, test = write("valid.tsv", "text\tlabel\na\t0\nd\t1\n"), write("test.tsv", "text\tlabel\ne\t0\n")
-    found = gather_examples("classify", [train], ClassifyText(), valid=[valid], test=[test], cache=tmp_path)
+    read = find_task("classify").read
+    found = gather_examples(read, [train], ClassifyText(), valid=[valid], test=[test], cache=tmp_path)
     assert {split: len(examples) for split, examples in found.splits.items()} == {"train": 3, "valid": 2, "test": 1}
     assert found.notes == (
         f"validation: {valid}", f"test: {test}", "1 of 2 validation examples are also among those to train on",
     )
-    held = gather_examples("classify", [train], ClassifyText(held_out=0.4), cache=tmp_path)
+    held = gather_examples(read, [train], ClassifyText(held_out=0.4), cache=tmp_path)
     assert {split: len(examples) for split, examples in held.splits.items()} == {"train": 2, "valid": 1}
 
 
 def asked(task, path, **settings):
-    return rows_to_answer(task, Source(Path(path)), find_task(task).text(**settings))
+    found = find_task(task)
+    return tuple(found.read_rows(Source(Path(path)), found.text(**settings)))
 
 
 @pytest.mark.parametrize(("name", "text", "settings", "wanted"), [
@@ -439,13 +434,13 @@ def test_what_cannot_be_answered_is_said_in_one_line(write, task, name, text, ma
 
 
 def test_plain_lines_are_examples_without_an_answer():
-    assert plain_examples("classify", ["a b\n", "c\td"]) == (
+    assert find_task("classify").read_lines(["a b\n", "c\td"]) == (
         Labelled(("a b",), None, Place("stdin", 1)), Labelled(("c", "d"), None, Place("stdin", 2)),
     )
-    assert plain_examples("tag", ["a b\n"], "f") == (Tagged(("a", "b"), (), Place("f", 1)),)
-    assert plain_examples("translate", ["a b\n"], "f") == (Translated("a b", (), Place("f", 1)),)
+    assert find_task("tag").read_lines(["a b\n"], "f") == (Tagged(("a", "b"), (), Place("f", 1)),)
+    assert find_task("translate").read_lines(["a b\n"], "f") == (Translated("a b", (), Place("f", 1)),)
     with pytest.raises(UserError, match="f line 2 is empty"):
-        plain_examples("translate", ["a", " "], "f")
+        find_task("translate").read_lines(["a", " "], "f")
 
 
 def test_what_is_written_is_what_a_tokenizer_learns_from(monkeypatch):
@@ -460,9 +455,9 @@ def test_what_is_written_is_what_a_tokenizer_learns_from(monkeypatch):
 
 def test_an_unknown_corpus_or_split_is_named(tmp_path):
     with pytest.raises(UserError, match=r"no file or folder sst2. Did you mean sst-2"):
-        gather_examples("classify", ["sst2"], ClassifyText(), cache=tmp_path)
+        gather_examples(find_task("classify").read, ["sst2"], ClassifyText(), cache=tmp_path)
     with pytest.raises(UserError, match=r"python-docs has no split nonsense. It has train"):
-        held_out_examples("classify", ["python-docs:nonsense"], ClassifyText(), cache=tmp_path)
+        held_out_examples(find_task("classify").read, ["python-docs:nonsense"], ClassifyText(), cache=tmp_path)
 
 
 def corpus(name):
@@ -482,13 +477,13 @@ def corpus(name):
 ])
 def test_known_corpora_are_read_without_options(tmp_path, task, settings, name, folder, sizes, test):
     corpus(folder)
-    found = gather_examples(task, [name], settings, cache=tmp_path)
+    found = gather_examples(find_task(task).read, [name], settings, cache=tmp_path)
     assert (len(found.splits["train"]), len(found.splits["valid"])) == sizes
     if test is None:
         with pytest.raises(UserError, match="none is known as the label"):
-            held_out_examples(task, [name], settings, cache=tmp_path)
+            held_out_examples(find_task(task).read, [name], settings, cache=tmp_path)
     else:
-        assert len(held_out_examples(task, [name], settings, cache=tmp_path)) == test
+        assert len(held_out_examples(find_task(task).read, [name], settings, cache=tmp_path)) == test
     if name == "ewt":
         assert sum(len(one.words) for one in found.splits["train"]) == 204_577
         assert len({tag for one in found.splits["train"] for tag in one.tags}) == 17

@@ -14,7 +14,7 @@ from chainrule.errors import UserError
 from chainrule.layers.lora import LoRA, NewTokenRows, add_parametrization, body_of, load_body
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
-from chainrule.tasks.registry import build_for
+from chainrule.tasks import build_for
 from chainrule.training.finetune import finetune_recipe, initialise
 from chainrule.training.log import Log
 from chainrule.training.param_groups import freeze, lr_factors

@@ -22,7 +22,7 @@ from chainrule.layers.lora import (
     trainable_tensors,
 )
 from chainrule.model import Batch
-from chainrule.tasks.registry import build_for
+from chainrule.tasks import build_for
 from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run, recipe_for
 

@@ -8,10 +8,14 @@ from training.small import split
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE
 from chainrule.recipe import Gradient
-from chainrule.tasks.padding import Classes, Ragged, Sequences, Tags
+from chainrule.tasks import find_task
+from chainrule.tasks.classify import Classes
+from chainrule.tasks.lm import order_text
+from chainrule.tasks.ragged import Ragged
+from chainrule.tasks.tag import Tags
+from chainrule.tasks.translate import Sequences
 from chainrule.text.batches import Streams, Windows
-from chainrule.training.distributed import ALONE
-from chainrule.training.loader import TokenLoader, _example_loader, make_token_loader
+from chainrule.training.loader import TokenLoader, make_loader
 
 CPU = torch.device("cpu")
 TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
@@ -43,17 +47,18 @@ def test_large_ids_survive_the_journey():
 
 
 def test_only_streams_go_on_and_each_epoch_starts_with_a_reset():
-    windows = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8), None, CPU)
-    streams = make_token_loader(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None, CPU)
+    windows = order_text(split(TOKENS), Gradient(tokens=40, length=8), None)
+    streams = order_text(split(TOKENS), Gradient(tokens=40, length=8, batching="streams"), None)
     assert not any(windows.goes_on(step) for step in range(60))
-    epoch = int(streams.order.epoch)
+    epoch = int(streams.epoch)
     assert [step for step in range(3 * epoch) if not streams.goes_on(step)] == [0, epoch, 2 * epoch]
 
 
 def test_one_in_a_hundred_rows_of_a_stream_is_reset():
     """Melis et al. 2018: otherwise a model that carries its state on hardly ever sees the beginning of a text."""
-    streams = make_token_loader(split(TOKENS), Gradient(tokens=40, length=4, batching="streams"), None, CPU)
-    batches = [streams.batch(step) for step in range(1000)]
+    order = order_text(split(TOKENS), Gradient(tokens=40, length=4, batching="streams"), None)
+    loader = TokenLoader(order, CPU)
+    batches = [loader.batch(step) for step in range(1000)]
     assert sum(int(batch.reset.sum()) for batch in batches) / 10_000 == pytest.approx(0.01, abs=0.003)
     assert all((batch.tokens[batch.reset, 0] == BOUNDARY).all() for batch in batches)
 
@@ -70,18 +75,18 @@ def test_one_in_a_hundred_rows_of_a_stream_is_reset():
     ],
 )
 def test_what_is_left_out_is_chosen_by_text_and_model(given, context, rows, length):
-    loader = make_token_loader(split(TOKENS), Gradient(**given), context, CPU)
-    assert (loader.order.rows, loader.order.length) == (rows, length)
+    order = order_text(split(TOKENS), Gradient(**given), context)
+    assert (order.rows, order.length) == (rows, length)
 
 
 def test_a_text_shorter_than_the_default_row_is_one_row():
-    assert make_token_loader(split(TOKENS[:50]), Gradient(), None, CPU).order.length == 49
+    assert order_text(split(TOKENS[:50]), Gradient(), None).length == 49
 
 
-@pytest.mark.parametrize("order", ["windows", "streams"])
-def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
-    loader = make_token_loader(split(TOKENS), Gradient(tokens=4096, length=4, batching=order), None, CPU)
-    assert loader.order.rows == 3
+@pytest.mark.parametrize("batching", ["windows", "streams"])
+def test_a_step_larger_than_the_text_is_made_smaller_and_said(batching, capsys):
+    order = order_text(split(TOKENS), Gradient(tokens=4096, length=4, batching=batching), None)
+    assert order.rows == 3
     line = "the text is shorter than one step of train.tokens=4096, so a step has 12, the default; "
     assert line + "train.tokens=996 would be the whole text." in capsys.readouterr().err
 
@@ -98,7 +103,7 @@ def test_a_step_larger_than_the_text_is_made_smaller_and_said(order, capsys):
 )
 def test_what_cannot_be_loaded_is_refused_in_one_line(given, context, line):
     with pytest.raises(UserError, match=line):
-        make_token_loader(split(TOKENS), Gradient(**given), context, CPU)
+        order_text(split(TOKENS), Gradient(**given), context)
 
 
 def rows_of(*texts):
@@ -116,6 +121,7 @@ EXAMPLES = {
 
 @pytest.mark.parametrize("encoded", EXAMPLES.values(), ids=EXAMPLES)
 def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
-    loader = _example_loader(SimpleNamespace(encoded=encoded), Gradient(tokens=100), CPU, ALONE)
+    corpus = SimpleNamespace(splits={"train": SimpleNamespace(encoded=encoded)})
+    loader = make_loader(find_task("tag"), None, corpus, Gradient(tokens=100), CPU)
     assert loader.order.epoch == 1
     assert loader.targets == int(loader.batch(0).loss_mask.sum())

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,11 +28,12 @@ from chainrule.models.hmm.hmm import HMM, HMMSettings
 from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
 from chainrule.progress import say, speaks
 from chainrule.recipe import Gradient, make_recipe
+from chainrule.tasks.lm import LM
 from chainrule.text.batches import Streams, Windows, stream, texts
 from chainrule.training import distributed
 from chainrule.training.distributed import Ranks, add_statistics, join_ranks, make_buckets
 from chainrule.training.fsdp import is_sharded, local, shard
-from chainrule.training.loader import TokenLoader, make_token_loader
+from chainrule.training.loader import TokenLoader, make_loader
 from chainrule.training.pipeline import make_run
 from chainrule.training.step import Step
 
@@ -299,8 +301,9 @@ def test_shards_and_graphs_exclude_each_other():
 
 
 def test_more_ranks_than_rows_are_refused():
+    model, corpus = SimpleNamespace(context=None), SimpleNamespace(splits={"train": split(TOKENS)})
     with pytest.raises(UserError, match=r"6 ranks share the 5 rows .* raise train.tokens to 48 or more"):
-        make_token_loader(split(TOKENS), Gradient(tokens=40, length=8), None, CPU, Ranks(0, 6))
+        make_loader(LM, model, corpus, Gradient(tokens=40, length=8), CPU, Ranks(0, 6))
 
 
 def test_more_ranks_than_gpus_are_refused(torchrun, monkeypatch):

@@ -10,8 +10,7 @@ from training.small import net
 from chainrule.layers.parameters import group_parameters
 from chainrule.models import model_class
 from chainrule.recipe import Gradient, make_recipe
-from chainrule.tasks import find_task
-from chainrule.tasks.registry import build_for, class_for
+from chainrule.tasks import build_for, find_task
 from chainrule.training.optim import SGD, AdamW, Muon, newton_schulz, packed_rows
 from chainrule.training.param_groups import Optimizers
 
@@ -119,7 +118,7 @@ def test_hidden_matrices_are_told_from_the_ends_of_a_network():
 def test_the_output_is_known_by_its_name_whatever_else_is_as_large(task, kind, given, vocab, wanted):
     sizes = {"hidden": 16} if kind in ("lstm", "feedforward", "seq2seq") else {"width": 16, "heads": 2, "layers": 1}
     settings = {f"model.{name}": value for name, value in {**sizes, **given}.items()}
-    recipe = make_recipe(kind, class_for(kind, task), settings, task=find_task(task))
+    recipe = make_recipe(kind, find_task(task).model_class(kind), settings, task=find_task(task))
     model = build_for(recipe, vocab, ("good", "bad") if task == "classify" else ())
     hidden, output, rest = names(group_parameters(model))
     assert output == wanted

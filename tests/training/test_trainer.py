@@ -18,8 +18,9 @@ from chainrule.model import Batch
 from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.run import Done
+from chainrule.tasks import lm
 from chainrule.text.batches import Streams
-from chainrule.training import compile, loader, log
+from chainrule.training import compile, log
 from chainrule.training.distributed import ALONE
 from chainrule.training.log import RECORDS, Log
 from chainrule.training.trainer import Diverged, Trainer, train_by_gradient
@@ -106,7 +107,7 @@ def test_streams_carry_their_state_on_and_cut_the_gradient():
 
 
 def test_rows_that_are_reset_have_forgotten_and_the_others_have_not(monkeypatch):
-    monkeypatch.setattr(loader, "RESET_SHARE", 0.3)
+    monkeypatch.setattr(lm, "RESET_SHARE", 0.3)
     model, text = Listening(), corpus()
     train(model, text, steps=20, batching="streams", lr=1e-9)
     order = Streams(text.splits["train"].tokens, 4, 16, 0.3)
@@ -135,7 +136,7 @@ class Beginning(Net):
 
 @pytest.mark.parametrize("rows", [None, 1])
 def test_a_first_state_learns_from_every_row_that_is_reset(monkeypatch, rows):
-    monkeypatch.setattr(loader, "RESET_SHARE", 0.15)
+    monkeypatch.setattr(lm, "RESET_SHARE", 0.15)
     model = Beginning()
     train(model, steps=9, batching="streams", optimizer="sgd", lr=0.1, micro_batch=rows)     # an epoch
     steps = [model.been[at : at + (4 if rows else 1)] for at in range(0, len(model.been), 4 if rows else 1)]

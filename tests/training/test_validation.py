@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from training.small import corpus, net, walk
 
 from chainrule.recipe import Gradient, Text
-from chainrule.tasks.denoise import prepare_corrupted
+from chainrule.tasks import find_task
 from chainrule.text.batches import InOrder
+from chainrule.text.corpus import prepare
 from chainrule.training import validation
 from chainrule.training.interrupt import catch_signals
 from chainrule.training.log import Log
 from chainrule.training.trainer import Trainer
-from chainrule.training.validation import Evaluations, corrupted_windows
+from chainrule.training.validation import Evaluations
 
 # A text to be restored
 
@@ -39,10 +40,10 @@ def test_a_look_asks_for_a_share_of_the_text_always_the_same(tmp_path, monkeypat
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     for name, size in (("train", 3000), ("valid", 740)):
         (tmp_path / f"{name}.txt").write_text("".join(np.random.default_rng(1).choice(list("abcdef "), size)))
-    text = prepare_corrupted(
-        task, [str(tmp_path / "train.txt")], Text(tokenizer="bytes"), 64, valid=[str(tmp_path / "valid.txt")]
-    )
-    look, again = corrupted_windows(text), corrupted_windows(text)
+    task = find_task(task)
+    files = {name: [str(tmp_path / f"{name}.txt")] for name in ("train", "valid")}
+    text = task.with_special(prepare(files["train"], Text(tokenizer="bytes"), valid=files["valid"]), 64)
+    look, again = task.validation(None, text), task.validation(None, text)
     asked = 0
     for step in range(round(look.epoch)):
         batch = look.at(step)

@@ -7,7 +7,7 @@ import torch
 from chainrule.model import BOUNDARY, Batch
 from chainrule.recipe import Text
 from chainrule.run import Run
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
 from chainrule.testing import learn
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 from chainrule.viewer.subject import Subject

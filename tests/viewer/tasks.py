@@ -8,8 +8,8 @@ from viewer.subjects import TEXT
 from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
 from chainrule.run import Run
-from chainrule.tasks.encoding import DELIMITER, EXTRACT
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
+from chainrule.tasks.classify import DELIMITER, EXTRACT
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
 from chainrule.viewer.subject import Subject
 

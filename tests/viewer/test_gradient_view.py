@@ -10,7 +10,7 @@ from viewer.subjects import TEXT, subject
 
 from chainrule.inference.gradients import factor, gradients_by_layer, gradients_by_time
 from chainrule.model import BOUNDARY, taps, watch
-from chainrule.tasks.registry import build_for
+from chainrule.tasks import build_for
 from chainrule.viewer.views.gradient import LIMIT, VIEW, last_token
 
 SHORT = "the cat said"

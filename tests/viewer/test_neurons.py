@@ -12,7 +12,7 @@ from viewer.subjects import TEXT, subject
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, taps, watch
 from chainrule.run import Run
-from chainrule.tasks.registry import build_for, recipe_for
+from chainrule.tasks import build_for, recipe_for
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views.neurons import FEATURES, LIMIT, NUMBERS, VIEW, correlations, read_groups, token_features
 

@@ -24,7 +24,7 @@ from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY, watch
-from chainrule.tasks.encoding import EXTRACT
+from chainrule.tasks.classify import EXTRACT
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import visible
 from chainrule.viewer.arrays import pack_array

@@ -16,7 +16,7 @@ import torch
 from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.gradients import factor, gradients_by_layer
 from chainrule.model import Batch, LanguageModel
-from chainrule.tasks.registry import build_for
+from chainrule.tasks import build_for
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View
 

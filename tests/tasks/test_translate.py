@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.inference import predict
 from chainrule.inference.beam import Beam, beam_search
+from chainrule.inference.evaluate import losses_by_batch
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from chainrule.tasks.padding import Ragged, Sequences
+from chainrule.tasks import example_task, translate
+from chainrule.tasks.example_task import evaluation_buckets
+from chainrule.tasks.ragged import Ragged
+from chainrule.tasks.translate import Sequences, write_texts
 
 VOCAB, TEXTS = 12, 23
 
@@ -50,12 +53,12 @@ def scarce(most, error):
     torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("[enforce fail] can't allocate memory"), MemoryError(),
 ], ids=["cuda", "cpu", "python"])
 def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
-    wanted = predict.write(*made, Letters(), Beam(2, limit=6))
+    wanted = write_texts(*made, Letters(), Beam(2, limit=6))
     limited, asked = scarce(3, error)
     monkeypatch.setattr("chainrule.inference.beam.beam_search", limited)
-    monkeypatch.setattr(predict, "ROWS", 8)
-    told = predict.write(*made, Letters(), Beam(2, limit=6))
-    assert [texts[0][0] for texts in told] == [texts[0][0] for texts in wanted]
+    monkeypatch.setattr(translate, "ROWS", 8)
+    found_texts = write_texts(*made, Letters(), Beam(2, limit=6))
+    assert [texts[0][0] for texts in found_texts] == [texts[0][0] for texts in wanted]
     assert len({texts[0][0] for texts in wanted}) > 3                       # not one answer for all
     assert asked[:4] == [8, 4, 2, 2]                                        # halved until it fits,
     assert max(asked[3:]) == 2                                              # and remembered
@@ -66,34 +69,34 @@ def test_fewer_at_a_time_write_the_same(made, monkeypatch, capsys, error):
 def test_what_fewer_do_not_mend_is_not_hidden(made, monkeypatch, most, error):
     monkeypatch.setattr("chainrule.inference.beam.beam_search", scarce(most, error)[0])
     with pytest.raises(type(error), match=str(error)):
-        predict.write(*made, Letters(), Beam(2, limit=6))
+        write_texts(*made, Letters(), Beam(2, limit=6))
 
 
 def test_a_wide_beam_takes_fewer_sources_at_a_time_and_texts_come_with_their_scores(made, monkeypatch):
     limited, asked = scarce(TEXTS, None)
     monkeypatch.setattr("chainrule.inference.beam.beam_search", limited)
-    monkeypatch.setattr(predict, "TEXTS", 12)
-    told = predict.write(*made, Letters(), Beam(4, alpha=2.0, best=2, limit=6))
+    monkeypatch.setattr(translate, "OUTPUTS", 12)
+    found_texts = write_texts(*made, Letters(), Beam(4, alpha=2.0, best=2, limit=6))
     assert max(asked) == 3                                                  # of 4 texts each
     model, examples = made
     batch = examples.batch(np.array([5]), [size[5] for size in examples.sizes])
     wanted = beam_search(model, Beam(4, alpha=2.0, best=2, limit=6), source=batch.source, lengths=batch.source_lengths)
-    assert [score for _, score in told[5]] == pytest.approx([text.score for text in wanted[0].texts], abs=1e-4)
+    assert [score for _, score in found_texts[5]] == pytest.approx([text.score for text in wanted[0].texts], abs=1e-4)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 50])
 def test_every_part_reads_as_often_and_together_they_are_the_whole(made, monkeypatch, parts):
     model, examples = made
-    monkeypatch.setitem(predict.TOKENS, "cpu", 40)
-    order = predict.buckets(model, examples)
+    monkeypatch.setitem(example_task.TOKENS, "cpu", 40)
+    order = evaluation_buckets(model, examples)
     assert order.steps == 5
     asked, nats = [], model.loss
     monkeypatch.setattr(model, "loss", lambda batch: asked.append(batch) or nats(batch))
-    whole = np.sum(list(predict.nats_by_batch(model, order)), 0)
+    whole = np.sum(list(losses_by_batch(model, order)), 0)
     asked.clear()
     found = []
     for part in range(parts):
-        found += predict.nats_by_batch(model, order, part, parts)
+        found += losses_by_batch(model, order, part, parts)
         assert len(asked) == (part + 1) * -(-order.steps // parts)
     np.testing.assert_allclose(np.sum(found, 0), whole, rtol=1e-6)
     assert whole[1] == 2 * TEXTS                                            # a token each, and its end
