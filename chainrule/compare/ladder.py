@@ -29,7 +29,7 @@ from chainrule.recipe import Recipe
 from chainrule.run import INSTEAD, differences, load, read_log, recipe_of
 from chainrule.settings import flatten
 from chainrule.tasks import build_for, recipe_for
-from chainrule.tasks.lm import batches_to_count
+from chainrule.tasks.lm import counting_batches
 from chainrule.text.corpus import Corpus, Split, prepare
 from chainrule.text.datasets import DATASETS, SyntheticDataset
 from chainrule.text.synthetic import Language
@@ -175,7 +175,7 @@ def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
     tokens, train = corpus.splits["train"].tokens, replace(recipe.train, tokens=PROBE)
     model = build_for(recipe, len(corpus.tokenizer), ()).to(asked.device)
     model.forget(torch.Generator().manual_seed(recipe.train.seed))
-    batch = next(iter(batches_to_count(model, tokens, train))).to(asked.device)
+    batch = next(iter(counting_batches(model, tokens, train))).to(asked.device)
     seconds = min(_seconds(model, batch) for _ in range(2))
     each = seconds * (len(tokens) - 1) / int(batch.loss_mask.sum())
     return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.budget.seconds, each)))

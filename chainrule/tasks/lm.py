@@ -38,7 +38,7 @@ class LanguageModelling(Task):
         return order_text(corpus.splits["train"], settings, getattr(model, "context", None))
 
     def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
-        return batches_to_count(model, corpus.splits["train"].tokens, settings)
+        return counting_batches(model, corpus.splits["train"].tokens, settings)
 
     def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
         return evaluate(run.model, run.tokenizer, read_split(files, text, run.tokenizer)).as_dict()
@@ -75,7 +75,7 @@ def _rows(tokens: int | None, length: int, text: int) -> int:
     return tokens // length
 
 
-def batches_to_count(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
+def counting_batches(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
     """Pieces of one long row that overlap by the receptive field; if that is unlimited, rows that each begin a text."""
     if settings.length is None and model.receptive_field is not None:
         return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)

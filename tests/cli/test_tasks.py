@@ -268,10 +268,10 @@ def test_texts_are_restored(chainrule, book, task, kind):
     ("words", "said"),
     [
         (["--task", "clasify", "--kind", "lstm"], "unknown task clasify. Did you mean classify?"),
-        (["--task", "classify", "--kind", "seq2seq"], "--task classify is not for --kind seq2seq, which is for translate or caption. It is for unigram"),
+        (["--task", "classify", "--kind", "seq2seq"], "is not for --kind seq2seq, which is for translate or caption."),
         (["--task", "tag", "--kind", "ngram"], "--task tag is not for --kind ngram"),
-        (["--task", "lm", "--kind", "encoder"], "--task lm is not for --kind encoder, which is for classify or tag or mask. It is for uniform"),
-        (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "examples have their own beginnings"),
+        (["--task", "lm", "--kind", "encoder"], "is not for --kind encoder, which is for classify or tag or mask. It"),
+        (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "an example has its own"),
         (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
         (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it must be from 0 to less"),
         (["--task", "classify", "--kind", "unigram", "head.length_normalisation=-1"], "=-1: it must be from 0 to 1"),
@@ -340,7 +340,7 @@ def test_classes_without_a_probability_are_not_told(chainrule, complaint, review
 
 def test_a_network_that_diverged_writes_no_empty_texts(chainrule, complaint, numbers):
     words = ["--task", "translate", "--kind", "transformer", "model.layers=1", "model.width=16", "model.heads=2",
-             "model.context=64", "train.warmup=0", "train.lr=1e15", "train.steps=1", "--out", "runs/t"]
+             "model.context=64", "train.warmup=0", "train.lr=3e38", "train.steps=1", "--out", "runs/t"]
     assert chainrule("train", *numbers, *words).code == 0
     assert "it diverged; train again with a lower train.lr" in complaint("predict", "runs/t", numbers[0])
     assert "it diverged; train again with a lower train.lr" in complaint("eval", "runs/t", *numbers)

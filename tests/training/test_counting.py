@@ -12,7 +12,8 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.recipe import Counting
 from chainrule.run import Done
-from chainrule.training.counting import counting_batches, train_by_counting
+from chainrule.tasks.lm import counting_batches
+from chainrule.training.counting import train_by_counting
 from chainrule.training.log import Log
 
 TEXTS = np.array([0, 1, 2, 3, 0, 1, 1, 2, 0], np.uint16)
