@@ -39,9 +39,9 @@ def ours(args: argparse.Namespace) -> float:
     tokens = np.random.default_rng(1).integers(VOCAB, size=4_000_000).astype(np.uint16)
     split = SimpleNamespace(tokens=tokens, bytes=len(tokens), sha256="", documents=1)
     corpus: Any = SimpleNamespace(splits={"train": split}, tokenizer=Tokenizer(lossless=False, unit="words"))
-    training = Trainer(build("lstm", recipe.model, VOCAB).to(GPU), corpus, recipe.train, Log())
-    training.begin()
-    return lr_factor(training.one_step, args)
+    trainer = Trainer(build("lstm", recipe.model, VOCAB).to(GPU), corpus, recipe.train, Log())
+    trainer.begin()
+    return tokens_per_second(trainer.one_step, args)
 
 
 def theirs(args: argparse.Namespace) -> float:
@@ -64,10 +64,10 @@ def theirs(args: argparse.Namespace) -> float:
         nn.utils.clip_grad_norm_(net.parameters(), 0.25)
         optimizer.step()
 
-    return lr_factor(step, args)
+    return tokens_per_second(step, args)
 
 
-def lr_factor(step: Any, args: argparse.Namespace) -> float:
+def tokens_per_second(step: Any, args: argparse.Namespace) -> float:
     for _ in range(40):
         step()
     torch.cuda.synchronize()

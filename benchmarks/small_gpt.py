@@ -1,12 +1,12 @@
-"""A small GPT on a CPU beside a plain one in nanoGPT's manner: targets a second, and the time to 1.88 nats.
+"""Training speed of a small GPT on a CPU, compared with a plain one as in nanoGPT: targets a second, time to 1.88 nats.
 
     python benchmarks/small_gpt.py [speed|time] [--turns 5] [--one-core] [--json]
 
-Both have 4 layers of 4 heads, 128 wide, 64 tokens of context, 65 characters. *speed*: the trainer's own step beside the
-plain loop, by turns in one process. *time*: from process start until the last tenth of tinyshakespeare costs at most
+Both have 4 layers of 4 heads, 128 wide, 64 tokens of context, 65 characters. *speed*: the trainer's own step and the
+plain loop, in turn in one process. *time*: from process start until the last tenth of tinyshakespeare costs at most
 1.88 nats a character; here `chainrule train --recipe recipes/shakespeare-cpu.toml` from text to finished run, there
-nanoGPT's recipe for a CPU (2,000 steps of 12 rows, a look at 20 random batches every 250 steps) from tokens on disk.
-On a machine that is busy with other things use --one-core: one thread, and its CPU time rather than the clock's.
+nanoGPT's recipe for a CPU (2,000 steps of 12 rows, evaluated on 20 random batches every 250 steps) from tokens on disk.
+On a busy machine use --one-core: one thread, measured by its CPU time.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import chainrule  # noqa: F401 (before torch, whose threads it tells how long to wait: for both sides alike)
+import chainrule  # noqa: F401 (before torch, since it sets how long torch's threads spin: the same for both sides)
 
 # isort: split
 import numpy as np
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 LAYERS, HEADS, WIDTH, CONTEXT, ROWS = 4, 4, 128, 64, 12
-STEPS, WARMUP, LR, LOOK, LOOKED_AT = 2000, 100, 1e-3, 250, 20
+STEPS, WARMUP, LR, EVALUATE, BATCHES = 2000, 100, 1e-3, 250, 20
 GOAL = 1.88
 BLOCK = 40    # steps between turns
 RECIPE = Path(__file__).parent.parent / "recipes" / "shakespeare-cpu.toml"
@@ -101,10 +101,10 @@ def plain_step(model: Plain, optimizer: torch.optim.AdamW, tokens: Any) -> float
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return loss.item()    # it tells its loss at each step
+    return loss.item()    # nanoGPT reads its loss at each step
 
 
-def lr_factor(step: int) -> float:
+def learning_rate(step: int) -> float:
     if step < WARMUP:
         return LR * (step + 1) / (WARMUP + 1)
     fallen = (step - WARMUP) / (STEPS - WARMUP)
@@ -112,8 +112,8 @@ def lr_factor(step: int) -> float:
 
 
 @torch.no_grad()
-def look(model: Plain, tokens: Any) -> float:
-    return statistics.fmean(nats(model, draw(tokens)).item() for _ in range(LOOKED_AT))
+def evaluate(model: Plain, tokens: Any) -> float:
+    return statistics.fmean(nats(model, draw(tokens)).item() for _ in range(BATCHES))
 
 
 @torch.no_grad()
@@ -130,19 +130,19 @@ def whole(model: Plain, tokens: Any) -> float:
 
 
 def learn_plainly(folder: Path) -> None:
-    """In a process of its own: says the step and its nats at every look, and at last those of the whole text."""
+    """In a process of its own: prints step and nats at every evaluation, and at last the nats of the whole text."""
     torch.manual_seed(1337)
     train, valid = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("train", "valid"))
     model = Plain(1 + int(train.max()))
     optimizer = make_optimizer(model, fused=False)
     for step in range(STEPS + 1):
-        if step % LOOK == 0:
-            look(model, train)
-            seen = {"step": step, "nats": look(model, valid), "cpu": time.process_time()}
+        if step % EVALUATE == 0:
+            evaluate(model, train)
+            seen = {"step": step, "nats": evaluate(model, valid), "cpu": time.process_time()}
             print(json.dumps(seen), flush=True)
         if step < STEPS:
             for group in optimizer.param_groups:
-                group["lr"] = lr_factor(step)
+                group["lr"] = learning_rate(step)
             plain_step(model, optimizer, train)
     print(json.dumps({"whole": whole(model, valid)}), flush=True)
 
@@ -170,13 +170,13 @@ def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     corpus: Any = SimpleNamespace(
         splits={"train": SimpleNamespace(tokens=tokens, bytes=len(tokens))}, tokenizer=tokenizer, task="lm"
     )
-    training = Trainer(build("gpt", recipe.model, vocab), corpus, recipe.train, Log())
-    training.begin()
-    return training.one_step
+    trainer = Trainer(build("gpt", recipe.model, vocab), corpus, recipe.train, Log())
+    trainer.begin()
+    return trainer.one_step
 
 
 def measure_speed(tokens: Any, turns: int, clock: Callable[[], float]) -> dict[str, Any]:
-    """Targets a second of each way, the median over turns; and in each turn how many times as many as plainly."""
+    """Targets a second of each way, the median over turns; and the ratio to the plain loop in each turn."""
     def plainly(fused: bool) -> Callable[[], float]:
         model = Plain(1 + int(tokens.max()))
         optimizer = make_optimizer(model, fused)
@@ -205,7 +205,7 @@ def measure_speed(tokens: Any, turns: int, clock: Callable[[], float]) -> dict[s
 
 
 def process(command: list[str], cache: Path) -> Iterator[dict[str, Any]]:
-    """The JSON that it says, line by line; the clock's seconds since it was started, and at its end those of CPUs."""
+    """The JSON that it prints, line by line, with the seconds since it was started; at the end also its CPU seconds."""
     began, used = time.perf_counter(), os.times()
     environment = os.environ | {"CHAINRULE_CACHE": str(cache), "OMP_NUM_THREADS": str(torch.get_num_threads())}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
@@ -220,7 +220,7 @@ def process(command: list[str], cache: Path) -> Iterator[dict[str, Any]]:
 
 
 def time_ours(text: Path, folder: Path) -> dict[str, Any]:
-    """From nothing to a finished run: tokens made, trained, measured on the whole held-out text, saved."""
+    """From text to a finished run: tokenized, trained, evaluated on the whole held-out text, saved."""
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         words = ["train", str(text), "--recipe", str(RECIPE), "--device", "cpu", "--out", f"{empty}/run", "--json"]
         result, end = process([sys.executable, "-m", "chainrule", *words], Path(empty))
@@ -245,21 +245,21 @@ def measure_time(text: Path, folder: Path, turns: int, clock: str) -> dict[str, 
 # Both
 
 
-def tell_speed(found: dict[str, Any]) -> None:
-    print(f"{'training':<24}{'targets/s':>12}{'beside plain':>28}")
+def print_speed(found: dict[str, Any]) -> None:
+    print(f"{'training':<24}{'targets/s':>12}{'against plain':>28}")
     for name, speed in found["targets_per_second"].items():
         print(f"{name:<24}{speed:>12,}{spread(found['ratios'][name]):>28}")
 
 
-def tell_time(found: dict[str, Any]) -> None:
+def print_time(found: dict[str, Any]) -> None:
     for mine, theirs in zip(found["chainrule"], found["plain"]):
-        print(f"chainrule: {mine['nats']:.4f} nats on the whole text after {told(mine)}")
-        print(f"plain:     {theirs['nats']:.4f} nats seen at step {theirs['step']} after {told(theirs)}; "
+        print(f"chainrule: {mine['nats']:.4f} nats on the whole text after {seconds_of(mine)}")
+        print(f"plain:     {theirs['nats']:.4f} nats seen at step {theirs['step']} after {seconds_of(theirs)}; "
               f"{theirs['whole']:.4f} on the whole text at its end")
-    print(f"chainrule is quicker by {spread(found['ratios'])}")
+    print(f"chainrule is faster by {spread(found['ratios'])}")
 
 
-def told(seconds: dict[str, float]) -> str:
+def seconds_of(seconds: dict[str, float]) -> str:
     return f"{seconds['clock']:.1f} s, {seconds['cpu']:.1f} s of CPU"
 
 
@@ -303,9 +303,9 @@ def main() -> None:
     if args.json:
         print(json.dumps(found))
     elif "speed" in found:
-        tell_speed(found["speed"])
+        print_speed(found["speed"])
     if "time" in found and not args.json:
-        tell_time(found["time"])
+        print_time(found["time"])
 
 
 if __name__ == "__main__":

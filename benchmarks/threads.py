@@ -1,10 +1,10 @@
-"""What a busy neighbour costs: scoring with an n-gram while another torch program runs on the same cores.
+"""CPU threads on a busy machine: scoring with an n-gram while another torch program runs on the same cores.
 
     python benchmarks/threads.py
 
-OpenMP threads that wait spin for GOMP_SPINCOUNT turns before they sleep; 300,000 is libgomp's own choice, and chainrule
-sets 10,000. Each figure is the median over questions put to a fresh process, alone and then beside a neighbour that
-multiplies matrices with libgomp's choice on all cores.
+OpenMP threads that wait spin for GOMP_SPINCOUNT iterations before they sleep; libgomp's default is 300,000, and
+chainrule sets 10,000. Each figure is the median over questions to a new process, alone and then beside a neighbour that
+multiplies matrices with libgomp's default on all cores.
 """
 
 import os
@@ -37,7 +37,7 @@ def ask() -> None:
 
 
 def measure(spins: str, threads: str) -> float:
-    """Median ms of a fresh process with these settings."""
+    """Median ms of a new process with these settings."""
     env = os.environ | {"GOMP_SPINCOUNT": spins, "OMP_NUM_THREADS": threads}
     answer = subprocess.run([sys.executable, __file__, "ask"], env=env, capture_output=True, text=True, check=True)
     return float(answer.stdout)

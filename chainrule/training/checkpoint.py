@@ -3,7 +3,7 @@
 A checkpoint is one safetensors file, whose header holds the facts as JSON; a sharded one (FSDP) is a folder with a file
 of each rank and facts.json, written by torch.distributed.checkpoint, so that any number of ranks can read it. Each is
 written aside, synced, and renamed; a seal with sizes and sha256 comes last. One that differs from its seal is skipped
-for the one before. Nothing is pickled.
+for the one before. Pickle is not used.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Learning by counting: maximum likelihood in one round (n-grams), or by EM in many (Baum–Welch, for HMMs).
 
 A round collects statistics over the whole text (the E step) and updates the model (the M step). It logs the loss of the
-text *before* its update, which costs nothing extra. With `train.restarts` above one, each random start (seeds seed,
+text *before* its update, at no extra cost. With `train.restarts` above one, each random start (seeds seed,
 seed + 1, …) gets a few rounds, and the best goes on; those rounds count among its `train.steps`.
 
 With several ranks each reads its share of the batches; statistics add up, and the first rank updates the model.

@@ -21,7 +21,7 @@ class Stop:
 
     @contextmanager
     def interruptible(self, at_once: bool = True) -> Iterator[None]:
-        """Around work that may take long and changes nothing: a signal leaves it (at once), and sets `requested`."""
+        """Around work that may take long and changes no state: a signal leaves it (at once), and sets `requested`."""
         self._at_once = at_once
         try:
             yield

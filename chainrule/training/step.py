@@ -2,7 +2,7 @@
 
     g = Σ over micro-batches and ranks of ∇ nats, divided once by the number of targets; clipped; then the optimizer
 
-The sum is exact: how a batch is cut into micro-batches changes no result. Nothing here waits for a GPU: sums, norms and
+The sum is exact: how a batch is cut into micro-batches changes no result. No GPU is waited for here: sums, norms and
 the flags of gradients that are not finite stay there until `report` reads them. If memory runs out, the micro-batch is
 halved and the step is begun again.
 

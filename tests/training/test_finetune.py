@@ -386,7 +386,7 @@ def test_new_tokens_learn_where_the_others_stay(desk, gpt):
 def test_new_rows_of_shards_cannot_learn_alone(desk, gpt):
     recipe = finetune_recipe(gpt, {"train.freeze": "embedding", "train.shard": True}, "classify")
     vocab = len(run.load(gpt).tokenizer) + 2
-    with pytest.raises(UserError, match=r"shards embedding\.words\.weight as a whole, so its 2 new rows cannot"):
+    with pytest.raises(UserError, match=r"shards embedding\.tokens\.weight as a whole, so its 2 new rows cannot"):
         initialise(build_for(recipe, vocab, ("sea", "wood")), recipe, vocab, desk / "shards", Log())
 
 
