@@ -32,6 +32,6 @@ def task_subject(kind, task, unit="characters", text=TEXT, **settings):
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape)    # what begins at zero would show nothing
     if kind == "seq2seq":
-        model.words.bias.data[BOUNDARY] += 4                        # so that texts come to an end
+        model.embedding.bias.data[BOUNDARY] += 4                        # so that texts come to an end
     run = Run(Path(f"{kind}-{task}"), recipe, tokenizer, model.eval(), {}, LABELS.get(task, ()))
     return Subject(f"{kind}-{task}", run)

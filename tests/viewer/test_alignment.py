@@ -83,7 +83,7 @@ def test_alpha_is_the_formula_written_out(score):
     model = made.model
     with torch.no_grad():
         state = model.start(1, source_of(made))
-        hidden, _ = model.below(model.words(torch.tensor([[BOUNDARY, *tokens]])), state["below"])
+        hidden, _ = model.below(model.embedding(torch.tensor([[BOUNDARY, *tokens]])), state["below"])
         source = state["source"]
         e = model.attention.scores(hidden, source.get("keys", source["values"]))
         wanted = (e.exp() / e.exp().sum(-1, keepdim=True))[0]

@@ -177,12 +177,12 @@ def _parts(subject: Subject) -> list[Part]:
 
 def _part(subject: Subject, paths: list[str]) -> Part:
     attention = subject.model.get_submodule(paths[0].rpartition(".")[0])
-    heads = attention.out.in_features // attention.size
+    heads = attention.out.in_features // attention.head_size
     if ".cross." in paths[0]:
-        return Part("cross", paths, "text", "source", heads, attention.size)
+        return Part("cross", paths, "text", "source", heads, attention.head_size)
     if paths[0].startswith("encoder."):
-        return Part("source", paths, "source", "source", heads, attention.size)
-    return Part("text", paths, "text", "text", heads, attention.size)
+        return Part("source", paths, "source", "source", heads, attention.head_size)
+    return Part("text", paths, "text", "text", heads, attention.head_size)
 
 
 def _chosen(parts: Sequence[Part], options: Options) -> Head:
