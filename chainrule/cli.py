@@ -194,10 +194,10 @@ COMMANDS = {
         _predict, settings=True,
     ),
     "compare": Command(
-        "compare:compare", "compare kinds of models on one text, each with the same training time",
+        "compare:compare_command", "compare kinds of models on one text, each with the same training time",
         _compare, settings=True,
     ),
-    "look": Command("look:look", "look inside models: a live page, or a self-contained HTML file", _look),
+    "look": Command("look:look_command", "look inside models: a live page, or a self-contained HTML file", _look),
     "plan": Command(
         "plan:plan", "parameters, FLOPs, memory and days of training, before it starts",
         _plan, settings=True,

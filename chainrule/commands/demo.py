@@ -1,23 +1,23 @@
-"""`chainrule demo`: `chainrule compare` on an embedded text, with so little time that it is over in a few minutes."""
+"""`chainrule demo`: `chainrule compare` on a text of the package, with a budget of a few minutes."""
 
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from chainrule.commands.compare import run_ladder, summary
+from chainrule.commands.compare import run_ladder, table_and_verdicts
 from chainrule.compare.budgets import Budget, Compare
-from chainrule.compare.ladder import Asked
+from chainrule.compare.ladder import LadderPlan
 
 TEXT = "python-docs"
 KINDS = ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "gru", "lstm", "gpt")
 MINUTES = 0.4
 
 NEXT = """\
-bits per byte: the fewer, the better a kind foretells text that it has not seen. All read the same characters, learned
-from the same documents for the same time, and were measured on the same held-out documents. With so little time
-counting is hard to beat; networks catch up when they are given more.
+bits per byte: the fewer, the better a kind predicts text that it has not seen. All read the same characters, were
+trained on the same documents for the same time, and evaluated on the same held-out documents. With so little time
+n-gram counts are hard to beat; networks catch up when they are given more.
 
-Open {report} in a browser: the same, drawn.
+Open {report} in a browser to see the same as charts.
 
 Try next:
   chainrule look {out}
@@ -30,7 +30,7 @@ Try next:
 
 def demo(args: Namespace) -> dict[str, Any]:
     budget = Budget.of(MINUTES, "cpu", Compare())
-    answer = run_ladder(Asked((TEXT,), budget, {kind: {} for kind in KINDS}), Path(args.out), args.overwrite)
+    answer = run_ladder(LadderPlan((TEXT,), budget, {kind: {} for kind in KINDS}), Path(args.out), args.overwrite)
     if not args.json and not answer.get("interrupted"):
-        print(f"\n{summary(answer)}\n\n{NEXT.format(**answer)}")
+        print(f"\n{table_and_verdicts(answer)}\n\n{NEXT.format(**answer)}")
     return answer

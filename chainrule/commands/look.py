@@ -1,4 +1,4 @@
-"""`chainrule look`: a live page on this machine, or one file that shows the same from disk."""
+"""`chainrule look`: a live page on this machine, or one HTML file that shows the same from disk."""
 
 import os
 import sys
@@ -20,11 +20,11 @@ from chainrule.viewer.notebook import TEXT, find_runs
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import find_view
 
-LETTERS = 20_000    # of a file: more than any view shows at once
+CHARACTERS = 20_000    # of a file: more than any view shows at once
 MISSING = "the live page needs fastapi and uvicorn: pip install 'chainrule[look]'. --out PAGE.html writes a file."
 
 
-def look(args: Namespace) -> dict[str, Any]:
+def look_command(args: Namespace) -> dict[str, Any]:
     runs = find_runs(args.run)
     if args.view is not None:
         find_view(args.view)
@@ -34,7 +34,7 @@ def look(args: Namespace) -> dict[str, Any]:
 
 def text_of(args: Namespace) -> str:
     if args.text is not None and args.file is not None:
-        raise UserError("--text and --file are two texts; give one of them.")
+        raise UserError("--text and --file both give a text; use one of them.")
     if args.file is not None:
         return beginning(args.file)
     return TEXT if args.text is None else str(args.text)
@@ -45,9 +45,9 @@ def beginning(file: str) -> str:
     with TemporaryDirectory() as spool:
         for piece in (piece for source in find_sources(file, Path(spool)) for piece in read_text(source)):
             text += piece
-            if len(text) > LETTERS:
-                say(f"of {file} the first {LETTERS:,} characters are shown.")
-                return text[:LETTERS]
+            if len(text) > CHARACTERS:
+                say(f"of {file} the first {CHARACTERS:,} characters are shown.")
+                return text[:CHARACTERS]
     return text
 
 
@@ -62,12 +62,12 @@ def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str
     page = make_file(subjects, text, view)
     write_text(out, page)
     if not args.json:
-        print(f"{out} shows {', '.join(runs)}: {len(page.encode()) / 1e6:.1f} MB, and it needs nothing else.")
+        print(f"{out} shows {', '.join(runs)}: {len(page.encode()) / 1e6:.1f} MB, and opens without a network.")
     return {"runs": list(runs), "out": str(out), "bytes": len(page.encode()), "view": args.view}
 
 
 def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str, Any]:
-    """Serves until Ctrl-C, which is the way to end it and no failure."""
+    """Serves until Ctrl-C, which is the normal end."""
     try:
         from chainrule.serve.app import make_app
         from chainrule.serve.runs import Runs
@@ -79,7 +79,7 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
     app = make_app(Runs(runs, choose_device(args.device)), text, args.host, args.view)
     with open_socket(args.host, args.port) as socket:
         url = address(socket)
-        print(f"{', '.join(runs)}: {url} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+        print(f"{', '.join(runs)}: {url} (stop with Ctrl-C)", file=sys.stderr, flush=True)
         if not args.no_browser and has_screen():
             webbrowser.open(url)
         set_quiet(True)
@@ -88,5 +88,5 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
 
 
 def has_screen() -> bool:
-    """Without one a browser would take the terminal over."""
+    """Without a screen, a text browser would take over the terminal."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

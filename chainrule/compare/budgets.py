@@ -21,7 +21,7 @@ from chainrule.plan import work_of
 from chainrule.progress import say
 from chainrule.recipe import Recipe, over
 from chainrule.tasks import find_task, recipe_for
-from chainrule.text.corpus import prepare
+from chainrule.text.corpus import Corpus, prepare
 
 SPEED = {"cpu": 5e10, "cuda": 2e13}
 """FLOPs per second of small networks in training: to choose sizes by, never to measure by."""
@@ -52,7 +52,7 @@ class Compare:
         if self.flops is not None and self.by == "minutes":
             raise UserError(f"compare.flops={self.flops:g} is for compare.by=flops.")
         if self.flops is not None and not 0 < self.flops < math.inf:
-            raise UserError(f"compare.flops={self.flops:g}: it is more than 0.")
+            raise UserError(f"compare.flops={self.flops:g}: it must be more than 0.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,11 @@ class CorpusSize:
 
     unit: str               # what a token is
     vocab: int
-    tokens: int             # in the training text
+    tokens: int             # targets of the training text
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> "CorpusSize":
+        return cls(corpus.tokenizer.unit, len(corpus.tokenizer), len(corpus.splits["train"].tokens) - 1)
 
 
 DottedSettings = Mapping[str, Any]
@@ -124,6 +128,7 @@ def token_flops(recipe: Recipe, corpus: CorpusSize) -> float | None:
 
 
 def rounds_in(budget: float, each: float) -> int:
+    """Rounds of EM that fit into a budget, of `each` seconds or FLOPs."""
     return max(1, min(MAX_ROUNDS, round(budget / each)))
 
 
@@ -168,8 +173,8 @@ def fit_to_minutes(
     if not find_task(recipe.task).running_text or fixed or any(f"model.{size}" in given for size in SIZES):
         return recipe
     corpus = prepare(texts, recipe.text, valid=valid)
-    size = CorpusSize(corpus.tokenizer.unit, len(corpus.tokenizer), len(corpus.splits["train"].tokens))
-    chosen = choose_recipe(recipe.kind, size, Budget.of(minutes, choose_device(device).type, Compare()), given)
+    budget = Budget.of(minutes, choose_device(device).type, Compare())
+    chosen = choose_recipe(recipe.kind, CorpusSize.of(corpus), budget, given)
     parts = ((name, *name.split(".")) for name in PRINTED)
     made = [f"{name}={getattr(getattr(chosen, part), field):g}" for name, part, field in parts
             if getattr(getattr(chosen, part), field, None) is not None]

@@ -1,9 +1,9 @@
-"""The ladder: every kind learns from the same bytes, one after another, and is measured on the same held-out bytes.
+"""The ladder: every kind is trained on the same bytes, one after another, and evaluated on the same held-out bytes.
 
     DIR/comparison.json   what is compared, and the recipe of each kind
     DIR/KIND/             its run, as `chainrule train` makes one
 
-Stopped at any time, the same call goes on where it was: recipes are chosen once, and runs are not made twice.
+An interrupted ladder is continued by the same call: recipes are chosen once, and finished runs are kept.
 """
 
 import json
@@ -24,6 +24,7 @@ from chainrule.files import write_text
 from chainrule.inference.excerpt import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.inference.generate import generate
 from chainrule.inference.statistics import Blocks, ScoredSplit, score_split, state_size
+from chainrule.model import Batch, CountingModel
 from chainrule.progress import say
 from chainrule.recipe import Recipe
 from chainrule.run import INSTEAD, differences, load, read_log, recipe_of
@@ -37,32 +38,32 @@ from chainrule.training.log import Point, history, spent
 from chainrule.training.pipeline import make_run
 
 COMPARISON = "comparison.json"
-UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and with like units perplexities compare too
-PROBE = 1 << 20          # tokens by which a round of EM is timed
+UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and then perplexities can be compared too
+PROBE = 1 << 20          # tokens on which a round of EM is timed
 SAMPLE = 200             # tokens
 
 
 class Stopped(KeyboardInterrupt):
-    """By hand; what was learned until then is kept."""
+    """Interrupted by the user; what was learned until then is saved."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What shall be compared."""
+class LadderPlan:
+    """What is compared: texts, kinds and the budget of each."""
 
     texts: tuple[str, ...]
     budget: Budget
-    given: Mapping[str, DottedSettings]        # by kind: what is wanted otherwise than chosen
+    given: Mapping[str, DottedSettings]        # by kind: settings of the user
     valid: tuple[str, ...] = ()
     device: str = "cpu"
 
     def as_dict(self) -> dict[str, Any]:
-        """What all kinds have in common."""
+        """What is the same for all kinds."""
         return {"texts": [*self.texts], "valid": [*self.valid], **asdict(self.budget), "device": self.device}
 
     @property
     def language(self) -> Language | None:
-        """The one of known entropy that the text is in, if it is in one."""
+        """The synthetic language of known entropy that the text is from, if it is."""
         dataset = DATASETS.get(self.texts[0].partition(":")[0])
         alone = len(self.texts) == 1 and not self.valid and not Path(self.texts[0]).exists()
         return dataset.language if alone and isinstance(dataset, SyntheticDataset) else None
@@ -70,132 +71,127 @@ class Asked:
 
 @dataclass(frozen=True)
 class Rung:
-    """A kind that has learned, and what it is worth."""
+    """A trained kind, and its results."""
 
     kind: str
     recipe: Recipe
     scored: ScoredSplit
     facts: Mapping[str, Any]             # plain values for JSON: sizes, costs, a sample
-    points: list[Point]                  # how it came to be
+    points: list[Point]                  # the training curve
     strip: ExcerptBits                         # some held-out text, and the bits of its tokens
 
 
-def climb(asked: Asked, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
-    """All kinds, the bottom first. Raises Stopped when asked to; the same call goes on from there."""
-    corpora = {kind: corpus_for(kind, asked) for kind in asked.given}
+def climb(plan: LadderPlan, out: Path, overwrite: bool = False) -> tuple[Rung, ...]:
+    """All kinds, in order. Raises Stopped when interrupted; the same call continues from there."""
+    corpora = {kind: corpus_for(kind, plan) for kind in plan.given}
     if len({tuple((name, split.sha256) for name, split in corpus.splits.items()) for corpus in corpora.values()}) > 1:
         raise UserError("kinds are compared on the same bytes, learned from and held out: give text.held_out, "
                         "text.separator and text.errors for all of them, or for none.")
-    with fastest_threads() if asked.device == "cpu" and asked.budget.is_small else nullcontext():
-        return _climb(asked, corpora, out, overwrite)
+    with fastest_threads() if plan.device == "cpu" and plan.budget.is_small else nullcontext():
+        return _climb(plan, corpora, out, overwrite)
 
 
-def _climb(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> tuple[Rung, ...]:
-    recipes = choose_all(asked, corpora, out, overwrite)
-    say(f"{', '.join(recipes)} on {' '.join(asked.texts)}: each learns from the same bytes ({asked.device}, "
-        f"{asked.budget} at most), and is measured on the same held-out bytes.")
+def _climb(plan: LadderPlan, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> tuple[Rung, ...]:
+    recipes = choose_all(plan, corpora, out, overwrite)
+    say(f"{', '.join(recipes)} on {' '.join(plan.texts)}: each is trained on the same bytes ({plan.device}, "
+        f"at most {plan.budget}) and evaluated on the same held-out bytes.")
     for kind, recipe in recipes.items():
         say(f"\n{kind}: {models.kind(kind).idea}")
-        say(f"chosen: {' '.join(said(recipe)) or 'nothing; there is nothing to choose'}")
+        say(f"chosen: {' '.join(chosen_settings(recipe)) or 'the defaults'}")
         made = make_run(
-            asked.texts, recipe, out / kind, valid=asked.valid, overwrite=overwrite, device=asked.device
+            plan.texts, recipe, out / kind, valid=plan.valid, overwrite=overwrite, device=plan.device
         )
         if made.interrupted:
             raise Stopped
-    say("\nmeasuring each on the same held-out text")
-    return tuple(measure(kind, recipes[kind], corpora[kind], out / kind, asked.device) for kind in recipes)
+    say("\nevaluating each on the same held-out text")
+    return tuple(measure_run(kind, recipes[kind], corpora[kind], out / kind, plan.device) for kind in recipes)
 
 
-def corpus_for(kind: str, asked: Asked) -> Corpus:
-    """The text in the units that the kind reads. Refuses units and texts on which kinds cannot be compared."""
-    if "-" in (*asked.texts, *asked.valid):
+def corpus_for(kind: str, plan: LadderPlan) -> Corpus:
+    """The text in the tokens of the kind. Refuses tokenizers and texts with which kinds cannot be compared."""
+    if "-" in (*plan.texts, *plan.valid):
         raise UserError("compare reads its text once for each kind, and stdin can be read once: save it to a file.")
-    settings = recipe_for(kind, {**UNITS, **asked.given[kind]}).text
-    corpus = prepare(asked.texts, settings, valid=asked.valid)
+    settings = recipe_for(kind, {**UNITS, **plan.given[kind]}).text
+    corpus = prepare(plan.texts, settings, valid=plan.valid)
     if not corpus.tokenizer.lossless:
         raise UserError(f"{corpus.tokenizer.unit} do not give the text's bytes back, so {kind} would have no bits per "
                         "byte; text.tokenizer=characters, bytes or bpe does.")
     _, split = held_out(corpus)
-    Blocks.of(split.bytes)    # which refuses a text too short to judge by
+    Blocks.of(split.bytes)    # which refuses a text that is too short
     return corpus
 
 
 def held_out(corpus: Corpus) -> tuple[str, Split]:
-    """The split that nobody has learned from: `test`, on which no best weights were chosen either; else `valid`."""
+    """The held-out split: `test`, which early stopping has not used either; else `valid`."""
     for name in ("test", "valid"):
         if name in corpus.splits:
             return name, corpus.splits[name]
     raise UserError("there is no held-out text to compare on; --valid FILE would give one.")
 
 
-def size_of(corpus: Corpus) -> CorpusSize:
-    tokenizer = corpus.tokenizer
-    return CorpusSize(tokenizer.unit, len(tokenizer), len(corpus.splits["train"].tokens) - 1)
-
-
-def choose_all(asked: Asked, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> dict[str, Recipe]:
-    """The recipes, those that were chosen before as they were chosen."""
-    known = {} if overwrite else read_comparison(out, asked)
+def choose_all(plan: LadderPlan, corpora: Mapping[str, Corpus], out: Path, overwrite: bool) -> dict[str, Recipe]:
+    """The recipes; those of an interrupted ladder as they were chosen then."""
+    known = {} if overwrite else read_comparison(out, plan)
     recipes = {}
-    for kind, given in asked.given.items():
+    for kind, given in plan.given.items():
         if kind in known:
             recipes[kind] = recipe_of(out / COMPARISON, {"chainrule": __version__, **known[kind]["recipe"]})
             continue
-        chosen = choose_recipe(kind, size_of(corpora[kind]), asked.budget, {**UNITS, **given})
-        if asked.budget.by == "minutes" and models.model_class(kind).round_flops(chosen.model) is not None:
-            chosen = rounds_by_the_clock(chosen, corpora[kind], asked)
+        chosen = choose_recipe(kind, CorpusSize.of(corpora[kind]), plan.budget, {**UNITS, **given})
+        if plan.budget.by == "minutes" and models.model_class(kind).round_flops(chosen.model) is not None:
+            chosen = rounds_by_the_clock(chosen, corpora[kind], plan)
         recipes[kind] = chosen
         known[kind] = {"given": dict(given), "recipe": json.loads(json.dumps(chosen.as_dict()))}
-    about = {"chainrule": __version__, "asked": asked.as_dict(), "kinds": known}
+    about = {"chainrule": __version__, "plan": plan.as_dict(), "kinds": known}
     write_text(out / COMPARISON, json.dumps(about, indent=1) + "\n")
     return recipes
 
 
-def read_comparison(out: Path, asked: Asked) -> dict[str, Any]:
-    """The kinds of a comparison begun at `out`; refuses what is another one, or none at all."""
+def read_comparison(out: Path, plan: LadderPlan) -> dict[str, Any]:
+    """The kinds of a comparison that was begun at `out`; refuses another comparison, or other files."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; a comparison is written to a folder. Choose another folder.")
     if not out.exists() or not any(out.iterdir()):
         return {}
     try:
         about = json.loads((out / COMPARISON).read_text(encoding="utf-8"))
-        there, kinds = about["asked"], dict(about["kinds"])
+        there, kinds = about["plan"], dict(about["kinds"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{out} holds files that are no comparison. Choose another folder.") from None
-    differing = differences(there, asked.as_dict())
-    for kind in kinds.keys() & asked.given.keys():
-        differing += differences({kind: kinds[kind]["given"]}, {kind: asked.given[kind]})
+    differing = differences(there, plan.as_dict())
+    for kind in kinds.keys() & plan.given.keys():
+        differing += differences({kind: kinds[kind]["given"]}, {kind: plan.given[kind]})
     if differing:
         raise UserError(f"{out} holds another comparison: {'; '.join(differing)}. {INSTEAD}")
     return kinds
 
 
-def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, asked: Asked) -> Recipe:
-    """As many rounds of EM as fit into the time, by how long a piece of the text takes."""
+def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:
+    """As many rounds of EM as fit into the time, measured on a part of the text."""
     tokens, train = corpus.splits["train"].tokens, replace(recipe.train, tokens=PROBE)
-    model = build_for(recipe, len(corpus.tokenizer), ()).to(asked.device)
+    model = build_for(recipe, len(corpus.tokenizer), ()).to(plan.device)
     model.forget(torch.Generator().manual_seed(recipe.train.seed))
-    batch = next(iter(counting_batches(model, tokens, train))).to(asked.device)
+    batch = next(iter(counting_batches(model, tokens, train))).to(plan.device)
     seconds = min(_seconds(model, batch) for _ in range(2))
     each = seconds * (len(tokens) - 1) / int(batch.loss_mask.sum())
-    return replace(recipe, train=replace(recipe.train, steps=rounds_in(asked.budget.seconds, each)))
+    return replace(recipe, train=replace(recipe.train, steps=rounds_in(plan.budget.seconds, each)))
 
 
-def _seconds(model: Any, batch: Any) -> float:
+def _seconds(model: CountingModel, batch: Batch) -> float:
     began = time.perf_counter()
     float(model.collect(batch).nats)    # which waits for the device
     return time.perf_counter() - began
 
 
-def said(recipe: Recipe) -> list[str]:
-    """The words that make this recipe from the kind's own defaults."""
+def chosen_settings(recipe: Recipe) -> list[str]:
+    """The settings in which this recipe differs from the kind's defaults, as words of the command line."""
     usual = flatten(recipe_for(recipe.kind).as_dict())
     chosen = flatten(recipe.as_dict())
     return [f"{name}={value}" for name, value in chosen.items() if value != usual.get(name) and value is not None]
 
 
-def measure(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) -> Rung:
-    """A run on the held-out text, token by token; what it cost; and how it writes."""
+def measure_run(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) -> Rung:
+    """The results of a run: bits of the held-out text token by token, costs, and a sample."""
     run, (_, split) = load(path, device), held_out(corpus)
     scored = score_split(run.model, run.tokenizer, split)
     excerpt = Excerpt.of(run.tokenizer.decode(split.tokens))
@@ -205,9 +201,9 @@ def measure(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: str) 
     facts = {
         "run": str(path),
         "idea": models.kind(kind).idea,
-        "settings": said(recipe),
+        "settings": chosen_settings(recipe),
         "parameters": scored.result.parameters,
-        **_costs(log, targets, token_flops(recipe, size_of(corpus))),
+        **_costs(log, targets, token_flops(recipe, CorpusSize.of(corpus))),
         "read_tokens_per_second": _rate(scored.result.tokens, scored.result.seconds),
         "state_bytes": size,
         "state_bytes_per_token": growth,

@@ -1,6 +1,6 @@
-"""A comparison as a page: the ladder, which gaps are real, how each kind came to be, where they differ, how they write.
+"""The report of a comparison as an HTML page: ladder, significance of differences, training curves, surprise, samples.
 
-What the page shows is what `chainrule compare --json` says; here it is only put in the order in which views want it.
+The page has the same numbers as `chainrule compare --json`; here they are arranged as the panels need them.
 """
 
 import math
@@ -11,26 +11,26 @@ from chainrule.inference.excerpt import ExcerptBits
 from chainrule.viewer.page import Panel, make_page
 
 Answer = Mapping[str, Any]
-Points = Sequence[Mapping[str, Any]]    # of a kind's history: tokens, seconds, bits_per_byte, held_out
-HUES = 6                  # colours that can be told apart by everyone; what has no curve is drawn in grey
+Points = Sequence[Mapping[str, Any]]    # of a training curve: tokens, seconds, bits_per_byte, held_out
+HUES = 6                  # colours that everyone can distinguish; kinds without a curve are grey
 
 
 def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, ExcerptBits]) -> str:
     learned = {kind: some for kind, some in points.items() if len(some) > 1}
     colors = {kind: place % HUES for place, kind in enumerate(learned)}
-    return make_page(f"{' '.join(answer['texts'])}: which model foretells it best?", _lead(answer), [
+    return make_page(f"{' '.join(answer['texts'])}: which model predicts it best?", _lead(answer), [
         Panel("ladder", "ladder", "The ladder", _ladder(answer, colors), _how_to_read(answer)),
-        Panel("differences", "differences", "Which gaps are real", _differences(answer),
-             "How many bits per byte a row needs more than a column, on the same draws of the text."),
-        Panel("curves", "curves", "Bits per byte as they learn", _curves(answer, learned, colors),
-             "Thin: the text being learned, before it is learned; in later readings it is known already. "
-             "Dots: held-out text."),
-        Panel("surprise", "surprise", "Where they are surprised", _surprise(answer, strips),
-             "Held-out text, each token coloured by the bits it cost a model that had read all before it."),
-        Panel("samples", "samples", "How they write", _samples(answer),
-             "Each goes on from the same words of the held-out text, with the same seed."),
-        Panel("costs", "table", "What each model cost", _costs(answer)),
-        Panel("method", "table", "How it was measured", _method(answer), "; ".join(answer["notes"])),
+        Panel("differences", "differences", "Which differences are significant", _differences(answer),
+             "By how many bits per byte a row is worse than a column, on the same bootstrap samples of the text."),
+        Panel("curves", "curves", "Bits per byte during training", _curves(answer, learned, colors),
+             "Thin line: training text, each batch measured before the model learns from it; in later epochs it has "
+             "seen the batch before. Dots: held-out text."),
+        Panel("surprise", "surprise", "Surprise by token", _surprise(answer, strips),
+             "Held-out text, each token coloured by its bits, −log₂ p, for a model that had read all before it."),
+        Panel("samples", "samples", "Samples", _samples(answer),
+             "Each continues the same words of the held-out text, with the same seed."),
+        Panel("costs", "table", "Cost of each model", _costs(answer)),
+        Panel("method", "table", "Method", _method(answer), "; ".join(answer["notes"])),
     ])
 
 
@@ -38,21 +38,21 @@ def _lead(answer: Answer) -> str:
     each = f"{answer['seconds']:g} seconds" if answer["by"] == "minutes" else f"{answer['flops']:.3g} FLOPs"
     held = f"{answer['held_out']['bytes']:,} held-out bytes"
     found = f" The best: {', '.join(ranking(answer)[:1]) or 'none'}."
-    return (f"{len(answer['rows'])} kinds learned from the same {answer['train_bytes']:,} bytes, for {each} at most. "
-            f"They were measured on the same {held}.{found}")
+    return (f"{len(answer['rows'])} kinds were trained on the same {answer['train_bytes']:,} bytes, for {each} at "
+            f"most. They were evaluated on the same {held}.{found}")
 
 
 def _how_to_read(answer: Answer) -> str:
-    words = ("Bits per byte: the fewer, the better a kind foretells text that it has not seen. The interval is "
-             f"95\u00a0%, by drawing {answer['blocks']} blocks of the held-out text again and again.")
+    words = ("Bits per byte: the fewer, the better a kind predicts text that it has not seen. The interval is "
+             f"95\u00a0%, by block bootstrap over {answer['blocks']} blocks of the held-out text.")
     if answer["entropy"] is not None:
-        words += (f" Nothing can be better than the language itself: {answer['entropy']:.4f} bits per byte, and "
-                  f"{answer['text_entropy']:.4f} for this very text; the gap is what a kind needs more than that.")
+        words += (f" No model can be better than the language itself: {answer['entropy']:.4f} bits per byte, and "
+                  f"{answer['text_entropy']:.4f} for this text; the gap is the difference to that.")
     return words
 
 
 def ranking(answer: Answer) -> list[str]:
-    """Kinds that have a number, the best first."""
+    """Kinds with a finite result, the best first."""
     numbers = {row["kind"]: row["bits_per_byte"] for row in answer["rows"] if row["bits_per_byte"] is not None}
     return sorted(numbers, key=lambda kind: numbers[kind])
 
@@ -82,13 +82,13 @@ def _curves(answer: Answer, learned: Mapping[str, Points], colors: Mapping[str, 
 
 
 def _end(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The point on which it is judged."""
+    """The final result."""
     return {"tokens": row["train_tokens"], "seconds": row["train_seconds"], "bits_per_byte": row["bits_per_byte"],
             "held_out": True}
 
 
 def _surprise(answer: Answer, strips: Mapping[str, ExcerptBits]) -> dict[str, Any]:
-    """The best two are shown at first. What a model holds for impossible is null: JSON has no infinity."""
+    """The best two are shown at first. The bits of an impossible token are null: JSON has no infinity."""
     drawn = [
         {"kind": kind, "begin": strip.begin,
          "pieces": [[text, round(bits, 4) if math.isfinite(bits) else None] for text, bits in strip.pieces]}
@@ -103,9 +103,9 @@ def _samples(answer: Answer) -> list[dict[str, str]]:
 
 
 COSTS = {
-    "parameters": "parameters", "train_tokens": "tokens learned from", "train_seconds": "seconds",
-    "tokens_per_second": "tokens a second, learning", "read_tokens_per_second": "tokens a second, reading",
-    "flops": "FLOPs, learning", "state_bytes": "bytes of state", "state_bytes_per_token": "bytes a token adds to it",
+    "parameters": "parameters", "train_tokens": "training tokens", "train_seconds": "seconds",
+    "tokens_per_second": "tokens a second, training", "read_tokens_per_second": "tokens a second, evaluation",
+    "flops": "FLOPs, training", "state_bytes": "bytes of state", "state_bytes_per_token": "bytes added by each token",
 }
 
 
@@ -116,4 +116,4 @@ def _costs(answer: Answer) -> dict[str, Any]:
 
 def _method(answer: Answer) -> dict[str, Any]:
     rows = [[row["kind"], " ".join(row["settings"]), row["signature"]] for row in answer["rows"]]
-    return {"columns": ["kind", "chosen for it, where it differs from the kind's defaults", "signature"], "rows": rows}
+    return {"columns": ["kind", "settings that differ from the kind's defaults", "signature"], "rows": rows}

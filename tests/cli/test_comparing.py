@@ -31,7 +31,7 @@ def test_the_table_says_who_is_better_and_whether_that_is_real(chainrule, long_b
     assert Path("runs/compare-book/report.html").stat().st_size < 8_000_000
 
 
-def test_json_is_all_of_it_and_nothing_else(chainrule, long_book):
+def test_json_is_all_that_is_printed(chainrule, long_book):
     answer = chainrule("compare", long_book, *KINDS, *BLINK, "--out", "runs/c", "--json")
     assert answer.err == ""
     made = answer.json
@@ -69,14 +69,14 @@ def test_settings_go_to_all_or_to_the_kind_they_name(chainrule, long_book):
 
 @pytest.mark.parametrize(("words", "says"), [
     (["--kinds", "ngrm"], "ngrm is no kind. Did you mean ngram?"),
-    (["--kinds", "encoder"], "encoder does not foretell a text from what came before it alone"),
-    (["--kinds", "ngram,gpt2"], "gpt2 is a fixed size of gpt, and here sizes follow the time. Compare gpt."),
+    (["--kinds", "encoder"], "encoder does not predict a text from what came before it alone"),
+    (["--kinds", "ngram,gpt2"], "gpt2 is gpt with a fixed size, and here sizes follow the budget. Compare gpt."),
     (["--kinds", "gpt,gpt"], "each once"),
-    (["--kinds", ","], "name one or more"),
-    (["--minutes", "0"], "--minutes 0: it is more than 0"),
-    (["model.order=3"], "whose? Say gpt.model.order=3"),
+    (["--kinds", ","], "name one or more kinds"),
+    (["--minutes", "0"], "--minutes 0: it must be more than 0"),
+    (["model.order=3"], "of which kind? Write gpt.model.order=3"),
     (["gtp.model.layers=2"], "Did you mean gpt?"),
-    (["gpt.train.steps=3"], "another budget"),
+    (["gpt.train.steps=3"], "every kind gets the same budget"),
     (["gpt.model.layres=2"], "Did you mean model.layers?"),
     (["compare.by=tokens"], "compare.by=tokens is not one of minutes, flops"),
     (["compare.bye=flops"], "unknown setting compare.bye. Did you mean compare.by?"),
@@ -108,13 +108,13 @@ def test_a_kind_that_holds_the_text_for_impossible_has_no_number_and_says_why(ch
 
 
 @pytest.fixture
-def quick_demo(long_book, monkeypatch):
+def short_demo(long_book, monkeypatch):
     monkeypatch.setattr(demo, "TEXT", str(long_book))
     monkeypatch.setattr(demo, "MINUTES", 0.004)
     monkeypatch.setattr(demo, "KINDS", ("uniform", "unigram", "bigram", "ngram", "hmm", "gpt"))
 
 
-def test_the_demo_is_the_ladder_in_one_table(chainrule, quick_demo):
+def test_the_demo_is_the_ladder_in_one_table(chainrule, short_demo):
     answer = chainrule("demo")
     assert answer.code == 0, answer.err
     first = [line.split()[0] for line in answer.out.splitlines() if line.split()]
@@ -127,7 +127,7 @@ def test_the_demo_is_the_ladder_in_one_table(chainrule, quick_demo):
     assert f"{bits['ngram']:.3f}" in answer.out
 
 
-def test_a_demo_that_is_stopped_is_no_success_and_goes_on(chainrule, quick_demo, monkeypatch):
+def test_a_demo_that_is_stopped_is_no_success_and_goes_on(chainrule, short_demo, monkeypatch):
     def stop(self, statistics):
         raise KeyboardInterrupt
 
@@ -147,4 +147,4 @@ def test_a_comparison_that_is_stopped_says_how_to_go_on(chainrule, long_book, mo
     monkeypatch.setattr(compare, "climb", stop)
     answer = chainrule("compare", long_book)
     assert (answer.code, answer.out) == (130, "")
-    assert "the same command goes on from it" in answer.err
+    assert "the same command continues from it" in answer.err

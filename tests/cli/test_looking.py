@@ -76,7 +76,7 @@ def _pieces(page):
     return "".join(text for text, _ in data["data"]["strips"][0]["pieces"])
 
 
-def test_of_a_long_file_the_beginning_is_shown_and_told(chainrule, trained, tmp_path):
+def test_of_a_long_file_the_beginning_is_shown(chainrule, trained, tmp_path):
     (tmp_path / "long.txt").write_text("the cow. " * 3000)
     answer = chainrule("look", trained, "--file", "long.txt", "--view", "die", "--out", "page.html")
     assert "of long.txt the first 20,000 characters are shown." in answer.err
@@ -95,7 +95,7 @@ def test_a_comparison_stands_for_all_its_runs(chainrule, book, tmp_path):
     (["book.txt"], "book.txt is a file; a run is a folder"),
     (["runs/four", "--view", "dye"], "there is no view dye. Did you mean die?"),
     (["runs/four", "--view", "attention", "--out", "x.html"], "four: the view attention does not fit"),
-    (["runs/four", "--text", "a", "--file", "book.txt"], "--text and --file are two texts"),
+    (["runs/four", "--text", "a", "--file", "book.txt"], "--text and --file both give a text"),
     (["runs/four", "--file", "none.txt"], "there is no file or folder none.txt"),
     (["runs/four", "--out", "runs"], "--out runs is a folder; name the file to write, as in runs/page.html."),
     (["runs/four", "--out", "book.txt/page.html"], "--out book.txt/page.html: book.txt is a file, not a folder."),
