@@ -12,23 +12,35 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from chainrule import __version__
+from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.files import sha256, sync, write_aside, write_text
+from chainrule.inference.beam import Beam
+from chainrule.inference.generate import generate, stream_text
+from chainrule.inference.sampling import Sampling
+from chainrule.inference.text_score import TextScore, score_tokens
+from chainrule.inference.vectors import evaluate_words
+from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.recipe import Base, Recipe, make_recipe
-from chainrule.settings import flatten
+from chainrule.settings import flatten, make
 from chainrule.tasks import build_for, find_task
+from chainrule.tasks.task import Prediction, Search, Task
 from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from chainrule.viewer.notebook import Page
 
 FORMAT = 2
 """The number of this layout and of the names in it: settings, weights, log events. Other numbers are refused."""
@@ -38,6 +50,8 @@ INSTEAD = "Choose another folder, or replace it with --overwrite."
 
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
 ADAPTER = "adapter.safetensors"
+RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
+SEARCH = Beam(4, 1.0, limit=256)                  # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
 CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside")    # what is ours in checkpoints/
 
@@ -51,14 +65,132 @@ class Done:
     nats: float | None = None       # loss per training token before the last pass
 
 
-@dataclass(frozen=True)
+class SamplingOptions(TypedDict, total=False):
+    """The fields of Sampling (inference/sampling.py)."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    stop: tuple[str, ...]
+    seed: int
+
+
+@dataclass(frozen=True, repr=False)
 class Run:
+    """A trained model with its tokenizer and recipe: `chainrule.load` and `chainrule.train` return one."""
+
     path: Path
     recipe: Recipe
     tokenizer: Tokenizer
     model: Any
     about: Mapping[str, Any]        # all of recipe.json: version, splits, done, files, and the recipe
     labels: tuple[str, ...] = ()    # names of the classes or tags, where it has them
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {self.recipe.kind}, --task {self.recipe.task}>"
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The metrics on the validation split at the end of training; empty where there are none."""
+        records = [record for record in read_log(self.path) if record["event"] == "result"]
+        return {name: value for name, value in (records or [{}])[-1].items() if name not in RECORD}
+
+    @overload
+    def generate(
+        self, prompt: str = "", tokens: int = 200, *, rows: None = None, **sampling: Unpack[SamplingOptions]
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self, prompt: str, tokens: int = 200, *, rows: int, **sampling: Unpack[SamplingOptions]
+    ) -> list[str]: ...
+
+    @overload
+    def generate(
+        self, prompt: list[str], tokens: int = 200, *, rows: None = None, **sampling: Unpack[SamplingOptions]
+    ) -> list[str]: ...
+
+    def generate(
+        self, prompt: str | list[str] = "", tokens: int = 200, *, rows: int | None = None,
+        **sampling: Unpack[SamplingOptions],
+    ) -> str | list[str]:
+        """Samples a continuation of the prompt, of at most so many tokens; a list for several `rows` or prompts.
+
+        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, stop and seed.
+        """
+        texts = generate(self.language_model, self.tokenizer, prompt, tokens, Sampling(**sampling), rows or 1)
+        return texts[0] if isinstance(prompt, str) and rows is None else texts
+
+    def stream(self, prompt: str = "", tokens: int = 200, **sampling: Unpack[SamplingOptions]) -> Iterator[str]:
+        """`generate`, piece by piece while it is sampled."""
+        return stream_text(self.language_model, self.tokenizer, prompt, tokens, Sampling(**sampling))
+
+    def score(self, text: str) -> TextScore:
+        """The bits, -log2 p, of each token of a text and of its end."""
+        stream = np.concatenate([[BOUNDARY], self.tokenizer.encode(text), [BOUNDARY]])
+        return score_tokens(self.language_model, self.tokenizer, stream, len(text.encode()))
+
+    def evaluate(
+        self, files: str | Path | Sequence[str | Path], *, settings: Mapping[str, Any] = {}, search: Search = SEARCH
+    ) -> dict[str, Any]:
+        """The metrics on held-out files, with a signature that says how they were measured.
+
+        `settings`: `text.*` settings of these files that differ; `search`: how texts are searched for, where the task
+        writes texts.
+        """
+        names = [str(files)] if isinstance(files, str | Path) else [str(file) for file in files]
+        if self.model.learns_by == "pairs":
+            if settings:
+                raise UserError(f"{next(iter(settings))} cannot be set here: a test of words is read as it is.")
+            return evaluate_words(self.model, self.tokenizer, names)
+        return self.task.measure(self, names, self.reading(settings), search)
+
+    def predict(
+        self, inputs: str | Path | Sequence[str], *, settings: Mapping[str, Any] = {}, search: Search = SEARCH
+    ) -> list[Prediction]:
+        """The prediction for each text of a list, or of a file: its `answer`, and what the task adds to it.
+
+        A tab separates the two texts of a pair, and spaces separate the words of a sentence to tag.
+        """
+        if not self.task.examples:
+            self.task.refuse(self)
+        if isinstance(inputs, str | Path):
+            return self.task.predict(self, self.task.read_inputs(str(inputs), self.reading(settings)), search)
+        return self.task.predict(self, self.task.read_lines(inputs, "input"), search)
+
+    def look(self, text: str | None = None, view: str | None = None, **options: Any) -> "Page":
+        """What the model does with a text, as a page that a notebook draws: see `chainrule.look`."""
+        import chainrule
+
+        given: dict[str, Any] = {} if text is None else {"text": text}
+        return chainrule.look(self, view=view, **given, **options)
+
+    @property
+    def task(self) -> Task:
+        return find_task(self.recipe.task)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The model, if it predicts the next token of a text."""
+        if not self.task.generates:
+            self.task.refuse(self)
+        if not isinstance(self.model, LanguageModel):
+            raise UserError(f"{self.path} is a {self.recipe.kind}, which does not predict the next token.")
+        return self.model
+
+    def reading(self, settings: Mapping[str, Any] = {}) -> Any:
+        """The `text.*` settings by which the run reads a file: its own, and those given that may differ."""
+        text, given = self.recipe.text, dict[str, Any]()
+        for name, value in settings.items():
+            part, _, setting = name.partition(".")
+            if part != "text" or setting not in self.task.readable:
+                *most, last = (f"text.{name}" for name in self.task.readable)
+                takes = f"{', '.join(most)} and {last}"
+                raise UserError(f"{name}={value} cannot be set here: the run has its own. Only {takes} can.")
+            given[setting] = value
+        return replace(text, **{name: getattr(make(type(text), given, "text"), name) for name in given})
 
 
 def save(
@@ -97,7 +229,7 @@ def save(
 
 def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
     """The run at `path`, its files verified, its model on `device` in evaluation mode."""
-    path = Path(path)
+    path, place = Path(path), choose_device(device) if isinstance(device, str) else device
     about = read_about(path)
     verify(path, about)
     recipe = recipe_of(path, about)
@@ -112,7 +244,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
     except (KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
-    return Run(path, recipe, tokenizer, model.to(device).eval(), about, labels)
+    return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels)
 
 
 def _merge(model: Any, file: Path, recipe: Recipe) -> None:

@@ -1,36 +1,10 @@
-"""`chainrule eval` of a run of word vectors: analogies, or pairs of words that people have scored."""
+"""The output of `chainrule eval` for word vectors: analogies, or pairs of words that people have scored."""
 
-from argparse import Namespace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from chainrule.errors import UserError
-from chainrule.inference.vectors import evaluate_analogies, evaluate_similarity, vectors_of
-from chainrule.run import Run
-from chainrule.text.sources import find_sources
-from chainrule.text.word_tests import Analogies, Similarities, read_word_test
 
-
-def evaluate(run: Run, args: Namespace) -> dict[str, Any]:
-    if args.settings:
-        raise UserError(f"{next(iter(args.settings))} cannot be set here: a test of words is read as it is.")
-    vectors, test = vectors_of(run.model, run.tokenizer), _test(args.file)
-    if isinstance(test, Analogies):
-        result = evaluate_analogies(vectors, test).as_dict()
-    else:
-        result = evaluate_similarity(vectors, test).as_dict()
-    if not args.json:
-        print("\n".join([f"{args.run}: {line}" for line in _lines(result)] + [result["signature"]]))
-    return {"run": args.run, **result}
-
-
-def _test(words: list[str]) -> Analogies | Similarities:
-    with TemporaryDirectory() as spool:
-        sources = [source for word in words for source in find_sources(word, Path(spool))]
-        if len(sources) != 1:
-            raise UserError(f"{len(sources)} files at once: vectors are tested on one at a time.")
-        return read_word_test(sources[0].path)
+def print_words(run: str, result: dict[str, Any]) -> None:
+    print("\n".join([f"{run}: {line}" for line in _lines(result)] + [result["signature"]]))
 
 
 def _lines(result: dict[str, Any]) -> list[str]:

@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,9 @@ from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
 from chainrule.model import Model
+from chainrule.text.sources import find_sources
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.text.word_tests import Analogies, Similarities
+from chainrule.text.word_tests import Analogies, Similarities, read_word_test
 
 AT_ONCE = 256         # questions that are answered in one matrix product
 Floats = NDArray[np.float32]
@@ -195,3 +198,16 @@ def _ranks(values: Numbers) -> Numbers:
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return (last - (counts - 1) / 2)[place]
+
+
+def evaluate_words(model: Model, tokenizer: Tokenizer, files: Sequence[str]) -> dict[str, Any]:
+    """The metrics of word vectors on one file of analogies, or of pairs of words that people have scored."""
+    with TemporaryDirectory() as spool:
+        sources = [source for file in files for source in find_sources(file, Path(spool))]
+        if len(sources) != 1:
+            raise UserError(f"{len(sources)} files at once: word vectors are tested on one at a time.")
+        test = read_word_test(sources[0].path)
+    vectors = vectors_of(model, tokenizer)
+    if isinstance(test, Analogies):
+        return evaluate_analogies(vectors, test).as_dict()
+    return evaluate_similarity(vectors, test).as_dict()

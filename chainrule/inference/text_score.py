@@ -1,0 +1,68 @@
+"""The score of a text: the bits, -log2 p, of each of its tokens, with the total, bits per byte and perplexity."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chainrule.inference.evaluate import why_no_number
+from chainrule.inference.score import Tokens, stream_bits
+from chainrule.model import LanguageModel
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+
+MOST_BITS = 1000    # a token, above which a perplexity is more than a float can hold
+
+
+@dataclass(frozen=True, repr=False)
+class TextScore:
+    """Iterating gives pairs of a token and its bits; the last token is the end of the text."""
+
+    tokens: tuple[str, ...]         # as they are shown
+    bits: tuple[float, ...]
+    bytes: int                      # of the text
+    lossless: bool                  # whether the tokens give the bytes back
+    why: str = ""                   # why a number below is None
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        return zip(self.tokens, self.bits)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"<TextScore: {self.total_bits} bits, {len(self)} tokens, {self.bits_per_byte} bits per byte>"
+
+    @property
+    def total_bits(self) -> float | None:
+        return _finite(sum(self.bits))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        return _finite(sum(self.bits) / self.bytes) if self.lossless and self.bytes else None
+
+    @property
+    def perplexity(self) -> float | None:
+        mean = sum(self.bits) / len(self)
+        return _finite(2**mean) if mean < MOST_BITS else None
+
+    @property
+    def finite_bits(self) -> list[float | None]:
+        """The bits of each token for strict JSON, which has no infinity."""
+        return [_finite(bits) for bits in self.bits]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The totals as plain values for strict JSON."""
+        totals = {"total_bits": self.total_bits, "tokens": len(self), "bytes": self.bytes}
+        metrics = {"bits_per_byte": self.bits_per_byte, "perplexity": self.perplexity}
+        return {**totals, **metrics, **({"why": self.why} if self.why else {})}
+
+
+def score_tokens(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens, size: int) -> TextScore:
+    """The score of every token of a stream but the first, which is a boundary; `size`: bytes of the text."""
+    tokens, bits = zip(*stream_bits(model, tokenizer, stream), strict=True)
+    why = why_no_number(sum(bits) * math.log(2) / len(bits), tokenizer)
+    return TextScore(tokens, bits, size, tokenizer.lossless, why)
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
