@@ -33,7 +33,7 @@ def test_a_run_is_fine_tuned_without_naming_its_kind(chainrule, base):
     assert recipe["train"]["freeze"] == ["1"]
     again = chainrule("train", "pets.tsv", *CLASSIFY, *QUICK, "--out", "runs/pets", "train.freeze=1",
                       "train.body_lr=0.1", "train.layer_decay=0.9")
-    assert "is already there" in again.err
+    assert "exists already" in again.err
     predicted = chainrule("predict", "runs/pets", "book.txt")
     assert set(predicted.out.split()) <= {"cat", "dog"}
 

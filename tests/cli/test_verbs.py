@@ -59,7 +59,7 @@ def test_the_same_run_is_not_made_twice(chainrule, book, trained, tmp_path):
     before = (tmp_path / "runs/four/model.safetensors").stat().st_mtime_ns
     first = chainrule("train", book, *FOUR)
     assert first.code == 0
-    assert "already there" in first.err
+    assert "exists already" in first.err
     assert (tmp_path / "runs/four/model.safetensors").stat().st_mtime_ns == before
     assert chainrule("train", book, *FOUR, "--overwrite").code == 0
     assert (tmp_path / "runs/four/model.safetensors").stat().st_mtime_ns > before

@@ -76,16 +76,16 @@ def test_a_network_begins_with_them(chainrule, vectors, book):
     assert "frozen" in answer.err
 
 
-def test_vectors_do_not_speak(complaint, vectors):
-    assert "cannot tell what comes next" in complaint("sample", vectors)
-    assert "cannot tell what comes next" in complaint("score", vectors, "questions.txt")
+def test_word_vectors_do_not_generate_text(complaint, vectors):
+    assert "does not predict the next token" in complaint("sample", vectors)
+    assert "does not predict the next token" in complaint("score", vectors, "questions.txt")
 
 
 def test_mistakes_are_one_line(complaint, vectors, trained):
     assert "line 2 is not two words and a score" in complaint("eval", vectors, "book.txt")
     assert "one at a time" in complaint("eval", vectors, "pairs.tsv", "questions.txt")
     assert "text.errors cannot be set here" in complaint("eval", vectors, "pairs.tsv", "text.errors=replace")
-    assert "has no vectors of words" in complaint("export", trained, "out.vec", "--to", "glove")
+    assert "has no word vectors" in complaint("export", trained, "out.vec", "--to", "glove")
     assert "an ARPA file holds an n-gram" in complaint("export", vectors, "out.arpa", "--to", "arpa")
 
 
