@@ -49,7 +49,7 @@ def train(
     {"model.layers": 4}, which can also be keywords, model_layers=4. `chainrule settings` lists them all.
     """
     texts, held_out = as_list(text), as_list(valid)
-    made_by = choose_recipe(
+    made_by = training_recipe(
         texts, kind=kind, task=task, base=base, recipe=recipe, valid=held_out, minutes=minutes, device=device,
         settings={**settings, **dotted(keywords)},
     )
@@ -69,7 +69,7 @@ def dotted(keywords: Mapping[str, Any]) -> dict[str, Any]:
     return {name if "." in name else name.replace("_", ".", 1): value for name, value in keywords.items()}
 
 
-def choose_recipe(
+def training_recipe(
     texts: Sequence[str],
     *,
     kind: str | None,

@@ -182,15 +182,15 @@ def _device(parser: ArgumentParser) -> None:
 
 COMMANDS = {
     "demo": Command("demo:demo", "train a ladder of models on a built-in text; a table and a page compare them", _demo),
-    "train": Command("train:train", "train a model on a text", _train, settings=True),
-    "sample": Command("generate:sample", "sample text from a model", _sample),
-    "score": Command("generate:score", "bits (-log2 p) of every token of a text, and the total", _score, settings=True),
+    "train": Command("train:train_command", "train a model on a text", _train, settings=True),
+    "sample": Command("generate:sample_command", "sample text from a model", _sample),
+    "score": Command("generate:score_command", "bits (-log2 p) of each token of a text", _score, settings=True),
     "eval": Command(
-        "generate:evaluate", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
+        "generate:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
         _eval, settings=True,
     ),
     "predict": Command(
-        "predict:predict", "predict classes, tags or translations, one line for each text",
+        "predict:predict_command", "predict classes, tags or translations, one line for each text",
         _predict, settings=True,
     ),
     "compare": Command(
@@ -199,13 +199,13 @@ COMMANDS = {
     ),
     "look": Command("look:look_command", "look inside models: a live page, or a self-contained HTML file", _look),
     "plan": Command(
-        "plan:plan", "parameters, FLOPs, memory and days of training, before it starts",
+        "plan:plan_command", "parameters, FLOPs, memory and days of training, before it starts",
         _plan, settings=True,
     ),
-    "settings": Command("settings:settings", "list all settings: default, meaning, allowed values", _settings),
-    "data": Command("data:data", "list known texts; `data get NAME` downloads one", _data),
-    "export": Command("convert:export", "write a model in another program's format", _export),
-    "import": Command("convert:import_", "make a run from another program's model", _import),
+    "settings": Command("settings:settings_command", "list all settings: default, meaning, allowed values", _settings),
+    "data": Command("data:data_command", "list known texts; `data get NAME` downloads one", _data),
+    "export": Command("convert:export_command", "write a model in another program's format", _export),
+    "import": Command("convert:import_command", "make a run from another program's model", _import),
 }
 
 

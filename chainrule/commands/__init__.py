@@ -1,4 +1,4 @@
-"""What the verbs of the command line do: each takes the parsed words and returns its answer as plain values for JSON.
+"""The commands of the command line: each takes the parsed arguments and returns its answer as plain values for JSON.
 
-What a person reads goes to stdout when it is the answer, and to stderr when it is on the way there.
+The answer is printed on stdout, messages and progress on stderr.
 """

@@ -1,4 +1,4 @@
-"""`chainrule export` and `import`: models that other programs read and write."""
+"""`chainrule export` and `import`: models in the formats of other programs (ARPA, word2vec, GloVe), merged adapters."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -19,33 +19,33 @@ from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
 from chainrule.training.log import Log
 
 OWN = ("</s>", UNKNOWN)
-"""Words that every vocabulary has already: the boundary, and the unknown."""
+"""Words that every vocabulary has: the boundary, and the unknown word."""
 
 
-def export(args: Namespace) -> dict[str, Any]:
+def export_command(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
     if args.to == "merged":
         merged(args.run, out, args.overwrite)
-        return {"run": args.run, "out": str(out), "bytes": _told(out / MODEL)}
+        return {"run": args.run, "out": str(out), "bytes": _print_size(out / MODEL)}
     if out.is_dir():
-        raise UserError(f"{out} is a folder; such a model is one file. Name the file.")
+        raise UserError(f"{out} is a folder; give the name of a file.")
     if out.exists() and not args.overwrite:
-        raise UserError(f"{out} is already there. Choose another name, or replace it with --overwrite.")
+        raise UserError(f"{out} exists already. Choose another name, or replace it with --overwrite.")
     run = load(args.run)
     if args.to == "arpa":
         write_arpa(run.model, run.tokenizer, out)
     else:
         write_vectors(vectors_of(run.model, run.tokenizer), out, args.to)
-    return {"run": args.run, "out": str(out), "bytes": _told(out)}
+    return {"run": args.run, "out": str(out), "bytes": _print_size(out)}
 
 
-def _told(file: Path) -> int:
+def _print_size(file: Path) -> int:
     size = file.stat().st_size
     say(f"{file}: {size:,} bytes")
     return size
 
 
-def import_(args: Namespace) -> dict[str, Any]:
+def import_command(args: Namespace) -> dict[str, Any]:
     out, path, log = Path(args.out), Path(args.path), Log()
     model, tokenizer, recipe, what = _vectors(path) if looks_like_vectors(path) else _arpa(path)
     if look_before_writing(out, recipe, args.overwrite) is not None:
@@ -63,7 +63,7 @@ def _arpa(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
 
 
 def _vectors(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
-    """As a word2vec that answers and cannot learn on: such files have none of its output vectors."""
+    """As a word2vec that cannot be trained further: such files do not hold its output vectors."""
     vectors = read_vectors(path)
     size = vectors.matrix.shape[1]
     recipe = make_recipe("word2vec", Word2Vec, {"text.tokenizer": "words", "model.embedding": size})

@@ -1,4 +1,4 @@
-"""`chainrule data`: texts with a name, and where they are."""
+"""`chainrule data`: the list of known texts, and the download of one."""
 
 import os
 from argparse import Namespace
@@ -12,11 +12,11 @@ from chainrule.text.datasets import catalogue, get
 from chainrule.text.sources import Source
 
 
-def data(args: Namespace) -> dict[str, Any]:
+def data_command(args: Namespace) -> dict[str, Any]:
     if args.get is None:
         return list_all(args)
     if args.get != "get" or args.name is None:
-        raise UserError("data: say `chainrule data` for the list, or `chainrule data get NAME` for one of them.")
+        raise UserError("data: `chainrule data` lists the known texts, and `chainrule data get NAME` downloads one.")
     splits = get(args.name)
     if not args.json:
         for split, sources in splits.items():
@@ -39,7 +39,7 @@ def list_all(args: Namespace) -> dict[str, Any]:
 
 
 def place(sources: Sequence[Source]) -> str:
-    """One file by its name and part, many by their folder."""
+    """One file by its path and byte range, several by their folder."""
     if len(sources) > 1:
         return f"{len(sources)} files in {os.path.commonpath([source.path for source in sources])}"
     (source,) = sources

@@ -4,8 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from chainrule.commands.predict import search_by
-from chainrule.commands.train import summary
-from chainrule.commands.word_tests import print_words
+from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
 from chainrule.inference.sampling import Sampling
@@ -14,7 +13,7 @@ from chainrule.run import Run, SamplingOptions, load
 from chainrule.text.corpus import read_split
 
 
-def sample(args: Namespace) -> dict[str, Any]:
+def sample_command(args: Namespace) -> dict[str, Any]:
     if args.rows < 1:
         raise UserError(f"--rows {args.rows}: ask for 1 or more.")
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -43,7 +42,7 @@ def print_stream(run: Run, prompt: str, tokens: int, options: SamplingOptions) -
     return written
 
 
-def score(args: Namespace) -> dict[str, Any]:
+def score_command(args: Namespace) -> dict[str, Any]:
     run = load(args.run, args.device)
     model = run.language_model
     split = read_split(args.file, run.reading(args.settings), run.tokenizer)
@@ -57,14 +56,38 @@ def print_bits(scored: TextScore) -> None:
     width = min(40, max(map(len, scored.tokens)))
     for token, bits in scored:
         print(f"{token:<{width}} {bits:8.3f}")
-    print(f"{'total':<{width}} {sum(scored.bits):8.3f} bits, {summary(scored.as_dict())}")
+    print(f"{'total':<{width}} {sum(scored.bits):8.3f} bits, {metrics_line(scored.as_dict())}")
 
 
-def evaluate(args: Namespace) -> dict[str, Any]:
+def eval_command(args: Namespace) -> dict[str, Any]:
     run = load(args.run, args.device)
     result = run.evaluate(args.file, settings=args.settings, search=search_by(args))
     if not args.json and run.model.learns_by == "pairs":
         print_words(args.run, result)
     elif not args.json:
-        print(f"{args.run}: {summary(result)}\n{result['signature']}")
+        print(f"{args.run}: {metrics_line(result)}\n{result['signature']}")
     return {"run": args.run, **result}
+
+
+def print_words(run: str, result: dict[str, Any]) -> None:
+    print("\n".join([f"{run}: {line}" for line in _lines(result)] + [result["signature"]]))
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
+    if result["test"] == "similarity":
+        return [f"Spearman {_share(result, 'spearman')} over {result['covered']:,} of {result['pairs']:,} pairs"]
+    sections = [
+        f"{name or 'no section'}: {'–' if part['accuracy'] is None else format(part['accuracy'], '.1%')} "
+        f"of {part['covered']:,}, with inputs "
+        f"{'–' if part['accuracy_with_inputs'] is None else format(part['accuracy_with_inputs'], '.1%')}"
+        for name, part in result["sections"].items()
+    ]
+    whole = f"accuracy {_share(result, 'accuracy')} over {result['covered']:,} of {result['questions']:,} questions"
+    return [*sections, whole, f"accuracy {_share(result, 'accuracy_with_inputs')} where the inputs are answers too"]
+
+
+def _share(result: dict[str, Any], name: str) -> str:
+    if result[name] is None:
+        return "unknown (too few words have a vector)"
+    low, high = result[f"{name}_interval"]
+    return f"{result[name]:.4f} ({low:.4f} to {high:.4f})"

@@ -11,7 +11,7 @@ from chainrule.training.pipeline import recipe_for
 DAY = 86400
 
 
-def plan(args: Namespace) -> dict[str, Any]:
+def plan_command(args: Namespace) -> dict[str, Any]:
     if args.gpus < 1:
         raise UserError(f"--gpus {args.gpus}: it must be 1 or more.")
     if args.gpu not in GPUS:
@@ -21,14 +21,14 @@ def plan(args: Namespace) -> dict[str, Any]:
     made = make_plan(recipe, args.gpus, args.gpu)
     refuse_what_cannot_fit(args.kind, made, recipe.train)
     if not args.json:
-        show(args.kind, made)
+        print_plan(args.kind, made)
     return {"kind": args.kind, **as_dict(made)}
 
 
-def show(kind: str, plan: Plan) -> None:
+def print_plan(kind: str, plan: Plan) -> None:
     gpu, work = GPUS[plan.gpu], plan.work
-    print(f"{kind}: {short(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} tokens")
-    print(f"{short(plan.tokens)} tokens in steps of {short(plan.batch)}: {plan.flops:.3g} FLOPs")
+    print(f"{kind}: {in_units(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} tokens")
+    print(f"{in_units(plan.tokens)} tokens in steps of {in_units(plan.batch)}: {plan.flops:.3g} FLOPs")
     card = f"{plan.gpus} x {plan.gpu} ({gpu.memory:g} GiB, {gpu.peak:g} TFLOP/s)"
     print(f"{card} at {UTILISATION:.0%} of the peak: {span(plan.seconds)}")
     print(f"\n{'GiB on each GPU':<16}{'ddp':>10}{'fsdp':>10}")
@@ -42,7 +42,7 @@ def show(kind: str, plan: Plan) -> None:
         print(f"\nInference: {weights:.2f} GiB of weights in bf16, and {cache:.3f} GiB of KV cache for each row.")
 
 
-def short(number: float) -> str:
+def in_units(number: float) -> str:
     """124.4M, 300B"""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:

@@ -10,7 +10,7 @@ from chainrule.run import load
 from chainrule.tasks.task import Search
 
 
-def predict(args: Namespace) -> dict[str, Any]:
+def predict_command(args: Namespace) -> dict[str, Any]:
     answers = load(args.run, args.device).predict(args.file, settings=args.settings, search=search_by(args))
     if not args.json:
         for answer in answers:

@@ -13,10 +13,10 @@ from chainrule.tasks import TASKS, find_task, first_task, recipe_for
 Row = dict[str, Any]
 
 
-def settings(args: Namespace) -> dict[str, Any]:
+def settings_command(args: Namespace) -> dict[str, Any]:
     parts = parts_of_kind(args.kind, args.task) if args.kind else parts_of_all()
     if not args.json:
-        show(parts)
+        print_settings(parts)
     return {"settings": parts}
 
 
@@ -57,7 +57,7 @@ def of_class(cls: type, prefix: str) -> list[Row]:
     return rows
 
 
-def show(parts: dict[str, list[Row]]) -> None:
+def print_settings(parts: dict[str, list[Row]]) -> None:
     rows = [row for part in parts.values() for row in part]
     name, value = (max(len(str(row[column])) for row in rows) for column in ("name", "default"))
     for heading, part in parts.items():

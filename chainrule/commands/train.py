@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chainrule.api import choose_recipe, default_out
+from chainrule.api import default_out, training_recipe
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe
 from chainrule.tasks import find_task
@@ -14,8 +14,8 @@ from chainrule.training.pipeline import RunResult, make_run
 OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
 
-def train(args: Namespace) -> dict[str, Any]:
-    recipe = choose_recipe(
+def train_command(args: Namespace) -> dict[str, Any]:
+    recipe = training_recipe(
         args.text, kind=args.kind, task=args.task, base=args.base, recipe=args.recipe, valid=args.valid,
         minutes=args.minutes, settings=args.settings, device=args.device,
     )
@@ -24,7 +24,7 @@ def train(args: Namespace) -> dict[str, Any]:
         args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
     )
     if not args.json and speaks():
-        report(made, next_for(recipe))
+        print_result(made, next_for(recipe))
     return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
 
 
@@ -39,14 +39,14 @@ def result_of(made: RunResult) -> Mapping[str, Any]:
     return {name: value for name, value in (made.result or {}).items() if name not in ("time", "event", "elapsed")}
 
 
-def report(made: RunResult, then_try: str) -> None:
+def print_result(made: RunResult, then_try: str) -> None:
     if made.interrupted:
         then = f"`chainrule eval {made.path} TEXT` evaluates it" if made.finished else "the same command resumes it"
         say(f"interrupted: {made.path} holds the model as it is now; {then}.")
         return
     if made.before:
         say(f"{made.path} exists already, by the same recipe on the same text; --overwrite trains it again.")
-    print(f"{made.path}: {summary(result_of(made), 'held-out tokens')}")
+    print(f"{made.path}: {metrics_line(result_of(made), 'held-out tokens')}")
     say(then_try.format(run=made.path))
 
 
@@ -60,7 +60,7 @@ def _of_task(result: Mapping[str, Any], name: str) -> str:
     return f"{scale * result[name]:.2f} ({scale * low:.2f}–{scale * high:.2f})"
 
 
-def summary(result: Mapping[str, Any], what: str = "tokens") -> str:
+def metrics_line(result: Mapping[str, Any], what: str = "tokens") -> str:
     """The metrics in one line, or why there are none."""
     words = [f"{name.replace('_', ' ')} {_of_task(result, name)}" for name in OF_TASKS if result.get(name) is not None]
     if result.get("bits_per_byte") is not None:

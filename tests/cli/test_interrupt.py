@@ -112,8 +112,8 @@ def test_json_that_is_stopped_is_no_json(chainrule, trained, monkeypatch):
     def stop(*words):
         raise KeyboardInterrupt
 
-    from chainrule.commands import generate
+    from chainrule import run
 
-    monkeypatch.setattr(generate, "generate", stop)
+    monkeypatch.setattr(run, "generate", stop)
     answer = chainrule("sample", trained, "--json")
     assert (answer.code, answer.out, answer.err) == (130, "", "chainrule: stopped.\n")

@@ -238,7 +238,7 @@ def test_an_n_gram_goes_out_as_arpa_and_comes_back_the_same(chainrule, book, tmp
 def test_export_and_import_replace_nothing_unasked(chainrule, complaint, book, tmp_path):
     chainrule("train", book, "--kind", "bigram", "text.tokenizer=words", "--out", "runs/w")
     (tmp_path / "taken.arpa").write_text("mine")
-    assert "already there" in complaint("export", "runs/w", "taken.arpa", "--to", "arpa")
+    assert "exists already" in complaint("export", "runs/w", "taken.arpa", "--to", "arpa")
     assert "is a folder" in complaint("export", "runs/w", "runs", "--to", "arpa")
     assert (tmp_path / "taken.arpa").read_text() == "mine"
     assert chainrule("export", "runs/w", "taken.arpa", "--to", "arpa", "--overwrite").code == 0

@@ -135,7 +135,7 @@ def test_trouble_with_the_machine_is_one_line(complaint, monkeypatch, error, say
     def fail(args):
         raise error
 
-    monkeypatch.setattr(module, "settings", fail)
+    monkeypatch.setattr(module, "settings_command", fail)
     assert says in complaint("settings")
 
 
@@ -145,6 +145,6 @@ def test_a_bug_keeps_its_traceback(chainrule, monkeypatch):
     def fail(args):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(module, "settings", fail)
+    monkeypatch.setattr(module, "settings_command", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         chainrule("settings")
