@@ -30,9 +30,9 @@ from gensim.models.word2vec import LineSentence
 from chainrule.device import DEVICES, choose_device
 from chainrule.inference.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.models import build
+from chainrule.text.analogies import Analogies, read_word_test
 from chainrule.text.corpus import prepare
 from chainrule.text.sources import Source, read_text
-from chainrule.text.word_tests import Analogies, read_word_test
 from chainrule.training.log import Log
 from chainrule.training.pipeline import recipe_for, train_model
 

@@ -24,9 +24,9 @@ from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
 from chainrule.model import Model
+from chainrule.text.analogies import Analogies, Similarities, read_word_test
 from chainrule.text.sources import find_sources
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.text.word_tests import Analogies, Similarities, read_word_test
 
 AT_ONCE = 256         # questions that are answered in one matrix product
 Floats = NDArray[np.float32]

@@ -271,7 +271,7 @@ DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A line of the catalogue."""
 
     name: str
@@ -280,9 +280,9 @@ class Entry:
     where: str
 
 
-def catalogue(cache: Path | None = None) -> tuple[Entry, ...]:
+def catalogue(cache: Path | None = None) -> tuple[CatalogueEntry, ...]:
     folder = cache_folder(cache)
-    return tuple(Entry(name, made.idea, made.bytes, made.where(folder)) for name, made in DATASETS.items())
+    return tuple(CatalogueEntry(name, made.idea, made.bytes, made.where(folder)) for name, made in DATASETS.items())
 
 
 def get(name: str, cache: Path | None = None) -> Splits:

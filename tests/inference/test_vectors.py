@@ -17,7 +17,7 @@ from chainrule.inference.vectors import (
     similarity,
     vectors_of,
 )
-from chainrule.text.word_tests import Analogies, Similarities
+from chainrule.text.analogies import Analogies, Similarities
 
 ROYAL = Vectors(
     ["man", "woman", "king", "queen", "apple"],

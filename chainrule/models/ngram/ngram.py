@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
-from chainrule.models.ngram.backoff import BackoffStep, ContextCounts, gather_or, sum_by_context
+from chainrule.models.ngram.backoff_steps import BackoffStep, ContextCounts, gather_or, sum_by_context
 from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.pruning import above_cutoffs, prune_by_entropy, select_ngrams

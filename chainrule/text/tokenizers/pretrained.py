@@ -119,7 +119,7 @@ def with_boundary_first(given: Spec) -> Spec:
     """The same tokenizer with its boundary at id 0."""
     spec = copy.deepcopy(given)
     spec.update(post_processor=None, truncation=None, padding=None)
-    vocab = Vocabulary(spec["model"])
+    vocab = FileVocabulary(spec["model"])
     for token in spec["added_tokens"]:
         vocab.add(token["content"], token["id"])
     name = next((name for name in ENDS + BEGINNINGS if name in vocab.ids), None)
@@ -138,7 +138,7 @@ def with_boundary_first(given: Spec) -> Spec:
     return spec
 
 
-class Vocabulary:
+class FileVocabulary:
     """The vocabulary of any model of `tokenizers`: names to ids, or (Unigram) a list of names and scores."""
 
     def __init__(self, model: Spec):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chainrule.model import BOUNDARY
-from chainrule.models.ngram.backoff import BackoffStep
+from chainrule.models.ngram.backoff_steps import BackoffStep
 from chainrule.models.ngram.ngram import NGram
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.view import Options, View

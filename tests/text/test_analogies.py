@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.text.word_tests import Analogies, Similarities, read_word_test
+from chainrule.text.analogies import Analogies, Similarities, read_word_test
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Test sets for word vectors: analogies, and word similarity (pairs of words with scores by people).
+"""Analogies and word similarity: test sets for word vectors (pairs of words with scores by people).
 
     : capital-common-countries            a section
     Athens Greece Baghdad Iraq            the first is to the second as the third to the fourth
