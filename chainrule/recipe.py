@@ -161,6 +161,7 @@ class TaskSettings:
     name: ClassVar[str] = "lm"
     text: ClassVar[type[Text]] = Text                       # its `text.*` settings
     heads: ClassVar[Mapping[str, type[Settings]]] = {}      # its `head.*` settings, by how a kind learns; none: no head
+    train: ClassVar[Mapping[str, type[Settings]]] = {}      # its `train.*` settings; none: TRAIN
     running_text: ClassVar[bool] = True                     # whether every token of a running text is a target
 
 
@@ -196,7 +197,8 @@ def make_recipe(
     task: TaskSettings = LANGUAGE_MODELLING,
 ) -> Recipe:
     """The defaults, then the kind's, then the preset's, then those given; keys are dotted, and later ones win."""
-    head = task.heads.get(model_class.learns_by)
+    how = model_class.learns_by
+    head = task.heads.get(how)
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
     own = {name: value for name, value in model_class.recipe.items() if task.running_text or name not in RUNNING}
     for name, value in over(over(own, preset), given).items():
@@ -211,7 +213,7 @@ def make_recipe(
         task.name,
         make(task.text, parts["text"], "text"),
         make(model_class.Settings, parts["model"], "model"),
-        make(TRAIN[model_class.learns_by], parts["train"], "train"),
+        make(task.train.get(how, TRAIN[how]), parts["train"], "train"),
         make(head, parts["head"], "head") if head else None,
     )
 

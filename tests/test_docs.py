@@ -1,5 +1,6 @@
 """What the pages say is true: their code runs, their sessions run, and the new kind of the guide keeps the laws."""
 
+import json
 import re
 import shlex
 import sys
@@ -13,7 +14,7 @@ import torch
 from contract import test_laws as laws
 from contract.cases import Case
 
-from chainrule import models
+from chainrule import models, tasks
 from chainrule.cli import COMMANDS, main
 from chainrule.models.published import PUBLISHED
 
@@ -59,6 +60,37 @@ def hashed(desk, monkeypatch):
     monkeypatch.setattr(models, "KINDS", {**models.KINDS, **eval("{" + line + "}", {"Kind": models.Kind})})
     exec(compile(check, "docs/adding-a-model.md", "exec"), {})
     return eval(case.rstrip(",\n"), {"Case": Case})
+
+
+@pytest.fixture
+def rate(desk, monkeypatch):
+    """The guide to tasks followed to the letter: its file and its line."""
+    file, line = blocks("docs/adding-a-task.md", "python")
+    name, path = "chainrule.tasks.rate", desk / "rate.py"
+    path.write_text(file)
+    spec = spec_from_file_location(name, path)
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(tasks, "TASKS", {**tasks.TASKS, **eval("{" + line + "}", {"Entry": tasks.Entry})})
+    rows = ["a fine film\t5", "a dull film\t1", "a fine play\t4", "a dull play\t0"]
+    (desk / "stars.tsv").write_text("text\tscore\n" + "".join(f"{row}\n" for row in rows * 10))
+    return desk
+
+
+def test_the_new_task_of_the_guide_works_at_once(rate, capsys):
+    for words in commands("docs/adding-a-task.md"):
+        assert main(words[1:]) == 0, words
+    out = capsys.readouterr().out
+    assert "squared error " in out
+    assert [float(line) for line in out.splitlines()[-2:]]                  # a number for each line
+    assert main(["eval", "runs/stars", "stars.tsv", "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)["squared_error"]
+    more = ["--task", "rate", "--from", "runs/stars", "train.epochs=20", "train.lr=0.01", "--out", "runs/more"]
+    assert main(["train", "stars.tsv", *more, "--json"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "runs/more", "stars.tsv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["squared_error"] < before / 2
 
 
 def laws_for_any_case():
@@ -108,7 +140,8 @@ def test_every_kind_is_told_of():
     assert [kind for kind in models.KINDS if f"`{kind}`" not in text and kind not in PUBLISHED] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/adding-a-model.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/adding-a-model.md",
+                                  "docs/adding-a-task.md"])
 def test_files_that_a_page_points_to_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)\)", text)

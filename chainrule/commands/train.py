@@ -60,9 +60,16 @@ def _of_task(result: Mapping[str, Any], name: str) -> str:
     return f"{scale * result[name]:.2f} ({scale * low:.2f}–{scale * high:.2f})"
 
 
+def other_metrics(result: Mapping[str, Any]) -> list[str]:
+    """Metrics with a confidence interval that only their task knows."""
+    names = [name.removesuffix("_interval") for name in result if name.endswith("_interval")]
+    return [name for name in names if name not in (*OF_TASKS, "bits_per_byte") and result.get(name) is not None]
+
+
 def metrics_line(result: Mapping[str, Any], what: str = "tokens") -> str:
     """The metrics in one line, or why there are none."""
     words = [f"{name.replace('_', ' ')} {_of_task(result, name)}" for name in OF_TASKS if result.get(name) is not None]
+    words += [f"{name.replace('_', ' ')} {result[name]:.4f}" for name in other_metrics(result)]
     if result.get("bits_per_byte") is not None:
         words.append(f"{result['bits_per_byte']:.4f} bits per byte")
     if result.get("perplexity") is not None:

@@ -1,9 +1,9 @@
 """The published sizes against the papers' tables: counts of parameters alone would not notice wrong head counts."""
 
 import pytest
-from chainrule.tasks.registry import recipe_for
 
 from chainrule.models.published import PUBLISHED
+from chainrule.tasks import recipe_for
 
 TABLE = {                                       # layers, width, heads, head size, context
     "gpt1": (12, 768, 12, 64, 512),             # Radford et al. 2018, section 4.1
