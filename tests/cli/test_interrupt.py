@@ -19,7 +19,7 @@ def start(words, cwd):
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_counting_that_is_stopped_leaves_nothing(chainrule, book, tmp_path, monkeypatch):
+def test_counting_that_is_interrupted_leaves_no_run(chainrule, book, tmp_path, monkeypatch):
     from chainrule.models.ngram.ngram import NGram
 
     def stop(self, statistics):
@@ -98,7 +98,7 @@ def test_a_run_whose_measuring_is_stopped_or_fails_is_whole(chainrule, book, mon
         assert chainrule("train", book, "--kind", "bigram", "--out", "runs/x", "--json").json["perplexity"] > 0
 
 
-def test_a_sample_that_is_stopped_is_one_line(trained, tmp_path):
+def test_a_sample_that_is_interrupted_is_one_line(trained, tmp_path):
     process = start(["sample", trained, "--tokens", "100000000"], tmp_path)
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)

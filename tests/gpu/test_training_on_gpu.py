@@ -63,10 +63,10 @@ def test_each_shape_of_batch_has_its_own_graph_and_all_take_the_same_steps():
     assert graphed.step.report().nats == pytest.approx(eager.step.report().nats, rel=0.01)
 
 
-def test_a_graph_drops_anew_at_every_step():
+def test_dropout_is_drawn_anew_at_every_replay_of_a_graph():
     training = train(net(dropout=0.5), graph="true", lr=1e-9, steps=40)
-    told = losses(training)[20:]
-    assert len(set(told)) == len(told)
+    logged = losses(training)[20:]
+    assert len(set(logged)) == len(logged)
 
 
 def test_short_steps_become_a_graph_by_themselves(monkeypatch):
@@ -83,11 +83,11 @@ class Waiting(Net):
         return nats * (1.0 if float(count) else 0.0), count, state
 
 
-def test_a_model_that_cannot_be_captured_is_trained_as_written(capsys, monkeypatch):
+def test_a_model_that_cannot_be_captured_is_trained_eagerly(capsys, monkeypatch):
     monkeypatch.setattr(running, "SHORT", 60.0)
     torch.manual_seed(1)
     model = Waiting()
-    model.dropout.p = 0.2                                  # and its chance goes on
+    model.dropout.p = 0.2                                  # and its random generator goes on
     training = train(model, graph="auto")
     assert not training.runner.graphs
     assert "no CUDA graph for this model" in capsys.readouterr().err

@@ -428,7 +428,7 @@ BUGS = [
         "chainrule/training/step.py",
         "            nats.backward()  #",
         "            (nats / count).backward()  #",
-        (f"{TRAINER}::test_cutting_a_step_into_micro_batches_changes_nothing[3-windows]",),
+        (f"{TRAINER}::test_cutting_a_step_into_micro_batches_changes_no_weight[3-windows]",),
     ),
     Bug(
         "no row of a stream is ever reset",
@@ -470,7 +470,7 @@ BUGS = [
         "chainrule/inference/score.py",
         "np.where(real, context_only[place], context)",
         "context_only[place]",
-        (f"{ONE_RANK}::test_the_parts_of_a_look_are_the_look[3]",),
+        (f"{ONE_RANK}::test_the_parts_of_an_evaluation_are_the_evaluation[3]",),
     ),
     Bug(
         "a damaged shard is believed",
@@ -491,14 +491,14 @@ BUGS = [
         "chainrule/training/validation.py",
         "        self.model.eval()\n",
         "",
-        (f"{TRAINER}::test_looking_changes_nothing_that_is_learned",),
+        (f"{TRAINER}::test_evaluating_changes_no_weight",),
     ),
     Bug(
         "the last weights are kept, not the best",
         "chainrule/training/validation.py",
         "self.weights[name].copy_(tensor)",
         "pass",
-        (f"{TRAINER}::test_the_model_that_is_left_is_the_best_that_was_looked_at",),
+        (f"{TRAINER}::test_the_final_model_is_the_best_that_was_evaluated",),
     ),
     Bug(
         "Muon leaves out Nesterov's step ahead",

@@ -49,11 +49,11 @@ def net(dropout=0.0, width=16, seed=1):
 
 def walk(size, seed=1, certain=0.9):
     """A text in which each token mostly says the next: t -> t + 1 among 1 … V - 1."""
-    chance = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     tokens = np.zeros(size, np.uint16)
     for place in range(1, size):
         habit = tokens[place - 1] % (VOCAB - 1) + 1
-        tokens[place] = habit if chance.random() < certain else chance.integers(1, VOCAB)
+        tokens[place] = habit if generator.random() < certain else generator.integers(1, VOCAB)
     return tokens
 
 

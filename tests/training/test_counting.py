@@ -78,7 +78,7 @@ def test_one_round_counts_every_target_once_however_it_is_cut():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_every_target_is_read_behind_as_much_as_the_model_can_see(size):
+def test_every_target_is_read_after_the_whole_receptive_field(size):
     model, place = Falling(), 0
     model.receptive_field = 3
     for batch in counting_batches(model, TEXTS, Counting(tokens=size)):
@@ -95,7 +95,7 @@ def test_memory_is_bounded_by_the_batch():
     assert max(model.sizes) <= 3
 
 
-def test_cut_texts_each_begin_afresh_and_lose_no_token():
+def test_cut_texts_each_begin_with_a_boundary_and_lose_no_token():
     model = Falling()
     train_by_counting(model, corpus(np.array([0, 1, 2, 3, 1, 2, 0])), Counting(length=2, tokens=100), Log(), Done())
     (targets,) = model.seen
@@ -158,13 +158,13 @@ def test_ctrl_c_among_the_starts_keeps_the_likeliest_so_far_and_begins_anew():
     assert done == Done(0, False)
 
 
-def test_ctrl_c_before_a_round_is_whole_leaves_nothing():
+def test_ctrl_c_before_a_round_is_whole_leaves_no_run():
     with pytest.raises(KeyboardInterrupt):
         train_by_counting(Falling(stop_at=1), corpus(), Counting(), Log(), Done())
 
 
 @pytest.mark.parametrize("settings", [Counting(steps=2), Counting(restarts=2)])
-def test_a_setting_that_would_do_nothing_is_refused(settings):
+def test_a_setting_without_effect_is_refused(settings):
     with pytest.raises(UserError, match="one round"):
         train_by_counting(Falling(closed_form=True), corpus(), settings, Log(), Done())
 

@@ -1,6 +1,6 @@
 """Two and four ranks on the CPU: the curve of one process, checkpoints for any number of ranks, one voice.
 
-All that is looked at is made once, by `made`: ranks take seconds to start.
+All runs are made once, by `made`.
 """
 
 import json
@@ -137,7 +137,7 @@ def weights(path):
     return load_file(path / "model.safetensors")
 
 
-def told(path):
+def logged(path):
     """All losses of the log, in order."""
     names = ("nats_per_token", "nats", "gradient_norm", "bits_per_byte")
     return [record[name] for record in run.read_log(path) for name in names if record.get(name) is not None]
@@ -153,8 +153,8 @@ CURVES = [
 @pytest.mark.parametrize("pair", CURVES)
 def test_the_curve_is_that_of_one_process_whoever_went_on(made, pair):
     here, there = (made / name for name in pair.split())
-    assert len(told(here)) > 14
-    np.testing.assert_allclose(told(here), told(there), rtol=0, atol=1e-5)
+    assert len(logged(here)) > 14
+    np.testing.assert_allclose(logged(here), logged(there), rtol=0, atol=1e-5)
     for name, tensor in weights(there).items():
         assert_close(weights(here)[name], tensor, rtol=0, atol=1e-5)
     assert run.read_about(here)["done"]["finished"]
@@ -164,12 +164,12 @@ def test_the_curve_is_that_of_one_process_whoever_went_on(made, pair):
 @pytest.mark.parametrize("name", ["ngram", "unigram", "uniform"])
 def test_counts_are_those_of_one_process(made, name):
     assert_same_bits(weights(made / f"{name}-2"), weights(made / f"{name}-1"))
-    assert told(made / f"{name}-2") == told(made / f"{name}-1")
+    assert logged(made / f"{name}-2") == logged(made / f"{name}-1")
 
 
 def test_expected_counts_are_those_of_one_process(made):
-    assert len(told(made / "hmm-2")) > 11
-    np.testing.assert_allclose(told(made / "hmm-2"), told(made / "hmm-1"), rtol=0, atol=1e-9)
+    assert len(logged(made / "hmm-2")) > 11
+    np.testing.assert_allclose(logged(made / "hmm-2"), logged(made / "hmm-1"), rtol=0, atol=1e-9)
     for name, tensor in weights(made / "hmm-1").items():
         assert_close(weights(made / "hmm-2")[name], tensor, rtol=0, atol=1e-9)
 
@@ -195,9 +195,9 @@ def test_a_damaged_checkpoint_of_shards_is_passed_over_by_all_ranks(made):
     assert "going on from step 5" in lines
 
 
-def test_each_rank_has_its_own_chance_and_goes_on_with_it(made):
+def test_each_rank_has_its_own_random_generator_and_goes_on_with_it(made):
     assert_same_bits(weights(made / "dropped-2"), weights(made / "dropped-2-2"))
-    assert told(made / "dropped-2") == told(made / "dropped-2-2")
+    assert logged(made / "dropped-2") == logged(made / "dropped-2-2")
 
 
 def test_only_the_first_rank_speaks_and_one_complains(made):
@@ -238,4 +238,4 @@ def test_a_killed_worker_restarts_under_torchrun_from_the_last_checkpoint(made, 
     assert done.returncode == 0, done.stderr
     assert "going on from step 8" in done.stderr
     assert done.stderr.count("chainrule: another rank died") == 1
-    np.testing.assert_allclose(told(tmp_path / "streams"), told(made / "streams-1"), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logged(tmp_path / "streams"), logged(made / "streams-1"), rtol=0, atol=1e-5)

@@ -56,7 +56,7 @@ def test_what_was_read_helps_to_label_words_that_no_label_was_given_for(desk, ki
     assert scratch.result["accuracy"] < 0.8
 
 
-def test_the_tokenizer_comes_along_and_grows_behind(desk, gpt):
+def test_the_tokenizer_is_taken_and_grows_at_its_end(desk, gpt):
     base, tuned = run.load(gpt), run.load(fine_tune(desk, gpt).path)
     before = len(base.tokenizer)
     assert [tuned.tokenizer.token(id) for id in range(before)] == [base.tokenizer.token(id) for id in range(before)]
@@ -293,7 +293,7 @@ def test_a_head_can_have_vectors_under_it(desk):
         ("gpt", {"train.layer_decay": 0}, "lm", "more than 0"),
     ],
 )
-def test_mistakes_are_told(desk, kind, given, task, says):
+def test_mistakes_are_one_line_each(desk, kind, given, task, says):
     with pytest.raises(UserError) as caught:
         finetune_recipe(desk / kind, given, task)
     assert says in str(caught.value)
@@ -405,7 +405,7 @@ def test_the_number_of_trained_parameters_is_said(desk, gpt, capsys):
         ("stack.blocks.00", "Did you mean stack.blocks.0"),
     ],
 )
-def test_names_that_match_nothing_are_refused_with_the_nearest(desk, gpt, wanted, says):
+def test_names_that_match_no_parameter_are_refused_with_the_nearest(desk, gpt, wanted, says):
     with pytest.raises(UserError) as caught:
         fine_tune(desk, gpt, train_freeze=wanted)
     assert f"train.freeze={wanted}" in str(caught.value)
@@ -439,7 +439,7 @@ def test_each_layer_learns_at_a_share_of_the_one_above(desk, gpt):
                 torch.testing.assert_close(slow[name], share * change, rtol=1e-3, atol=1e-6)
 
 
-def test_rates_reach_adapters_and_new_rows_by_the_same_heights():
+def test_adapters_and_new_rows_have_the_learning_rate_of_their_layer():
     recipe = recipe_for("gru", {"model.layers": 2, "model.hidden": 8}, "classify")
     model = build_for(recipe, 20, ("a", "b"))
     add_parametrization(model.body, "embedding.weight", NewTokenRows(model.body.embedding.weight, 18))
@@ -455,9 +455,9 @@ def test_rates_reach_adapters_and_new_rows_by_the_same_heights():
 def test_every_optimizer_heeds_the_rates(desk, gpt, optimizer):
     given = {"train_optimizer": optimizer, "train_lr": 0.01, "train_freeze": "embedding", "steps": 2}
     slow = body(fine_tune(desk, gpt, train_body_lr=1e-3, **given).path)
-    quick = body(fine_tune(desk, gpt, **given).path)
+    fast = body(fine_tune(desk, gpt, **given).path)
     base, name = run.load(gpt).model.state_dict(), "stack.blocks.1.feed_forward.up.weight"
-    assert (quick[name] - base[name]).norm() > 100 * (slow[name] - base[name]).norm() > 0
+    assert (fast[name] - base[name]).norm() > 100 * (slow[name] - base[name]).norm() > 0
 
 
 # Going on

@@ -86,7 +86,7 @@ def test_under_autocast_the_sum_stays_in_full_precision():
     assert layer.parametrizations.weight[0].up.grad.dtype == torch.float32
 
 
-def test_an_adapter_changes_nothing_at_first():
+def test_an_adapter_changes_no_output_at_first():
     layer = nn.Linear(8, 8)
     before = layer.weight.detach().clone()
     add_parametrization(layer, "weight", LoRA(layer.weight, 2, 1.0))
@@ -177,7 +177,7 @@ def test_a_run_with_adapters_can_be_adapted_again(desk, used):
     assert_same_bits(used, weights(second.path))
 
 
-def test_one_that_takes_the_place_of_another_leaves_no_weights_behind(desk):
+def test_one_that_replaces_another_leaves_no_old_weights(desk):
     for given, there, gone in (({"train_lora": 2}, "adapter", "model"), ({}, "model", "adapter")):
         made = fine_tune(desk, desk / "gpt", "turns", steps=1, **given)
         assert (made.path / f"{there}.safetensors").exists()
@@ -218,7 +218,7 @@ def test_a_base_that_was_trained_again_is_not_taken_for_the_old_one(desk, moved)
         run.load(moved / "here" / "far")
 
 
-def test_a_damaged_adapter_is_told(moved):
+def test_a_damaged_adapter_is_refused(moved):
     file = moved / "here" / "far" / "adapter.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     with pytest.raises(UserError, match=r"adapter\.safetensors has been changed since it was written"):

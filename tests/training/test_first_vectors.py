@@ -46,7 +46,7 @@ def row(made, word):
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
-def test_any_network_begins_with_them(desk, kind, capsys):
+def test_any_network_is_initialised_with_them(desk, kind, capsys):
     made = trained(desk, kind)
     torch.testing.assert_close(row(made, "cat"), torch.from_numpy(MATRIX[0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(row(made, "dog"), torch.from_numpy(MATRIX[1]), atol=1e-5, rtol=0)
@@ -57,7 +57,7 @@ def test_any_network_begins_with_them(desk, kind, capsys):
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
-def test_frozen_ones_stay_and_others_are_learned_on(desk, kind):
+def test_frozen_vectors_stay_and_others_are_trained_further(desk, kind):
     free = trained(desk, kind, **{"train.lr": 0.1})
     assert not torch.allclose(row(free, "cat"), torch.from_numpy(MATRIX[0]), atol=1e-3)
     kept = trained(desk, kind, **{"train.lr": 0.1, "model.vectors_frozen": True})

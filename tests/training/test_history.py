@@ -1,4 +1,4 @@
-"""What a log tells of learning: points in order, and seconds that add up over sittings."""
+"""The history in a log: points in order, and seconds that add up over restarts."""
 
 from chainrule.training.log import Point, history, spent
 
@@ -13,7 +13,7 @@ DESCENT = [
     event("step", 7.0, tokens=100, bits_per_byte=4.0),
     event("evaluation", 8.0, bits_per_byte=3.5),
     event("note", 8.5),
-    event("resume", 3.0),                                          # another sitting, another clock
+    event("resume", 3.0),                                          # another process, another clock
     event("step", 4.0, tokens=200, bits_per_byte=3.0),
     event("step", 4.5, tokens=300, bits_per_byte=None),            # units that give no bytes back
     event("result", 9.0, bits_per_byte=2.0),
@@ -21,7 +21,7 @@ DESCENT = [
 ROUNDS = [event("round", 0, seconds=2.0, bits_per_byte=8.0), event("round", 0, seconds=1.0, bits_per_byte=5.0)]
 
 
-def test_a_descent_is_told_by_its_steps_and_looks_and_without_what_came_before_it():
+def test_the_history_of_a_descent_is_its_steps_and_evaluations():
     steps = Point(100, 2.0, 4.0, False), Point(200, 4.0, 3.0, False)
     assert history(DESCENT, 50) == [steps[0], Point(100, 3.0, 3.5, True), steps[1]]
     assert spent(DESCENT, 50) == (300, 4.5)

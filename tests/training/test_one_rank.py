@@ -67,7 +67,7 @@ class Windowed(small.Net):
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 50])
-def test_the_parts_of_a_look_are_the_look(parts):
+def test_the_parts_of_an_evaluation_are_the_evaluation(parts):
     torch.manual_seed(1)
     model = Windowed()
     whole = np.concatenate(list(stream_pieces(model, TOKENS)))
@@ -106,7 +106,7 @@ def counted(tokens, order=3, memory=1 << 28):
 
 @pytest.mark.parametrize("memory", [1, 1 << 28], ids=["spilled", "held"])
 @pytest.mark.parametrize("order", [1, 3])
-def test_grams_add_over_ranks(post, memory, order):
+def test_counts_add_over_ranks(post, memory, order):
     here, there = counted(TOKENS[:301], order, memory), counted(TOKENS[300:], order, memory)
     assert add_statistics(Ranks(1, 2, distributed=True), there) is None
     added, alone = merge_counts(add_statistics(Ranks(0, 2, distributed=True), here)), merge_counts(here + there)
@@ -216,15 +216,15 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
         sharded = shard(copy.deepcopy(plain), ranks.device)
     assert all(is_sharded(weight) for weight in sharded.parameters())
     assert all(is_sharded(weight) for weight in sharded.stack.blocks[1].parameters())
-    looked = np.concatenate(list(stream_pieces(sharded, TOKENS)))
-    np.testing.assert_allclose(looked, np.concatenate(list(stream_pieces(plain, TOKENS))), atol=1e-5)
+    scores = np.concatenate(list(stream_pieces(sharded, TOKENS)))
+    np.testing.assert_allclose(scores, np.concatenate(list(stream_pieces(plain, TOKENS))), atol=1e-5)
     for model in (plain, sharded):
         model.loss(rows)[0].backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
         assert_close(local(other.grad), one.grad)
 
 
-def test_parts_of_a_step_are_joined_in_shards_too(torchrun, monkeypatch):
+def test_fused_kernels_work_in_shards_too(torchrun, monkeypatch):
     stand_in(monkeypatch)
     monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})
     like_gpt2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"}
@@ -260,7 +260,7 @@ def test_a_damaged_checkpoint_of_shards_is_passed_over(make, tmp_path, monkeypat
         (newest / "seal.json").unlink()
     else:
         (newest / f"{damage}.json").write_text("{}")
-    (tmp_path / "shards" / "checkpoints" / ".000000005.aside").mkdir()    # what a kill would leave behind
+    (tmp_path / "shards" / "checkpoints" / ".000000005.aside").mkdir()    # what a kill would leave
     capsys.readouterr()
     kill_after(monkeypatch, 0, make, "shards", train_shard=True)
     err = capsys.readouterr().err
@@ -359,7 +359,7 @@ def test_all_but_the_first_rank_are_silent(torchrun, monkeypatch, capsys):
     assert capsys.readouterr().err == "one\n"
 
 
-def test_a_number_that_is_not_finite_is_agreed_upon_too(torchrun):
+def test_ranks_agree_on_a_number_that_is_not_finite_too(torchrun):
     with join_ranks("cpu") as ranks:
         (nan, inf), asked = ranks.agree([math.nan, math.inf], True)
     assert math.isnan(nan)

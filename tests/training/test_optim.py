@@ -96,7 +96,7 @@ def names(parts):
     return [[name for name, _ in part] for part in parts]
 
 
-def test_hidden_matrices_are_told_from_the_ends_of_a_network():
+def test_hidden_matrices_are_separated_from_the_ends_of_a_network():
     hidden, output, rest = names(group_parameters(net()))
     assert hidden == ["layer.weight_ih_l0", "layer.weight_hh_l0"]
     assert output == ["output.weight"]
@@ -142,7 +142,7 @@ def test_the_matrices_of_a_transformer_go_to_muon_and_its_ends_do_not():
     assert {id(parameter) for parameter in model.parameters()} == {id(one) for _, one in hidden + output + rest}
 
 
-def test_nothing_but_matrices_decays():
+def test_only_matrices_have_weight_decay():
     made = Optimizers(net(), Gradient(weight_decay=0.3))
     assert [rule.decay for rule in made.every] == [0.3, 0.0]
     assert all(weight.dim() == 2 for weight in made.every[0].weights)

@@ -30,10 +30,10 @@ SMALL = {"model.embedding": 16, "train.epochs": 3.0, "text.min_count": 1}
 def book(tmp_path, monkeypatch):
     """Fruit is ripe and sweet; beasts run and bark."""
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
-    chance = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1)
     lines = []
     for number in range(3000):
-        noun = (FRUIT, BEASTS)[number % 2][int(torch.randint(4, (1,), generator=chance))]
+        noun = (FRUIT, BEASTS)[number % 2][int(torch.randint(4, (1,), generator=generator))]
         lines.append(f"the ripe {noun} tastes sweet\n" if number % 2 == 0 else f"a quick {noun} runs home barking\n")
     path = tmp_path / "book.txt"
     path.write_text("".join(lines))
@@ -64,7 +64,7 @@ def test_words_of_one_kind_end_up_near_each_other(book, tmp_path, kind, given):
             assert kin > max(similarity(vectors, word, other) for other in theirs) + 0.1
 
 
-def test_held_out_pairs_are_foretold_better_after_learning(book, tmp_path):
+def test_held_out_pairs_are_predicted_better_after_training(book, tmp_path):
     short = trained(book, tmp_path / "short", **{"train.epochs": 0.05})
     long = trained(book, tmp_path / "long")
     assert long.result["nats_per_pair"] < short.result["nats_per_pair"] - 0.5
@@ -111,7 +111,7 @@ def test_a_run_stopped_by_hand_ends_where_it_would_have_ended(book, tmp_path, mo
     assert not (tmp_path / "cut" / "checkpoints").exists()
 
 
-def test_asked_to_stop_while_it_counts_pairs_nothing_is_learned(book, tmp_path, monkeypatch):
+def test_a_stop_while_pairs_are_counted_leaves_the_model_untrained(book, tmp_path, monkeypatch):
     monkeypatch.setattr(word_vectors.CooccurrenceCounts, "__init__", lambda *_: signal.raise_signal(signal.SIGINT))
     made = trained(book, tmp_path / "run", "glove")
     assert (made.interrupted, made.finished) == (True, False)
@@ -134,7 +134,7 @@ def test_minutes_end_it_too(book, tmp_path):
     assert records[-1]["lr"] < 0.3 * records[0]["lr"]
 
 
-def test_the_log_tells_loss_and_rate_as_they_fall(book, tmp_path):
+def test_the_log_has_loss_and_learning_rate_as_they_fall(book, tmp_path):
     trained(book, tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     steps = [record for record in records if record["event"] == "step"]

@@ -72,7 +72,7 @@ def weights(path):
     return load_file(path / "model.safetensors")
 
 
-def told(path):
+def logged(path):
     """The log, but for the clock."""
     keep = ("event", "step", "nats_per_token", "nats", "gradient_norm", "lr")
     records = [{name: record.get(name) for name in keep} for record in run.read_log(path)]
@@ -104,18 +104,18 @@ def test_a_run_killed_at_any_step_ends_where_it_would_have_ended(make, tmp_path,
     made = make("killed", **given)
     assert made.finished
     assert_same_bits(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
     assert not (tmp_path / "killed" / "checkpoints").exists()
 
 
-def test_the_seconds_of_all_sittings_are_told(make, monkeypatch):
+def test_the_seconds_before_a_restart_are_counted(make, monkeypatch):
     take = Step.take
     monkeypatch.setattr(Step, "take", lambda *words: time.sleep(0.05) or take(*words))
     with monkeypatch.context() as patched:
         patched.setattr(Step, "take", killed_at(20, Step.take))
         with pytest.raises(Killed):
             make("killed")
-    assert make("killed").result["train_seconds"] >= 0.05 * 23        # the last sitting has five steps
+    assert make("killed").result["train_seconds"] >= 0.05 * 23        # the last process takes five steps
 
 
 @pytest.mark.parametrize("name", ["write_aside", "write_text", "sha256"])
@@ -234,7 +234,7 @@ def test_the_same_command_goes_on_even_if_it_said_overwrite(make, tmp_path, monk
     assert_same_bits(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
-def test_a_mistake_before_the_first_checkpoint_blocks_nothing(make, tmp_path):
+def test_a_mistake_before_the_first_checkpoint_does_not_block_the_run(make, tmp_path):
     with pytest.raises(UserError, match="shorter than the context"):
         make("killed", train_length=10_000, train_tokens=10_000)
     assert make("killed").finished
@@ -274,15 +274,15 @@ def test_a_second_ctrl_c_does_not_wait(make, monkeypatch):
         make("killed")
 
 
-@pytest.mark.parametrize("number", [1, 4])    # the fourth is the look at the end
-def test_a_look_is_left_at_once_and_taken_again_later(make, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize("number", [1, 4])    # the fourth is the evaluation at the end
+def test_an_evaluation_is_left_at_once_and_repeated_later(make, tmp_path, monkeypatch, number):
     from chainrule.training import validation
 
     make("whole")
-    evaluate, looks = validation.evaluate, iter(range(1, 100))
+    evaluate, evaluations = validation.evaluate, iter(range(1, 100))
 
     def stopping(*words):
-        if next(looks) < number:
+        if next(evaluations) < number:
             return evaluate(*words)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
@@ -294,7 +294,7 @@ def test_a_look_is_left_at_once_and_taken_again_later(make, tmp_path, monkeypatc
         assert make("killed").interrupted
     assert time.monotonic() - began < 5
     make("killed")
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert logged(tmp_path / "killed") == logged(tmp_path / "whole")
     assert_same_bits(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
@@ -340,7 +340,7 @@ def test_checkpoints_that_are_written_after_damaged_ones_stay(make, tmp_path, mo
     assert [path.stem for path in checkpoints(tmp_path)] == ["000000001"]
 
 
-def test_a_checkpoint_is_not_written_again_when_nothing_has_happened(make, tmp_path, monkeypatch):
+def test_a_checkpoint_is_not_written_again_without_a_step(make, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         stop_in_step(patched, 9, [signal.SIGINT])
         make("killed", train_checkpoint=1000.0)

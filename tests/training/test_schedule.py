@@ -34,7 +34,7 @@ def test_the_shapes_differ_where_they_should():
     assert curve(schedule="wsd", warmup=0, decay=0.2, final_lr=0)[899] == pytest.approx(0.5, abs=5e-3)
 
 
-def test_no_step_is_wasted_on_a_rate_of_nothing():
+def test_no_step_has_a_learning_rate_of_zero():
     assert min(curve(points=10, warmup=0.3, final_lr=0)) > 0
 
 
@@ -64,20 +64,20 @@ def test_a_budget_in_minutes_is_the_clock():
     assert budget.progress(10**9, seconds=30) == 0.25
 
 
-def looks_at(budget, **given):
-    """Steps at which a training by this budget looks."""
-    looks, last, seen = make_evaluation_schedule(Gradient(**given), budget), 0, []
+def evaluations_at(budget, **given):
+    """Steps at which a training by this budget evaluates."""
+    schedule, last, seen = make_evaluation_schedule(Gradient(**given), budget), 0, []
     for step in range(1, budget.steps):
-        if looks.due(step - last, (step - last) / budget.steps):
+        if schedule.due(step - last, (step - last) / budget.steps):
             last = step
             seen.append(step)
     return seen
 
 
-def test_looks_come_by_steps_by_share_by_epoch_or_never():
+def test_evaluations_come_by_steps_by_share_by_epoch_or_never():
     budget = TrainingBudget(steps=100, seconds=None, epoch=12.5)
-    assert looks_at(budget, evaluate=30) == [30, 60, 90]
-    assert looks_at(budget, evaluate=0.25) == [25, 50, 75]
-    assert looks_at(budget) == [13, 26, 39, 52, 65, 78, 91]
-    assert looks_at(TrainingBudget(steps=100, seconds=None, epoch=1.0)) == list(range(5, 100, 5))
-    assert looks_at(budget, evaluate=0) == []
+    assert evaluations_at(budget, evaluate=30) == [30, 60, 90]
+    assert evaluations_at(budget, evaluate=0.25) == [25, 50, 75]
+    assert evaluations_at(budget) == [13, 26, 39, 52, 65, 78, 91]
+    assert evaluations_at(TrainingBudget(steps=100, seconds=None, epoch=1.0)) == list(range(5, 100, 5))
+    assert evaluations_at(budget, evaluate=0) == []

@@ -1,4 +1,4 @@
-"""One step of descent: a batch in which nothing counts, a trial that nobody notices, and the rate that is told."""
+"""One training step: a batch without targets, a gradient norm without side effects, and the logged learning rate."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def some_batch():
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def test_a_step_in_which_no_target_counts_changes_nothing():
+def test_a_step_without_targets_changes_no_weight():
     model = net()
     step, before, batch = made(model), weights(model), some_batch()
     step.take(Batch(batch.tokens, torch.full_like(batch.targets, IGNORE)), None)
@@ -36,7 +36,7 @@ def test_a_step_in_which_no_target_counts_changes_nothing():
     assert step.report().not_finite is None
 
 
-def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
+def test_a_gradient_norm_is_measured_without_drawing_random_numbers():
     model = net(dropout=0.5).train()
     step, before = made(model), torch.get_rng_state()
     first, again = (step.gradient_norm(some_batch(), None) for _ in range(2))
@@ -45,8 +45,8 @@ def test_the_length_of_a_gradient_is_had_without_chance_being_spent():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_rate_that_is_told_is_the_one_that_was_taken():
+def test_the_learning_rate_in_the_log_is_that_of_the_step():
     settings = Gradient(tokens=64, length=16, lr=0.5, optimizer="sgd", steps=8, warmup=0.5, schedule="linear")
     train_by_gradient(net(), corpus(), settings, log := Log(), Done())
-    told = {record["step"]: record["lr"] for record in log.records if record["event"] == "step"}
-    assert told == {step: pytest.approx(0.5 * lr_factor(settings, (step - 0.5) / 8)) for step in range(1, 9)}
+    logged = {record["step"]: record["lr"] for record in log.records if record["event"] == "step"}
+    assert logged == {step: pytest.approx(0.5 * lr_factor(settings, (step - 0.5) / 8)) for step in range(1, 9)}

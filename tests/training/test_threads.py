@@ -18,11 +18,11 @@ def clock(monkeypatch):
 @pytest.mark.parametrize(("times", "given", "wanted"), [
     ({1: 1.0, 2: 4.0}, 2, 1),                       # another program has the second core
     ({1: 1.0, 2: 0.55}, 2, 2),
-    ({1: 1.0, 2: 0.95}, 2, 1),                      # hardly quicker
+    ({1: 1.0, 2: 0.95}, 2, 1),                      # hardly faster
     ({1: 1.0, 2: 0.6, 4: 0.4, 6: 0.9}, 6, 4),
     ({1: 1.0}, 1, 1),
 ])
-def test_the_quickest_number_of_threads_is_taken(clock, times, given, wanted):
+def test_the_fastest_number_of_threads_is_taken(clock, times, given, wanted):
     clock(times)
     assert choose_threads(given) == wanted
 

@@ -1,4 +1,4 @@
-"""Descent on a small network: exact sums, carried states, looks, budgets, and what may go wrong."""
+"""Descent on a small network: exact sums, carried states, evaluations, budgets, and what may go wrong."""
 
 import math
 import threading
@@ -54,7 +54,7 @@ def test_a_small_text_is_learned_by_heart(given):
 
 @pytest.mark.parametrize("order", ["windows", "streams"])
 @pytest.mark.parametrize("rows", [1, 3, 4])
-def test_cutting_a_step_into_micro_batches_changes_nothing(order, rows):
+def test_cutting_a_step_into_micro_batches_changes_no_weight(order, rows):
     whole, parts = net(), net()
     train(whole, steps=5, batching=order, tokens=128, clip=0.1)
     train(parts, steps=5, batching=order, tokens=128, clip=0.1, micro_batch=rows)
@@ -62,7 +62,7 @@ def test_cutting_a_step_into_micro_batches_changes_nothing(order, rows):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loss_that_is_told_is_the_mean_over_every_target():
+def test_the_logged_loss_is_the_mean_over_every_target():
     model, log, text = net(), Log(), corpus(walk(593))
     train(model, text, log, steps=1, lr=1e-9, tokens=592, evaluate=0)
     (record,) = records(log, "step")
@@ -148,7 +148,7 @@ def test_a_first_state_learns_from_every_row_that_is_reset(monkeypatch, rows):
         assert torch.equal(step[0][1], then[0][1]) != some      # it moves where a row begins, and only there
 
 
-def test_windows_carry_nothing():
+def test_windows_carry_no_state():
     model = Listening()
     train(model, steps=20)
     assert model.given == [None] * 20
@@ -180,13 +180,13 @@ def valid_text():
     return walk(150, seed=9)
 
 
-def test_a_look_is_the_whole_validation_text():
+def test_an_evaluation_covers_the_whole_validation_text():
     model, log, text = net(), Log(), corpus(valid=valid_text())
     train(model, text, log, steps=10, evaluate=5)
-    looks = records(log, "evaluation")
-    assert [look["step"] for look in looks] == [5, 10]
+    evaluations = records(log, "evaluation")
+    assert [evaluation["step"] for evaluation in evaluations] == [5, 10]
     result = evaluate(model, text.tokenizer, text.splits["valid"])
-    assert result.nats == pytest.approx(min(look["nats"] for look in looks), rel=1e-6)
+    assert result.nats == pytest.approx(min(evaluation["nats"] for evaluation in evaluations), rel=1e-6)
 
 
 def overfitting():
@@ -194,28 +194,28 @@ def overfitting():
     return corpus(walk(81, certain=0), walk(200, seed=5, certain=0))
 
 
-def test_the_model_that_is_left_is_the_best_that_was_looked_at():
+def test_the_final_model_is_the_best_that_was_evaluated():
     model, log, text = net(), Log(), overfitting()
     train(model, text, log, steps=80, evaluate=10, lr=0.03)
-    looks = {look["step"]: look["nats"] for look in records(log, "evaluation")}
-    best = min(looks.values())
-    assert best < looks[80] - 0.1
+    evaluations = {evaluation["step"]: evaluation["nats"] for evaluation in records(log, "evaluation")}
+    best = min(evaluations.values())
+    assert best < evaluations[80] - 0.1
     assert evaluate(model, text.tokenizer, text.splits["valid"]).nats == pytest.approx(best, rel=1e-6)
     last = net()
     train(last, text, steps=80, evaluate=10, lr=0.03, keep_best=False)
-    assert evaluate(last, text.tokenizer, text.splits["valid"]).nats == pytest.approx(looks[80], rel=1e-6)
+    assert evaluate(last, text.tokenizer, text.splits["valid"]).nats == pytest.approx(evaluations[80], rel=1e-6)
 
 
-def test_patience_ends_training_after_looks_without_a_better_one():
+def test_patience_ends_training_after_evaluations_without_a_better_one():
     log = Log()
     done = train(net(), overfitting(), log, steps=500, evaluate=10, lr=0.03, patience=3)
-    looks = records(log, "evaluation")
-    best = min(looks, key=lambda look: look["nats"])
+    evaluations = records(log, "evaluation")
+    best = min(evaluations, key=lambda evaluation: evaluation["nats"])
     assert done.finished
-    assert done.rounds == looks[-1]["step"] == best["step"] + 30 < 500
+    assert done.rounds == evaluations[-1]["step"] == best["step"] + 30 < 500
 
 
-def test_looking_changes_nothing_that_is_learned():
+def test_evaluating_changes_no_weight():
     text = corpus(valid=valid_text())
     often, never = net(dropout=0.3), net(dropout=0.3)
     train(often, text, steps=12, evaluate=1, keep_best=False)
@@ -223,7 +223,7 @@ def test_looking_changes_nothing_that_is_learned():
     assert_same_bits(weights(often), weights(never))
 
 
-def test_without_a_validation_text_there_are_no_looks():
+def test_without_a_validation_text_there_are_no_evaluations():
     log = Log()
     assert train(net(), corpus(), log, steps=10, evaluate=2).finished
     assert records(log, "evaluation") == []
@@ -341,18 +341,18 @@ def test_other_errors_stay_what_they_are():
         train(Hungry(2, RuntimeError("something new")), steps=1)
 
 
-# What is told
+# What is logged
 
 
-def test_the_log_tells_of_every_target_once():
+def test_the_log_counts_every_target_once():
     log = Log()
     train(net(), None, log, steps=230, tokens=16)
-    told = records(log, "step")
-    assert len(told) == RECORDS
-    assert told[-1]["step"] == 230
-    assert told[-1]["tokens"] == 230 * 16
-    assert told[0]["nats_per_token"] > told[-1]["nats_per_token"]
-    assert told[0]["mfu"] is None
+    logged = records(log, "step")
+    assert len(logged) == RECORDS
+    assert logged[-1]["step"] == 230
+    assert logged[-1]["tokens"] == 230 * 16
+    assert logged[0]["nats_per_token"] > logged[-1]["nats_per_token"]
+    assert logged[0]["mfu"] is None
 
 
 def test_a_tokenizer_that_loses_bytes_has_no_bits_per_byte():
@@ -368,11 +368,11 @@ def test_gradients_are_recorded_by_layer_and_by_time_on_request():
     train(other, None, quiet, steps=40)
     assert_same_bits(weights(model), weights(other))       # being watched changes nothing
     assert records(quiet, "gradients") == []
-    told = records(log, "gradients")
-    assert len(told) == 20
-    assert told[0]["by_layer"].keys() == {name for name, _ in model.named_parameters()}
-    assert len(told[0]["by_time"]) == 16
-    assert all(length > 0 for length in told[0]["by_time"])
+    logged = records(log, "gradients")
+    assert len(logged) == 20
+    assert logged[0]["by_layer"].keys() == {name for name, _ in model.named_parameters()}
+    assert len(logged[0]["by_time"]) == 16
+    assert all(length > 0 for length in logged[0]["by_time"])
 
 
 def test_gradients_vanish_or_explode_along_a_recurrent_network():
@@ -429,13 +429,13 @@ def test_tensorboard_that_is_not_there_is_one_line(monkeypatch):
 
 
 def test_tensorboard_gets_what_the_log_gets(monkeypatch):
-    told = []
-    writer = SimpleNamespace(add_scalar=lambda *words: told.append(words), flush=lambda: None)
+    logged = []
+    writer = SimpleNamespace(add_scalar=lambda *words: logged.append(words), flush=lambda: None)
     fake = SimpleNamespace(SummaryWriter=lambda folder: writer)
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", fake)
     train(net(), steps=3, tensorboard=True)
-    assert [step for name, _, step in told if name == "nats_per_token"] == [1, 2, 3]
-    assert not any(name == "mfu" for name, _, _ in told)
+    assert [step for name, _, step in logged if name == "nats_per_token"] == [1, 2, 3]
+    assert not any(name == "mfu" for name, _, _ in logged)
 
 
 ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
@@ -484,7 +484,7 @@ def test_compiling_and_graphs_can_be_forbidden(monkeypatch):
     assert (gpu.step.loss, gpu.captured) == (None, 0)
 
 
-def test_a_model_that_cannot_be_captured_or_compiled_runs_as_written(monkeypatch, capsys):
+def test_a_model_that_cannot_be_captured_or_compiled_runs_eagerly(monkeypatch, capsys):
     def fail(*words):
         raise RuntimeError("operation not permitted when stream is capturing\nand so on")
 
@@ -512,7 +512,7 @@ def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monke
     assert "its gradient norm is 0, and should be about 2" in capsys.readouterr().err
 
 
-def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
+def test_a_kind_without_gain_is_not_compiled(monkeypatch):
     assert not model_class("gru").compiles
     assert model_class("gpt").compiles
     gpu = Gpu(monkeypatch, 0.5, 60)
@@ -522,7 +522,7 @@ def test_a_kind_that_gains_nothing_is_not_compiled(monkeypatch):
     assert gpu.step.loss is None
 
 
-def test_the_length_of_a_gradient_is_that_of_all_weights_and_then_it_is_forgotten():
+def test_a_gradient_norm_is_that_of_all_weights_and_leaves_no_gradient():
     training = Trainer(net(), corpus(), Gradient(precision="float32"), Log())
     batch = training.loader.batch(0)
     nats, _, _ = training.model.loss(batch)
@@ -557,6 +557,6 @@ def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, 
 
 
 @pytest.mark.parametrize(("amx", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_a_cpu_multiplies_bfloat16_only_where_that_is_quick(monkeypatch, amx, wanted):
+def test_a_cpu_multiplies_bfloat16_only_where_that_is_fast(monkeypatch, amx, wanted):
     monkeypatch.setattr("chainrule.device.has_amx", lambda: amx)
     assert choose_precision("auto", torch.device("cpu")).dtype == wanted

@@ -36,17 +36,17 @@ def test_each_token_is_in_one_window(size, rows, length):
 
 
 @pytest.mark.parametrize("task", ["mask", "span"])
-def test_a_look_asks_for_a_share_of_the_text_always_the_same(tmp_path, monkeypatch, task):
+def test_an_evaluation_corrupts_the_same_share_of_the_text_each_time(tmp_path, monkeypatch, task):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / "cache"))
     for name, size in (("train", 3000), ("valid", 740)):
         (tmp_path / f"{name}.txt").write_text("".join(np.random.default_rng(1).choice(list("abcdef "), size)))
     task = find_task(task)
     files = {name: [str(tmp_path / f"{name}.txt")] for name in ("train", "valid")}
     text = task.with_special(prepare(files["train"], Text(tokenizer="bytes"), valid=files["valid"]), 64)
-    look, again = task.validation(None, text), task.validation(None, text)
+    evaluation, again = task.validation(None, text), task.validation(None, text)
     asked = 0
-    for step in range(round(look.epoch)):
-        batch = look.at(step)
+    for step in range(round(evaluation.epoch)):
+        batch = evaluation.at(step)
         assert torch.equal(batch.targets, again.at(step).targets)
         asked += int((batch.loss_mask & (batch.targets > 0) & (batch.targets < text.ordinary)).sum())
     assert asked / 740 == pytest.approx(0.15, abs=0.01)
@@ -73,7 +73,7 @@ def training():
     return made
 
 
-def test_asked_while_the_best_weights_are_copied_they_are_taken_with_all_that_was_seen(training):
+def test_a_stop_while_the_best_weights_are_copied_leaves_the_whole_result(training):
     training.validation.weights = Asking(training.weights)
     with catch_signals() as stop:
         assert not training.run(stop)
@@ -83,7 +83,7 @@ def test_asked_while_the_best_weights_are_copied_they_are_taken_with_all_that_wa
     assert [record["step"] for record in training.log.records if record["event"] == "evaluation"] == [5]
 
 
-def test_asked_while_the_text_is_read_nothing_was_seen(training, monkeypatch):
+def test_a_stop_while_the_text_is_read_leaves_no_result(training, monkeypatch):
     evaluate = validation.evaluate_together
 
     def asked(*words):

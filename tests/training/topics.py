@@ -20,9 +20,9 @@ QUICK = {"train.evaluate": 0.0, "train.precision": "float32"}
 
 def texts(number, which, seed=1):
     """So many texts, each with its topic, of the words of these places in a topic."""
-    chance = np.random.default_rng(seed)
-    topics = chance.choice(list(WORDS), number)
-    return [(" ".join(chance.choice(WORDS[topic][which], 6)), topic) for topic in topics]
+    generator = np.random.default_rng(seed)
+    topics = generator.choice(list(WORDS), number)
+    return [(" ".join(generator.choice(WORDS[topic][which], 6)), topic) for topic in topics]
 
 
 def write_data(folder):
