@@ -99,7 +99,7 @@ class CorpusSize:
 DottedSettings = Mapping[str, Any]
 
 
-def choose_recipe(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> Recipe:
+def recipe_for_budget(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> Recipe:
     """The recipe of a kind under a budget; `given`: settings of the user, which override any choice."""
     chosen: DottedSettings = {}
     if models.model_class(kind).learns_by == "gradient":
@@ -174,7 +174,7 @@ def fit_to_minutes(
         return recipe
     corpus = prepare(texts, recipe.text, valid=valid)
     budget = Budget.of(minutes, choose_device(device).type, Compare())
-    chosen = choose_recipe(recipe.kind, CorpusSize.of(corpus), budget, given)
+    chosen = recipe_for_budget(recipe.kind, CorpusSize.of(corpus), budget, given)
     parts = ((name, *name.split(".")) for name in PRINTED)
     made = [f"{name}={getattr(getattr(chosen, part), field):g}" for name, part, field in parts
             if getattr(getattr(chosen, part), field, None) is not None]

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from chainrule import __version__, models
-from chainrule.compare.budgets import Budget, CorpusSize, DottedSettings, choose_recipe, rounds_in, token_flops
+from chainrule.compare.budgets import Budget, CorpusSize, DottedSettings, recipe_for_budget, rounds_in, token_flops
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
@@ -137,7 +137,7 @@ def choose_all(plan: LadderPlan, corpora: Mapping[str, Corpus], out: Path, overw
         if kind in known:
             recipes[kind] = recipe_of(out / COMPARISON, {"chainrule": __version__, **known[kind]["recipe"]})
             continue
-        chosen = choose_recipe(kind, CorpusSize.of(corpora[kind]), plan.budget, {**UNITS, **given})
+        chosen = recipe_for_budget(kind, CorpusSize.of(corpora[kind]), plan.budget, {**UNITS, **given})
         if plan.budget.by == "minutes" and models.model_class(kind).round_flops(chosen.model) is not None:
             chosen = rounds_by_the_clock(chosen, corpora[kind], plan)
         recipes[kind] = chosen

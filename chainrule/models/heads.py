@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, D width of the body, E its embedding size, F character
 """
 
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, Protocol, TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,12 @@ from chainrule.errors import UserError
 from chainrule.model import Batch, Encoder, Model, State, Tap, cross_entropy
 
 Pool: TypeAlias = Literal["last", "first", "marked", "mean", "max"]
+
+
+class TextPredictor(Protocol):
+    """A body that also predicts the next token from its vectors: what the auxiliary loss needs."""
+
+    def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 class Classifier(Model):
@@ -64,8 +70,8 @@ class Classifier(Model):
         lengths = None if batch.lengths is None else batch.lengths - 1
         text = Batch(batch.tokens[:, :-1], batch.tokens[:, 1:], lengths)
         share = batch.loss_mask[:, None] / text.loss_mask.sum(1, keepdim=True).clamp(min=1)
-        body: Any = self.body
-        nats: Tensor = body.loss_from(vectors[:, :-1], text, share.expand_as(text.tokens))[0]
+        body = cast(TextPredictor, self.body)
+        nats, _ = body.loss_from(vectors[:, :-1], text, share.expand_as(text.tokens))
         return nats
 
 

@@ -36,7 +36,7 @@ class Word2VecSettings(Settings):
     sample: NonNegative = 1e-3   # subsampling of words whose share of the text is larger than this; 0: none
 
 
-class Forward(NamedTuple):
+class PairLogits(NamedTuple):
     """The forward pass over a batch of blocks: pairs of vectors, their logits and labels."""
 
     pairs: Tensor        # (B, L, M) 1 where two words are in each other's context, else 0
@@ -125,7 +125,7 @@ class Word2Vec(Model):
         damped_update(self.outputs, pairs.candidates, output_gradient, output_curvature, input_mean, lr)
         damped_update(self.vectors, words, gradient, curvature, output_mean, lr)
 
-    def _forward(self, blocks: Blocks) -> Forward:
+    def _forward(self, blocks: Blocks) -> PairLogits:
         tokens, texts, window = blocks["tokens"], blocks["texts"], self.settings.window
         inside = texts[:, window:-window, None]                                     # (B, L, 1)
         together = (inside == texts[:, None]) & (inside != NOWHERE)
@@ -142,10 +142,10 @@ class Word2Vec(Model):
         outputs, shared = embedding(candidates, self.outputs), blocks["negatives"].shape[1]
         each = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)     # weight of a shared negative
         weights = torch.cat([labels, each.expand(-1, -1, shared)], 2)
-        return Forward(pairs, inputs, candidates, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
+        return PairLogits(pairs, inputs, candidates, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
 
 
-def _logit_curvature(pairs: Forward, p: Tensor) -> Tensor:
+def _logit_curvature(pairs: PairLogits, p: Tensor) -> Tensor:
     """(B, L, M + K): the second derivative of each pair's loss by its logit. Where the sign of the logit is wrong, its
     mean on the way to 0 instead. Twice that, because both vectors of a pair move."""
     wrong = (pairs.logits > 0) != (pairs.labels > 0)

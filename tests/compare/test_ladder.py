@@ -72,7 +72,7 @@ def test_a_ladder_that_is_there_is_not_climbed_twice(book, monkeypatch):
     wanted = plan_for(book, ("bigram", "hmm", "lstm"))
     first = climb(wanted, Path("out"))
     written = Path("out/lstm/model.safetensors").stat().st_mtime_ns
-    monkeypatch.setattr(ladder, "choose_recipe", None)                    # recipes are chosen once
+    monkeypatch.setattr(ladder, "recipe_for_budget", None)                    # recipes are chosen once
     second = climb(wanted, Path("out"))
     assert Path("out/lstm/model.safetensors").stat().st_mtime_ns == written
     assert [rung.recipe for rung in first] == [rung.recipe for rung in second]
