@@ -2,9 +2,9 @@
 
     p(w1 … wT) = Π p(wt | w1 … wt-1)
 
-A language model is that conditional distribution. `start` returns a state that has read nothing; each `step` reads
-tokens and returns the logits of the token that follows each of them. Only the model looks inside its state; everyone
-else may `pick` rows of it, `join` it with others, move it to a device, or count its bytes.
+A language model is that conditional distribution. `start` returns the state before the first token; each `step` reads
+tokens and returns the logits of the token that follows each of them. Only the model reads its state; all other code
+may `pick` rows of it, `join` it with others, move it to a device, or count its bytes.
 
 Shapes: B rows, T tokens, S source tokens, V vocabulary, D width, E embedding.
 """
@@ -45,7 +45,7 @@ class Batch:
     context_only: Tensor | None = None     # (B,) leading targets that are only context: another window counts them
     source: Tensor | None = None           # (B, S) or (B, S, F): what the text is about
     source_lengths: Tensor | None = None   # (B,)
-    reset: Tensor | None = None            # (B,) True where a row of a stream starts anew instead of going on
+    reset: Tensor | None = None            # (B,) True where a row of a stream is reset instead of continued
 
     @property
     def loss_mask(self) -> Tensor:
@@ -115,14 +115,14 @@ class Model(nn.Module):
 
 
 class LanguageModel(Model):
-    """A model that can also go on from where it is: it predicts the next token."""
+    """A model that predicts the next token, from a state that it continues."""
 
     context: int | None = None                       # how many tokens a state can hold; None: no limit
     receptive_field: int | None = None               # how many tokens back a prediction can depend on; None: no limit
     resets_at_boundary: bool = False                 # whether reading a boundary returns the state that `start` gives
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
-        """The state of `rows` texts of which nothing has been read yet, not even the boundary.
+        """The state of `rows` texts of which no token has been read yet, not even the boundary.
 
         `source`: what the texts are about, one for each; `lengths`: how much of each source is not padding.
         """
@@ -150,11 +150,11 @@ class LanguageModel(Model):
         return state
 
     def max_tokens(self, source: Tensor | None) -> int | None:
-        """How many tokens a state can hold beside a source; None: no limit."""
+        """How many tokens a state can hold in addition to a source; None: no limit."""
         return self.context
 
     def begin(self, batch: Batch, state: State = None) -> State:
-        """The state before the rows of a batch: that of `start`, unless they go on from another."""
+        """The state before the rows of a batch: that of `start`, unless they continue another."""
         if state is not None and batch.reset is None:
             return state
         begun = self.start(len(batch.tokens), batch.source, batch.source_lengths)
@@ -187,7 +187,7 @@ class Embeddings(Protocol):
         ...
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
-        """Replaces them by vectors made elsewhere; frozen: training leaves them as they are."""
+        """Replaces them by pretrained vectors; frozen: training leaves them as they are."""
 
 
 class Statistics(Protocol):
@@ -284,7 +284,7 @@ def _pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class Tap(nn.Module):
-    """A named activation in a model that can be watched; it costs nothing when nobody watches.
+    """A named activation in a model that can be watched; it is free when it is not watched.
 
         self.belief = Tap()            in the model
         belief = self.belief(belief)   where it is computed; returns its argument
@@ -315,7 +315,7 @@ def watch(
 ) -> Iterator[dict[str, list[Tensor]]]:
     """What passes through the named taps (through all, if none is named): one list for each, in order of time.
 
-    With a `callback` nothing is stored: it is called with the tap's name and the tensor, as each passes.
+    With a `callback` no tensor is stored: it is called with the tap's name and the tensor, as each passes.
     """
     every = taps(model)
     chosen = {name: every[name] for name in names or every}

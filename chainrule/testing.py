@@ -240,7 +240,7 @@ def check_rows_are_independent(model: LanguageModel) -> None:
     other = tokens.clone()
     other[[0, 2, 3]] = some_tokens(model, 3, 9, seed=5)
     expected = _read(model, tokens)[0][1]
-    _same(_read(model, other)[0][1], expected, "logits of row 1 beside other rows")
+    _same(_read(model, other)[0][1], expected, "logits of row 1 in another batch")
     _same(_read(model, tokens[1:2])[0][0], expected, "logits of row 1 alone")
 
 
@@ -316,7 +316,7 @@ def check_padding_changes_no_score(model: LanguageModel) -> None:
 
 @law
 def check_seed_repeats_sample(model: LanguageModel) -> None:
-    """A seed repeats a sample, and a row's sample does not depend on the number of rows beside it."""
+    """A seed repeats a sample, and a row's sample does not depend on the number of rows."""
     top = vocabulary_size(model) - 1
     prompts = [np.array([1, 2]), np.array([], int), np.minimum([3, 3, 3], top)]
     first, again, other = (

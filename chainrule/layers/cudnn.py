@@ -35,7 +35,7 @@ def run_fused(
     if cell == "sigmoid":
         initial, weights = [2 * h - 1 for h in initial], [sigmoid_as_tanh(one) for one in weights]
     every = [part for one in weights for part in one]
-    # Biases, one layer, no dropout of its own; gradients may be needed in eval too, so cuDNN is told whether they are.
+    # Biases, one layer, no dropout of its own; gradients may be needed in eval too, so cuDNN gets a flag.
     how = (flatten_weights(every) if x.is_cuda else every, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2)
     kernel = CELLS[cell].kernel
     if lengths is None:

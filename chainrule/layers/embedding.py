@@ -20,7 +20,7 @@ from chainrule.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedVectors(Settings):
-    """Settings of kinds that can begin with word vectors made elsewhere; training/finetune.py reads them."""
+    """Settings of kinds whose embedding can start from pretrained word vectors; training/finetune.py reads them."""
 
     vectors: str | None = None      # file of word vectors, or a run, to initialise the embedding from; none: random
     vectors_frozen: bool = False    # freeze the embedding that model.vectors initialised

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class VariationalDropout(nn.Module):
-    """One dropout mask for all tokens of a row, drawn anew for every batch (Gal & Ghahramani 2016)."""
+    """One dropout mask for all tokens of a row, a new one for every batch (Gal & Ghahramani 2016)."""
 
     def __init__(self, p: float):
         super().__init__()

@@ -24,11 +24,11 @@ every_model = pytest.mark.parametrize("name", MODELS)
 
 def begun(name):
     """The model, and examples for it, on the CPU."""
-    chance = torch.Generator().manual_seed(1)
-    model, tokens = MODELS[name](), torch.randint(2, VOCAB, (20_000,), generator=chance)
-    model.initialise(torch.bincount(tokens, minlength=VOCAB), chance)
-    met = model.collect_pairs(tokens, torch.arange(len(tokens)) // 50, chance)
-    return model, model.shuffled(met, chance) if model.counts_first else met
+    generator = torch.Generator().manual_seed(1)
+    model, tokens = MODELS[name](), torch.randint(2, VOCAB, (20_000,), generator=generator)
+    model.initialise(torch.bincount(tokens, minlength=VOCAB), generator)
+    pairs = model.collect_pairs(tokens, torch.arange(len(tokens)) // 50, generator)
+    return model, model.shuffled(pairs, generator) if model.counts_first else pairs
 
 
 @every_model

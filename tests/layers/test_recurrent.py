@@ -108,7 +108,7 @@ def sums(matrix, vector, bias):
 
 
 def by_loops(cell, layer, x):
-    """The lecture's formulas for one row of one layer, from a zero state; no tensor in sight."""
+    """The lecture's formulas for one row of one layer, from a zero state; without tensors."""
     U, W, b_U, b_W = (part.tolist() for part in layer.rnn.all_weights[0])
     h, C, outputs = [0.0] * HIDDEN, [0.0] * HIDDEN, []
     for column in x.tolist():
@@ -247,7 +247,7 @@ def test_the_second_direction_reads_the_future_and_the_first_does_not():
 
 
 @cells
-def test_a_learned_first_state_learns(cell):
+def test_a_learned_initial_state_is_trained(cell):
     stack = make(cell, learned_start=True)
     outputs, _ = stack(some_inputs(), stack.start(ROWS))
     outputs.sum().backward()
@@ -257,7 +257,7 @@ def test_a_learned_first_state_learns(cell):
 
 
 @cells
-def test_a_zero_first_state_is_zero_and_costs_nothing(cell):
+def test_a_zero_initial_state_has_no_parameters(cell):
     stack = RecurrentStack(cell, INPUTS, HIDDEN, LAYERS)
     assert all(part.eq(0).all() and part.shape == (2, LAYERS, HIDDEN) for part in stack.start(2).values())
     assert "initial" not in stack.state_dict()
@@ -274,7 +274,7 @@ DROPPING = {
 
 
 @pytest.mark.parametrize("how", DROPPING)
-def test_nothing_is_dropped_in_eval_and_a_seed_repeats_what_is_dropped(how):
+def test_eval_has_no_dropout_and_a_seed_repeats_a_mask(how):
     stack, x = make("lstm", **DROPPING[how]), some_inputs()
 
     def outputs(seed):
@@ -288,7 +288,7 @@ def test_nothing_is_dropped_in_eval_and_a_seed_repeats_what_is_dropped(how):
     assert torch.equal(outputs(1), make("lstm")(x, stack.start(ROWS))[0])
 
 
-def test_weight_dropout_drops_a_share_of_what_acts_on_h_and_of_nothing_else():
+def test_weight_dropout_drops_only_hidden_to_hidden_weights():
     torch.manual_seed(1)
     layer = RecurrentStack("lstm", 40, 50, 1, weight_dropout=0.3).layers[0]
     (dropped,), (U, W, b_U, b_W) = layer.weights(), layer.rnn.all_weights[0]

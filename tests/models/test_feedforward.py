@@ -37,7 +37,7 @@ def sums(matrix, vector, bias):
 
 
 def by_loops(model, settings, window):
-    """The logits after one window of tokens; no tensor in sight."""
+    """The logits after one window of tokens; without tensors."""
     table = model.embedding.weight.tolist()
     x = [number for token in window for number in table[token]]
     h = x

@@ -49,7 +49,7 @@ def test_the_rule_of_bayes_by_hand() -> None:
     assert_close(answer, torch.tensor([[math.log(first), math.log(second)]]))
 
 
-def test_what_is_behind_a_text_changes_nothing() -> None:
+def test_padding_changes_nothing() -> None:
     model, longer = learned(naive_bayes()), ROWS.clone()
     longer[2, 4] = longer[3, 3:] = GOOD
     assert_close(model(Batch(longer, CLASSES, LENGTHS)), model(TEXTS))
@@ -105,7 +105,7 @@ def test_answers_are_what_a_loss_takes() -> None:
 
 
 @pytest.mark.data
-def test_reviews_are_told_apart() -> None:
+def test_reviews_are_classified() -> None:
     folder = Path(os.environ.get("CHAINRULE_DATA", "")) / "glue" / "SST-2"
     if not folder.is_dir():
         pytest.skip("needs glue/SST-2 in $CHAINRULE_DATA")

@@ -26,7 +26,7 @@ BODIES = {
     "lstm both ways": lambda: LSTM(RecurrentSettings(**RECURRENT, bidirectional=True, start="learned"), VOCAB),
 }
 POOLS = ("last", "first", "marked", "mean", "max")
-FORETELLING = ("gpt", "rnn", "lstm")
+PREDICTING = ("gpt", "rnn", "lstm")
 OUTPUT_END = ("embedding.bias", "embedding.project")    # output projection of a body, unused under a head
 
 every_body = pytest.mark.parametrize("name", BODIES)
@@ -130,7 +130,7 @@ def test_padding_changes_no_tag_and_rows_never_meet(name):
 @every_pool
 def test_gradients_go_through_the_whole_net(name, pool):
     if pool == "first" and name not in ("gpt", "encoder"):
-        pool = "max"                                              # where one token was read, W has had nothing to do
+        pool = "max"                                              # where one token was read, W is not used
     model, batch = classifier(name, pool), some_batch()
     model.loss(batch)[0].backward()
     for where, parameter in model.named_parameters():
@@ -150,8 +150,8 @@ def test_gradients_of_tags_go_through_the_whole_net(name):
             assert parameter.grad.abs().max() > 0, where
 
 
-def test_only_what_reads_forward_can_be_told_what_comes():
-    """A tag of a net of two directions depends on what is behind it, one of a GPT does not."""
+def test_only_a_bidirectional_body_reads_later_tokens():
+    """A tag of a net of two directions depends on later tokens, one of a GPT does not."""
     tokens = some_batch().tokens
     other = tokens.clone()
     other[:, -1] = (other[:, -1] + 1) % VOCAB
@@ -161,7 +161,7 @@ def test_only_what_reads_forward_can_be_told_what_comes():
 
 
 @pytest.mark.parametrize("name", ["gru both ways", "lstm both ways"])
-def test_what_has_read_the_end_cannot_foretell_it(name):
+def test_a_bidirectional_network_cannot_predict_the_next_token(name):
     with pytest.raises(UserError, match=r"model\.bidirectional=true reads the next token"):
         body(name).start(2)
     assert body(name).embedding.bias is None
@@ -189,12 +189,12 @@ def test_a_watched_body_says_the_same():
 # The auxiliary loss
 
 
-@pytest.mark.parametrize("name", FORETELLING)
+@pytest.mark.parametrize("name", PREDICTING)
 def test_the_auxiliary_loss_is_the_mean_of_each_rows_own_nats(name):
     model, batch, weight = classifier(name, auxiliary=0.5).train(), some_batch(), 0.5
     plain, count = cross_entropy(model(batch), batch)
     wanted = plain.clone()
-    for row in (0, 1, 3):                                          # row 2 has one token, and so nothing to foretell
+    for row in (0, 1, 3):                                          # row 2 has one token, and so no target
         text = batch.tokens[row : row + 1, : int(batch.lengths[row])]
         nats, targets, _ = model.body.loss(Batch(text[:, :-1], text[:, 1:]), None)
         wanted = wanted + weight * nats / targets
@@ -203,7 +203,7 @@ def test_the_auxiliary_loss_is_the_mean_of_each_rows_own_nats(name):
     assert_close(model.eval().loss(batch)[0], plain)               # it is for learning alone
 
 
-@pytest.mark.parametrize("name", FORETELLING)
+@pytest.mark.parametrize("name", PREDICTING)
 def test_micro_batches_change_no_gradient_of_the_auxiliary_loss(name):
     whole, parts, batch = classifier(name, auxiliary=0.5).train(), classifier(name, auxiliary=0.5).train(), some_batch()
     whole.loss(batch)[0].backward()
@@ -214,7 +214,7 @@ def test_micro_batches_change_no_gradient_of_the_auxiliary_loss(name):
         assert_close(one.grad, other.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_a_row_without_a_label_teaches_nothing():
+def test_a_row_without_a_label_has_no_gradient():
     model, batch = classifier("gpt", auxiliary=0.5).train(), some_batch()
     targets = batch.targets.clone()
     targets[1] = IGNORE
@@ -306,7 +306,7 @@ def test_how_long_other_words_are_changes_no_word():
     assert beside.isfinite().all()                                # also where there are no letters
 
 
-def test_a_tagger_tells_unknown_words_apart_by_their_letters():
+def test_a_tagger_separates_unknown_words_by_their_characters():
     torch.manual_seed(1)
     model = TokenClassifier(body("lstm both ways"), LABELS, char_cnn=CharCNN(10)).eval()
     tokens, targets = torch.ones(1, 2, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)

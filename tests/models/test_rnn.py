@@ -107,7 +107,7 @@ def test_nats_are_the_loss_of_the_logits_and_so_are_their_gradients(kind, given)
 
 
 @every_kind
-def test_a_state_carried_on_is_as_if_the_text_had_come_in_one_piece(kind):
+def test_carrying_the_state_gives_the_loss_of_the_whole_text(kind):
     model, batch = make(kind), some_batch()
     whole, count, _ = model.loss(batch)
     first, one, state = model.loss(Batch(batch.tokens[:, :5], batch.targets[:, :5]))
@@ -134,7 +134,7 @@ def test_each_dropout_acts_while_learning_and_never_after(name):
     assert torch.equal(model.eval()(batch), plain.eval()(batch))
 
 
-def test_dropout_holds_for_the_three_places_that_say_nothing_of_their_own():
+def test_dropout_is_the_default_of_input_between_and_output_dropout():
     model = make("lstm", dropout=0.5, between_dropout=0.1)
     assert (model.drop_input.p, model.stack.between.p, model.drop_output.p) == (0.5, 0.1, 0.5)
 
@@ -162,7 +162,7 @@ def test_the_published_lstm_has_its_size():
 
 @every_kind
 def test_it_learns_a_text_by_heart(kind):
-    """1 brings 2 and 3 by turns: who knows only the last token pays at least half of log 2, which is 0.35."""
+    """After 1 come 2 and 3 in turn: a model of the last token alone pays at least half of log 2, which is 0.35."""
     model, text = make(kind, hidden=16, layers=1), torch.tensor([[1, 2, 1, 3] * 8])
     batch, optimizer = Batch(text[:, :-1], text[:, 1:]), torch.optim.Adam(model.parameters(), 0.02)
     for _ in range(200):

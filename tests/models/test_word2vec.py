@@ -14,7 +14,7 @@ ALGORITHMS = ("skip-gram", "cbow")
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
 
-def chance(seed=1):
+def generator(seed=1):
     return torch.Generator().manual_seed(seed)
 
 
@@ -22,9 +22,9 @@ def made(algorithm="skip-gram", **settings):
     """In float64, with vectors as they are in the midst of learning."""
     settings = Word2VecSettings(**{"algorithm": algorithm, "embedding": 6, "window": 3, **settings})
     model = Word2Vec(settings, VOCAB).double()
-    model.initialise(counts(), chance())
+    model.initialise(counts(), generator())
     for table in (model.vectors, model.outputs):
-        table.copy_(torch.randn(table.shape, generator=chance(2), dtype=torch.double))
+        table.copy_(torch.randn(table.shape, generator=generator(2), dtype=torch.double))
     return model
 
 
@@ -33,19 +33,19 @@ def counts():
 
 
 def some_text(size=100, lines=7):
-    tokens = torch.randint(2, VOCAB, (size,), generator=chance(3))
+    tokens = torch.randint(2, VOCAB, (size,), generator=generator(3))
     return tokens, torch.arange(size) * lines // size
 
 
 def pairs_of(blocks, window, algorithm):
-    """(block, word, place it reads or foretells): every pair, found one by one."""
+    """(block, word, place it reads or predicts): every pair, found one by one."""
     tokens, texts, reach = (blocks[name].tolist() for name in ("tokens", "texts", "windows"))
     for block in range(len(tokens)):
         for word in range(window, len(tokens[0]) - window):
             for near in range(word - window, word + window + 1):
-                foretold = near if algorithm == "skip-gram" else word
+                predicted = near if algorithm == "skip-gram" else word
                 together = texts[block][word] == texts[block][near] != -1
-                if near != word and together and abs(near - word) <= reach[block][foretold]:
+                if near != word and together and abs(near - word) <= reach[block][predicted]:
                     yield block, word, near
 
 
@@ -72,7 +72,7 @@ def formula(model, blocks, vectors, outputs):
 @every_algorithm
 def test_the_loss_is_the_formula(algorithm):
     model = made(algorithm)
-    blocks = model.collect_pairs(*some_text(), chance())
+    blocks = model.collect_pairs(*some_text(), generator())
     total, pairs = formula(model, blocks, model.vectors, model.outputs)
     loss, count = model.pair_loss(blocks)
     assert count == pairs > 30
@@ -82,7 +82,7 @@ def test_the_loss_is_the_formula(algorithm):
 @every_algorithm
 def test_a_small_step_is_the_gradient_of_the_formula(algorithm):
     model, lr = made(algorithm), 1e-7
-    blocks = model.collect_pairs(*some_text(), chance())
+    blocks = model.collect_pairs(*some_text(), generator())
     before = [table.clone().requires_grad_() for table in (model.vectors, model.outputs)]
     formula(model, blocks, *before)[0].backward()
     model.train_step(blocks, lr)
@@ -96,10 +96,10 @@ def test_a_small_step_is_the_gradient_of_the_formula(algorithm):
 def test_many_words_at_once_never_overshoot(algorithm, lr, words, embedding):
     """A few words, each met hundreds of times in one step: plain SGD would go hundreds of times too far."""
     model = made(algorithm, sample=0.0, embedding=embedding)
-    tokens = torch.randint(2, 2 + words, (1000,), generator=chance(5))
+    tokens = torch.randint(2, 2 + words, (1000,), generator=generator(5))
     tokens[1::2] = (tokens[::2] - 1) % words + 2
-    model.initialise(torch.bincount(tokens, minlength=VOCAB), chance())
-    blocks, losses = model.collect_pairs(tokens, torch.arange(len(tokens)) // 2, chance()), []
+    model.initialise(torch.bincount(tokens, minlength=VOCAB), generator())
+    blocks, losses = model.collect_pairs(tokens, torch.arange(len(tokens)) // 2, generator()), []
     for _ in range(30):
         total, count = model.pair_loss(blocks)
         losses.append(float(total / count))
@@ -125,18 +125,18 @@ def test_a_lone_row_moves_as_many_small_steps_would():
 
 def test_texts_never_meet():
     model = made(sample=0.0, window=3)
-    blocks = model.collect_pairs(torch.arange(2, 38), torch.arange(36) // 4, chance())
+    blocks = model.collect_pairs(torch.arange(2, 38), torch.arange(36) // 4, generator())
     met = {(int(blocks["tokens"][block, word]), int(blocks["tokens"][block, near]))
            for block, word, near in pairs_of(blocks, 3, "skip-gram")}
     assert met
     assert all((one - 2) // 4 == (other - 2) // 4 for one, other in met)
-    lone = model.collect_pairs(torch.arange(2, 38), torch.arange(36), chance())
+    lone = model.collect_pairs(torch.arange(2, 38), torch.arange(36), generator())
     assert model.pair_loss(lone)[1] == 0
 
 
 def test_every_reach_up_to_the_window_is_drawn_alike():
     model = made(sample=0.0, window=4)
-    reach = model.collect_pairs(*some_text(20_000, 1), chance())["windows"].long()
+    reach = model.collect_pairs(*some_text(20_000, 1), generator())["windows"].long()
     assert torch.bincount(reach.flatten()).tolist()[0] == 0
     shares = torch.bincount(reach.flatten(), minlength=5)[1:] / reach.numel()
     torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.02, rtol=0)
@@ -144,7 +144,7 @@ def test_every_reach_up_to_the_window_is_drawn_alike():
 
 def test_noise_is_drawn_by_counts_to_the_power():
     model = made()
-    noise = model.collect_pairs(*some_text(100_000), chance())["negatives"].flatten()
+    noise = model.collect_pairs(*some_text(100_000), generator())["negatives"].flatten()
     shares = torch.bincount(noise, minlength=VOCAB) / len(noise)
     wanted = counts().double() ** 0.75
     torch.testing.assert_close(shares.double(), wanted / wanted.sum(), atol=0.005, rtol=0)
@@ -154,9 +154,9 @@ def test_noise_is_drawn_by_counts_to_the_power():
 def test_frequent_words_are_passed_over_as_often_as_said():
     model = Word2Vec(Word2VecSettings(sample=0.05), 4)
     often = torch.tensor([0, 0, 900, 100])
-    model.initialise(often, chance())
+    model.initialise(often, generator())
     tokens = torch.tensor([2] * 9 + [3]).repeat(2000)
-    blocks = model.collect_pairs(tokens, torch.zeros_like(tokens), chance())
+    blocks = model.collect_pairs(tokens, torch.zeros_like(tokens), generator())
     here = (blocks["tokens"] > 0) & (blocks["texts"] >= 0)
     inside = here[:, 5:-5]
     kept = torch.bincount(blocks["tokens"][:, 5:-5][inside], minlength=4)
@@ -167,15 +167,15 @@ def test_frequent_words_are_passed_over_as_often_as_said():
 
 def test_a_word_that_never_occurs_has_no_vector():
     model = Word2Vec(Word2VecSettings(embedding=8), VOCAB)
-    model.initialise(counts(), chance())
+    model.initialise(counts(), generator())
     assert not model.embeddings[:2].any()
     assert model.embeddings[2:].any(1).all()
 
 
 def test_a_text_without_words_gives_no_pairs():
     model = made()
-    nothing = torch.empty(0, dtype=torch.long)
-    blocks = model.collect_pairs(nothing, nothing, chance())
+    empty = torch.empty(0, dtype=torch.long)
+    blocks = model.collect_pairs(empty, empty, generator())
     assert model.pair_loss(blocks)[1] == 0
     before = model.vectors.clone()
     model.train_step(blocks, 0.1)
@@ -185,7 +185,7 @@ def test_a_text_without_words_gives_no_pairs():
 def test_the_last_words_of_a_text_that_fills_no_block_count_too():
     model = made(sample=0.0, window=1)
     model.kept.fill_(1)
-    blocks = model.collect_pairs(*some_text(45, 1), chance())
+    blocks = model.collect_pairs(*some_text(45, 1), generator())
     assert blocks["tokens"].shape == (2, model.block + 2)
     assert blocks["negatives"].shape == (2, SHARED)
     assert model.pair_loss(blocks)[1] == 2 * 44
@@ -203,6 +203,6 @@ def test_settings_that_cannot_be_are_refused(name):
 def test_a_wide_window_reaches_as_far(window):
     model = made(window=window)
     tokens, texts = some_text(2000, 1)
-    reach = model.collect_pairs(tokens, texts, chance())["windows"]
+    reach = model.collect_pairs(tokens, texts, generator())["windows"]
     assert reach.min() >= 1
     assert window - 20 < reach.max() <= window
