@@ -1,6 +1,6 @@
 """Progress bars on stderr: live in a terminal, a line that changes in a notebook, a plain line now and then elsewhere.
 
-A bar appears only after two seconds, so short work prints nothing.
+A bar appears only after two seconds, so short work prints no output.
 """
 
 import os

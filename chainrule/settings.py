@@ -137,7 +137,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def _comment(comments: Mapping[int, str], lines: list[str], number: int) -> str:
-    """The comment on a line, and on the lines after it that hold nothing else."""
+    """The comment on a line, and on the lines after it that hold only a comment."""
     words = [comments.get(number, "")]
     while words[0] and number < len(lines) and lines[number].lstrip().startswith("#"):
         number += 1

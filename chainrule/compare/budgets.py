@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from chainrule import models
+from chainrule import models, settings
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
@@ -42,17 +42,16 @@ def ladder_kinds() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(settings.Settings, part="compare"):
     """`compare.*`"""
 
-    by: Literal["minutes", "flops"] = "minutes"  # what every kind gets the same of
-    flops: float | None = None     # how many, if by flops; none: what --minutes come to at the usual speed
+    by: Literal["minutes", "flops"] = "minutes"  # the budget that is equal for all kinds
+    flops: settings.Positive | None = None  # that budget, for by=flops; none: what --minutes allow at the usual speed
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.flops is not None and self.by == "minutes":
             raise UserError(f"compare.flops={self.flops:g} is for compare.by=flops.")
-        if self.flops is not None and not 0 < self.flops < math.inf:
-            raise UserError(f"compare.flops={self.flops:g}: it must be more than 0.")
 
 
 @dataclass(frozen=True)
