@@ -183,10 +183,12 @@ def _device(parser: ArgumentParser) -> None:
 COMMANDS = {
     "demo": Command("demo:demo", "train a ladder of models on a built-in text; a table and a page compare them", _demo),
     "train": Command("train:train_command", "train a model on a text", _train, settings=True),
-    "sample": Command("generate:sample_command", "sample text from a model", _sample),
-    "score": Command("generate:score_command", "bits (-log2 p) of each token of a text", _score, settings=True),
+    "sample": Command("sample_score_eval:sample_command", "sample text from a model", _sample),
+    "score": Command(
+        "sample_score_eval:score_command", "bits (-log2 p) of each token of a text", _score, settings=True
+    ),
     "eval": Command(
-        "generate:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
+        "sample_score_eval:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
         _eval, settings=True,
     ),
     "predict": Command(
