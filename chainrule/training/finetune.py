@@ -141,7 +141,7 @@ def tokenizer_of(recipe: Recipe, out: Path) -> Tokenizer | None:
 
 
 def initialise(
-    model: Any, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
+    model: Model, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
 ) -> None:
     """Prepares a new model over `vocab` tokens: it takes the base run's weights, freezes some, and adds adapters."""
     if not isinstance(recipe.train, Gradient):
@@ -176,7 +176,7 @@ def _adapt(body: Any, settings: Gradient) -> int:
     return len(hidden)
 
 
-def _log_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
+def _log_taken(model: Model, path: Path, grown: list[str], rows: int, head: bool, log: Log) -> None:
     taken, new = list((model if head else body_of(model)).parameters()), [] if head else list(head_parameters(model))
     facts = [f"{len(taken)} weights taken, {short(sum(parameter.numel() for parameter in taken))} parameters"]
     facts += [f"{rows} new rows in {' and '.join(grown)}"] if grown else []
@@ -185,7 +185,7 @@ def _log_taken(model: Any, path: Path, grown: list[str], rows: int, head: bool, 
     log("from", f"{path}: {'; '.join(facts)}", path=str(path), taken=len(taken), grown=grown, rows=rows, new=new)
 
 
-def _log_trained(model: Any, settings: Gradient, matrices: int, log: Log) -> None:
+def _log_trained(model: Model, settings: Gradient, matrices: int, log: Log) -> None:
     """The number of trained parameters, if not all of them are."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     every, trained = sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)

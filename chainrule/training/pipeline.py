@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -30,7 +30,7 @@ from chainrule.training.interrupt import catch_signals
 from chainrule.training.log import Log, spent
 from chainrule.training.trainer import Diverged, train_by_gradient
 from chainrule.training.validation import evaluate_together
-from chainrule.training.word_vectors import held_out_loss, train_by_pairs
+from chainrule.training.word_vectors import PairModel, held_out_loss, train_by_pairs
 
 __all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
 
@@ -115,7 +115,7 @@ def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
         return shard(model, ranks.device) if sharded else model.to(ranks.device)
 
 
-def _train(model: Any, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> RunResult:
+def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, checkpoints: Checkpoints) -> RunResult:
     """Training, evaluation and saving, as far as they are not done yet."""
     out, ranks, splits = checkpoints.out, checkpoints.ranks, checkpoints.splits
     save, task = partial(_save, checkpoints, model, corpus, log), find_task(recipe.task)
@@ -175,7 +175,7 @@ def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, An
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(model: Any, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -> dict[str, Any] | None:
+def _measure(model: Model, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -> dict[str, Any] | None:
     """The result on the validation split; None if Ctrl-C interrupted it: the model itself is finished."""
     result: dict[str, Any] = {"why": "there is no held-out text to evaluate it on; --valid FILE would give one"}
     if model.learns_by == "counting":                      # only the first rank has the model
@@ -184,7 +184,7 @@ def _measure(model: Any, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -> 
         ranks = ALONE
     try:
         if "valid" in corpus.splits and model.learns_by == "pairs":
-            result = held_out_loss(model, corpus.splits["valid"].tokens, corpus.tokenizer)
+            result = held_out_loss(cast(PairModel, model), corpus.splits["valid"].tokens, corpus.tokenizer)
         elif "valid" in corpus.splits and (measured := task.measure_validation(model, corpus)) is not None:
             result = measured
         elif "valid" in corpus.splits:

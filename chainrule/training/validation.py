@@ -76,7 +76,7 @@ def _leave_together(ranks: Ranks, stop: Stop) -> None:
 
 
 def _shared(ranks: Ranks, stop: Stop) -> Callable[[Any, Any, int | None], float]:
-    def total_nats(model: Any, tokens: Any, stride: int | None) -> float:
+    def total_nats(model: LanguageModel, tokens: Any, stride: int | None) -> float:
         parts = 1 if stride_of(model, stride) is None else ranks.size
         nats = []
         for piece in stream_pieces(model, tokens, stride=stride, part=ranks.rank % parts, parts=parts):
