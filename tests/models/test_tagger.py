@@ -49,9 +49,9 @@ class ByHand:
     def __init__(self, model: HMMTagger, words=WORDS, tags=NUMBERS):
         self.model, self.settings = model, model.settings
         self.counts: dict = {}
-        for sentence, told in zip(words, tags):
+        for sentence, labels in zip(words, tags):
             before, so_far = "", (EDGE, EDGE)
-            for keys, tag in [*zip(word_features([sentence]).tolist(), told), (None, EDGE)]:
+            for keys, tag in [*zip(word_features([sentence]).tolist(), labels), (None, EDGE)]:
                 self.see("transitions", self.histories(*so_far, before), tag)
                 if keys is not None:
                     self.see("previous", [tag, (tag, keys[-1])], so_far[1])
@@ -110,12 +110,12 @@ def test_the_best_path_is_the_best_of_all_sequences_of_tags(settings) -> None:
 def test_posteriors_are_sums_over_all_sequences_of_tags(settings) -> None:
     model = made(settings)
     truth, batch = ByHand(model), tagging_batch(STRANGE)
-    told = model(batch).exp()
+    found = model(batch).exp()
     for row, sentence in enumerate(STRANGE):
         joint = truth.every(sentence)
         for place in range(len(sentence)):
             wanted = [sum(p for path, p in joint.items() if path[place] == tag) for tag in range(EDGE)]
-            assert_close(told[row, place].double(), torch.tensor(wanted).double() / sum(wanted), rtol=1e-4, atol=1e-6)
+            assert_close(found[row, place].double(), torch.tensor(wanted).double() / sum(wanted), rtol=1e-4, atol=1e-6)
 
 
 # Counts and weights
@@ -126,8 +126,8 @@ def test_counts_are_those_made_by_hand() -> None:
     contexts, answers, counts = statistics.transitions.tensors()
     found = {(int(context), int(answer)): int(count) for context, answer, count in zip(contexts[:, 1], answers, counts)}
     wanted: dict[tuple[int, int], int] = {}
-    for told in NUMBERS:
-        for one, two in pairwise([EDGE, *told, EDGE]):
+    for labels in NUMBERS:
+        for one, two in pairwise([EDGE, *labels, EDGE]):
             key = int(hashed(torch.tensor([one]))), two
             wanted[key] = wanted.get(key, 0) + 1
     assert found == wanted
@@ -138,7 +138,7 @@ def test_counts_are_those_made_by_hand() -> None:
 
 def test_a_weight_maximises_the_leave_one_out_likelihood() -> None:
     model = made(HMMTaggerSettings(order=1, lexical=False))
-    events = [pair for told in NUMBERS for pair in pairwise([EDGE, *told, EDGE])]
+    events = [pair for labels in NUMBERS for pair in pairwise([EDGE, *labels, EDGE])]
     root = float(model.transitions.weights[0])
 
     def nats(weight: float) -> float:
@@ -167,7 +167,7 @@ def test_words_without_a_tag_are_read_and_not_counted() -> None:
     tags = [row[:] for row in NUMBERS]
     tags[1][2] = IGNORE
     model = HMMTagger(HMMTaggerSettings(), 3)
-    every, fewer = (model.collect(tagging_batch(WORDS, told)) for told in (NUMBERS, tags))
+    every, fewer = (model.collect(tagging_batch(WORDS, labels)) for labels in (NUMBERS, tags))
     for part, lost in ("lexicon", 1), ("transitions", 3), ("previous", 2):
         assert int(getattr(every, part).counts.sum() - getattr(fewer, part).counts.sum()) == lost, part
 
@@ -308,6 +308,6 @@ def test_english_is_tagged_better_than_by_the_most_frequent_tag() -> None:
     model = HMMTagger(HMMTaggerSettings(), len(names))
     model.update(model.collect(tagging_batch(words, [[names.index(tag) for tag in row] for row in tags])))
     words, tags = (part[:400] for part in read_conllu(folder / "en_ewt-ud-dev.conllu"))
-    told = [names[tag] for row in model.predict(words) for tag in row]
-    right = [one == two for one, two in zip(told, (tag for row in tags for tag in row), strict=True)]
+    predicted = [names[tag] for row in model.predict(words) for tag in row]
+    right = [one == two for one, two in zip(predicted, (tag for row in tags for tag in row), strict=True)]
     assert sum(right) / len(right) > 0.935

@@ -1,4 +1,4 @@
-"""Tokenizers made by others: their boundary moves to id 0, and nothing else changes."""
+"""Tokenizers made by others: their boundary moves to id 0, and no other id changes."""
 
 import json
 import os

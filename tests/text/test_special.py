@@ -1,4 +1,4 @@
-"""A task's own tokens: behind all others, in the file that everyone reads, and out of reach of any text."""
+"""The special tokens of a task: after all others, in the tokenizer.json, and no text can spell them."""
 
 import json
 import tempfile
