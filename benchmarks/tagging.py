@@ -4,9 +4,9 @@
     python benchmarks/tagging.py --classes [--orders 1 2 3] [--raw] [--data DIR] [--json]
 
 DIR is $CHAINRULE_DATA by default. Tags are those of UD English-EWT, learned on train and measured on dev, or on test
-with --test. Classes are those of SST-2 (dev) and IMDB (test), by one word n-gram a class; the words of IMDB are made
-small and parted from punctuation, unless --raw. The models are deterministic, so there is no seed. Times are CPU times of one
-thread, from strings to tables and from strings to answers.
+with --test. Classes are those of SST-2 (dev) and IMDB (test), by one word n-gram a class; the text of IMDB is
+lower-cased and split at punctuation, unless --raw. The models are deterministic, so there is no seed. Times are CPU
+times of one thread, from strings to tables and from strings to predictions.
 """
 
 import argparse
