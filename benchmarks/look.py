@@ -2,7 +2,7 @@
 
     python benchmarks/look.py [RUN …] [--json]
 
-Without a run it is a small GPT of byte pairs that has learned nothing, which is as quick as one that has: 6 layers of
+Without a run it is a small untrained GPT of byte pairs, which is as fast as a trained one: 6 layers of
 width 256, a context of 256 tokens. Each question is about one token more than the one before, as when faces are
 clicked; the last are about a context that is full.
 """

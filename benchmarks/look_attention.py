@@ -1,10 +1,10 @@
 """The page of attention for 12 layers of 12 heads: from the text to the page in a browser that has drawn it.
 
-    python benchmarks/look_attention.py [--tokens 256] [--turns 5] [--json]
+    python benchmarks/look_attention.py [--tokens 256] [--repeats 5] [--json]
 
-The model is a GPT that nothing has taught, 8 numbers a head: how long a page takes does not depend on what is in it.
-*made*: the text read, and all that the page needs of its patterns, in Python. *drawn*: from the browser's first look at
-the file to the second frame behind the drawing. *another*: the same page for another head, as a reader asks for it.
+The model is an untrained GPT with 8 numbers a head: the time of a page does not depend on the weights.
+*made*: the text read, and all that the page needs of its patterns, in Python. *drawn*: from opening the file in the browser
+to the second frame after the drawing. *another*: the same page for another head, as a reader asks for it.
 """
 
 import argparse
@@ -62,16 +62,16 @@ def seconds_to_draw(browser: Any, path: Path) -> float:
     return seconds
 
 
-def measure(tokens: int, turns: int) -> dict[str, Any]:
+def measure(tokens: int, repeats: int) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
     subject, times = untaught(tokens), []
-    page_of(subject, {})                       # the first turn is for warming up
+    page_of(subject, {})                       # warm-up
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         program = next(filter(None, map(shutil.which, CHROMIUM)))
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         path = Path(folder) / "page.html"
-        for _ in range(turns):
+        for _ in range(repeats):
             page, made = page_of(subject, {})
             path.write_text(page, encoding="utf-8")
             drawn = seconds_to_draw(browser, path)
@@ -87,10 +87,10 @@ def measure(tokens: int, turns: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the lines")
     args = parser.parse_args()
-    found = measure(args.tokens, args.turns)
+    found = measure(args.tokens, args.repeats)
     if args.json:
         print(json.dumps(found))
         return

@@ -12,7 +12,7 @@ from chainrule import __version__
 from chainrule.api import text_name
 from chainrule.compare.budgets import Budget, Compare, ladder_kinds
 from chainrule.compare.ladder import LadderPlan, Rung, Stopped, climb, corpus_for, held_out
-from chainrule.compare.report import ranking, report
+from chainrule.compare.report import ranking, report_page
 from chainrule.device import choose_device
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text
@@ -96,7 +96,7 @@ def run_ladder(plan: LadderPlan, out: Path, overwrite: bool) -> dict[str, Any]:
     answer = answer_of(plan, out, rungs)
     curves = {rung.kind: [asdict(point) for point in rung.points] for rung in rungs}
     write_text(out / RESULTS, json.dumps(answer, indent=1, allow_nan=False) + "\n")
-    write_text(out / REPORT, report(answer, curves, {rung.kind: rung.strip for rung in rungs}))
+    write_text(out / REPORT, report_page(answer, curves, {rung.kind: rung.strip for rung in rungs}))
     return answer
 
 

@@ -15,7 +15,7 @@ Points = Sequence[Mapping[str, Any]]    # of a training curve: tokens, seconds, 
 HUES = 6                  # colours that everyone can distinguish; kinds without a curve are grey
 
 
-def report(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, ExcerptBits]) -> str:
+def report_page(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, ExcerptBits]) -> str:
     learned = {kind: some for kind, some in points.items() if len(some) > 1}
     colors = {kind: place % HUES for place, kind in enumerate(learned)}
     return make_page(f"{' '.join(answer['texts'])}: which model predicts it best?", _lead(answer), [

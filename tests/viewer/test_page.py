@@ -7,7 +7,7 @@ import re
 import pytest
 from viewer.made import ANSWER, POINTS, STRIPS
 
-from chainrule.compare.report import ranking, report
+from chainrule.compare.report import ranking, report_page
 from chainrule.viewer.page import Panel, closure, make_page, read_web_file, script_json
 
 
@@ -35,7 +35,7 @@ def test_every_module_that_is_imported_exists():
 
 
 def test_nothing_on_a_page_is_fetched():
-    page = report(ANSWER, POINTS, STRIPS)
+    page = report_page(ANSWER, POINTS, STRIPS)
     assert re.findall(r'(?:src|href)="(?!#|data:)', page) == []
     assert "@import" not in page
     views = [one["module"] for one in script(page, "application/json")]
@@ -53,7 +53,7 @@ def test_text_cannot_break_out_of_a_page():
 
 
 def test_the_page_says_what_the_answer_says():
-    page = report(ANSWER, POINTS, STRIPS)
+    page = report_page(ANSWER, POINTS, STRIPS)
     ladder = data_of(page, "ladder")
     assert [(row["kind"], row["bits_per_byte"]) for row in ladder["rows"]] == [
         (row["kind"], row["bits_per_byte"]) for row in ANSWER["rows"]
@@ -67,7 +67,7 @@ def test_the_page_says_what_the_answer_says():
 
 
 def test_what_learns_bit_by_bit_is_a_curve_and_what_only_counts_a_level():
-    curves = data_of(report(ANSWER, POINTS, STRIPS), "curves")
+    curves = data_of(report_page(ANSWER, POINTS, STRIPS), "curves")
     assert [curve["kind"] for curve in curves["curves"]] == ["lstm", "gpt"]
     assert curves["curves"][1]["points"] == POINTS["gpt"]
     assert curves["curves"][1]["end"] == {"tokens": 5000, "seconds": 2.5, "bits_per_byte": 2.0625, "held_out": True}
@@ -76,14 +76,14 @@ def test_what_learns_bit_by_bit_is_a_curve_and_what_only_counts_a_level():
 
 
 def test_a_language_of_known_entropy_is_a_level_too():
-    page = report({**ANSWER, "entropy": 1.5, "text_entropy": 1.4}, POINTS, STRIPS)
+    page = report_page({**ANSWER, "entropy": 1.5, "text_entropy": 1.4}, POINTS, STRIPS)
     assert data_of(page, "curves")["levels"][-1] == {"name": "the language itself", "bits_per_byte": 1.4}
     assert data_of(page, "ladder")["truth"] == 1.4
     assert "1.5000 bits per byte" in page
 
 
 def test_the_best_two_are_shown_at_first_and_the_impossible_is_null():
-    surprise = data_of(report(ANSWER, POINTS, STRIPS), "surprise")
+    surprise = data_of(report_page(ANSWER, POINTS, STRIPS), "surprise")
     assert surprise["first"] == ["gpt", "ngram"]
     assert surprise["strips"][1]["pieces"][2] == ["é", None]
 
@@ -91,7 +91,7 @@ def test_the_best_two_are_shown_at_first_and_the_impossible_is_null():
 @pytest.mark.parametrize("kinds", [["ngram"], ["unigram", "ngram"]])
 def test_few_kinds_make_a_page_too(kinds):
     few = {**ANSWER, "rows": [row for row in ANSWER["rows"] if row["kind"] in kinds], "differences": [], "by": "flops"}
-    page = report(few, {kind: [] for kind in kinds}, {kind: STRIPS[kind] for kind in kinds})
+    page = report_page(few, {kind: [] for kind in kinds}, {kind: STRIPS[kind] for kind in kinds})
     assert len(data_of(page, "surprise")["first"]) == 2
     assert data_of(page, "curves")["curves"] == []
     assert "4.8e+11 FLOPs" in page

@@ -3,13 +3,13 @@
 import pytest
 from viewer.made import ANSWER, POINTS, STRIPS
 
-from chainrule.compare.report import report
+from chainrule.compare.report import report_page
 
 
 @pytest.fixture
 def open_report(open_file):
     def open_it(answer=ANSWER, points=POINTS, strips=STRIPS, address="", **context):
-        return open_file(report(answer, points, strips), address, **context)
+        return open_file(report_page(answer, points, strips), address, **context)
 
     return open_it
 

@@ -55,7 +55,7 @@ class TokenRow:
 
 
 @dataclass(frozen=True)
-class Forward:
+class ForwardPass:
     """A forward pass: the call that runs it, and the tokens in it."""
 
     run: Callable[[], Any]
@@ -112,7 +112,7 @@ def _row_json(subject: Subject, row: TokenRow) -> dict[str, Any]:
 # The forward pass
 
 
-def _forward(subject: Subject, text: str, options: Options) -> Forward:
+def _forward(subject: Subject, text: str, options: Options) -> ForwardPass:
     if subject.continues_text:
         return _continuation(subject, text, _number(options, "tokens", WRITTEN), _number(options, "seed", 1))
     if not subject.reads_source:
@@ -121,7 +121,7 @@ def _forward(subject: Subject, text: str, options: Options) -> Forward:
     return _from_source(subject, text) if apart else _source_in_context(subject, text)
 
 
-def _continuation(subject: Subject, text: str, more: int, seed: int) -> Forward:
+def _continuation(subject: Subject, text: str, more: int, seed: int) -> ForwardPass:
     """The end of the text, and `more` tokens that the model samples after it."""
     model, limit = subject.model, min(LIMIT, subject.model.context or LIMIT)
     more = min(more, limit // 2)
@@ -131,36 +131,36 @@ def _continuation(subject: Subject, text: str, more: int, seed: int) -> Forward:
     columns = sample(model, [np.array(given[1:], np.int64)], more, Sampling(seed=seed), ends=not lines)
     tokens = given + [int(column) for column in columns]
     row = on_device(model, np.array([tokens]))
-    return Forward(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, read.left_out)
+    return ForwardPass(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, read.left_out)
 
 
-def _from_source(subject: Subject, text: str) -> Forward:
+def _from_source(subject: Subject, text: str) -> ForwardPass:
     """A source, and the best text from it by beam search: encoder and decoder."""
     model, source = subject.model, subject.read_source(text, LIMIT)
     found = beam_search(model, Beam(limit=ANSWER), source=source.tokens)[0]
     tokens = [BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
     texts = {"source": TokenRow(source.tokens[0].tolist()), "text": TokenRow(tokens, 1)}
-    return Forward(lambda: model.step(row, model.start(1, source.tokens)), texts, cut=source.left_out)
+    return ForwardPass(lambda: model.step(row, model.start(1, source.tokens)), texts, cut=source.left_out)
 
 
-def _source_in_context(subject: Subject, text: str) -> Forward:
+def _source_in_context(subject: Subject, text: str) -> ForwardPass:
     """A source, and the best text from it, by a decoder that has both in one context."""
     model, source = subject.model, subject.read_source(text, min(LIMIT, subject.model.context) // 2)
     found = beam_search(model, Beam(limit=ANSWER), source=source.tokens)[0]
     given = [BOUNDARY, *source.tokens[0, :-1].tolist()]
     tokens = [*given, BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
-    return Forward(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, cut=source.left_out)
+    return ForwardPass(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, cut=source.left_out)
 
 
-def _encoding(subject: Subject, text: str) -> Forward:
+def _encoding(subject: Subject, text: str) -> ForwardPass:
     """A text that is encoded: bidirectionally, or for a label, whose token stands at the end."""
     end = [token] if (token := subject.run.tokenizer.id(EXTRACT)) is not None else []
     read = subject.read(text, min(LIMIT, subject.model.context or LIMIT) - len(end))
     tokens = read.tokens[0].tolist() + end
     row = on_device(subject.model, np.array([tokens]))
-    return Forward(lambda: subject.body.encode(row), {"text": TokenRow(tokens)}, read.left_out)
+    return ForwardPass(lambda: subject.body.encode(row), {"text": TokenRow(tokens)}, read.left_out)
 
 
 # The stacks, and the chosen head
@@ -206,7 +206,7 @@ def _number(options: Options, name: str, otherwise: int) -> int:
 # What is kept of the patterns
 
 
-def _collect_patterns(subject: Subject, forward: Forward, parts: Sequence[Part], chosen: Head) -> None:
+def _collect_patterns(subject: Subject, forward: ForwardPass, parts: Sequence[Part], chosen: Head) -> None:
     """Runs the forward pass, and keeps of each layer's pattern what is drawn."""
     left, places = EXACT, {tap: (part, layer) for part in parts for layer, tap in enumerate(part.taps, 1)}
 
