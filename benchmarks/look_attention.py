@@ -3,8 +3,8 @@
     python benchmarks/look_attention.py [--tokens 256] [--repeats 5] [--json]
 
 The model is an untrained GPT with 8 numbers a head: the time of a page does not depend on the weights.
-*made*: the text read, and all that the page needs of its patterns, in Python. *drawn*: from opening the file in the browser
-to the second frame after the drawing. *another*: the same page for another head, as a reader asks for it.
+*made*: the text read, and all that the page needs of its patterns, in Python. *drawn*: from opening the file in the
+browser to the second frame after the drawing. *another*: the same page for another head, as a reader asks for it.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python benchmarks/scaling.py [--kinds rnn lstm gpt] [--lengths 128 … 4096] [--device cuda] [--json]
 
 Three ways, as `chainrule.viewer.views.cost` has them: one step of learning; writing T tokens with the state carried
-on; writing them with the whole text read again for each. Seconds are the best of several repeats. The slope is the power
-of T over the larger half of the lengths: 1 is proportional to T, 2 to T².
+on; writing them with the whole text read again for each. Seconds are the best of several repeats. The slope is the
+power of T over the larger half of the lengths: 1 is proportional to T, 2 to T².
 """
 
 import argparse

@@ -151,7 +151,8 @@ def _source_in_context(subject: Subject, text: str) -> ForwardPass:
     given = [BOUNDARY, *source.tokens[0, :-1].tolist()]
     tokens = [*given, BOUNDARY, *found.texts[0].tokens]
     row = on_device(model, np.array([tokens]))
-    return ForwardPass(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, cut=source.left_out)
+    texts = {"text": TokenRow(tokens, len(given))}
+    return ForwardPass(lambda: model.step(row, model.start(1)), texts, cut=source.left_out)
 
 
 def _encoding(subject: Subject, text: str) -> ForwardPass:
