@@ -83,7 +83,7 @@ def test_the_text_itself_can_be_learned_beside_its_class(chainrule, base):
         (("--task", "classify", "--from", "runs/none"), "there is no run at runs/none"),
         (("--task", "classify", "--from", "pets.tsv"), "pets.tsv is a file"),
         (("--task", "classify", "--kind", "gpt", "train.lora=4"), "--from RUN says which"),
-        (("--task", "classify", "--kind", "encoder", "head.auxiliary=1"), "sees all of it"),
+        (("--task", "classify", "--kind", "encoder", "head.auxiliary=1"), "reads all of it"),
         (("--task", "lm", "--from", "runs/book", "train.body_lr=0.1"), "--task lm has none"),
         (("--task", "lm", "--from", "runs/book", "--out", "runs/book"), "would be written to"),
     ],
