@@ -27,7 +27,7 @@ Prediction: TypeAlias = dict[str, Any]
 Truncate: TypeAlias = Literal["false", "true", "ends"]
 
 
-class Order(Protocol):
+class BatchOrder(Protocol):
     """The batches of training, as a function of the step: so training resumes at any step."""
 
     @property
@@ -123,7 +123,7 @@ class Task(TaskSettings):
         """
         return corpus
 
-    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Order:
+    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> BatchOrder:
         """The batches that gradient descent learns from."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Gradient
-from chainrule.tasks.task import Order, Task
+from chainrule.tasks.task import BatchOrder, Task
 from chainrule.text.batches import Streams, Windows
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import ALONE, Ranks
@@ -68,7 +68,7 @@ class TokenLoader:
 class BatchLoader:
     """Batches that their order makes as a whole: of examples, or of a corrupted text."""
 
-    def __init__(self, order: Order, device: torch.device, ranks: Ranks = ALONE):
+    def __init__(self, order: BatchOrder, device: torch.device, ranks: Ranks = ALONE):
         self.order, self.device, self.ranks = order, device, ranks
         self.rows, self.length, self.targets = order.rows, order.length, order.targets    # most, most, on average
         self.own = np.arange(-(-order.rows // ranks.size))              # as many rows as this rank has at most
