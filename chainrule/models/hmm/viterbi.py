@@ -3,7 +3,7 @@
     δ_s(1) = π_s b_{s,x1}        δ_s(t) = b_{s,xt} max_{s'} a_{s',s} δ_{s'}(t-1)        Δ_s(t): the argmax
 
 The path ends in argmax_s δ_s(T) and follows the backpointers Δ. Only δ is stored: Δ is needed along one path only,
-where it is computed again. Everything is in float64 logarithms.
+where it is computed again. Everything is in float64 logarithms; for many states fast_viterbi.py finds the same paths.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """
@@ -11,6 +11,7 @@ Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N t
 import torch
 from torch import Tensor
 
+from chainrule.models.hmm import fast_viterbi
 from chainrule.models.hmm.forward_backward import PackedTexts, emission_rows, pack_texts, text_starts
 
 TILE = 1 << 19               # numbers compared at a time: 4 MB
@@ -20,8 +21,10 @@ def viterbi_paths(
     tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The best states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
-    paths = torch.zeros_like(tokens)
-    for packed in pack_texts(tokens, real, len(initial)):
+    paths, doubtful = torch.zeros_like(tokens), real
+    if fast_viterbi.supports(transition):
+        paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
+    for packed in pack_texts(tokens, doubtful, len(initial)):
         paths.view(-1)[packed.positions] = _backtrack(packed, initial, transition, emission)
     log_p = path_log_prob(paths, tokens, real, initial, transition, emission)
     return paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1), log_p
