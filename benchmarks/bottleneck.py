@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.inference.bootstrap import Score
 from chainrule.inference.metrics import measure_overlap
+from chainrule.inference.statistics import Score
 
 COLOURS = {"attention": "#1f6feb", "bottleneck": "#d1242f"}
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 56, 24, 120, 56    # of the picture and its margins

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from chainrule.text.documents import json_texts
 from chainrule.text.sources import Source, read_text
+from chainrule.text.splits import json_texts
 
 SENTENCE = re.compile(r"(?<=[a-z0-9)\"][.!?])\s+(?=[A-Z\"])")
 JOINT = "(?:and|but|which|who|where|while|although|because)"

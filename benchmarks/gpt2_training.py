@@ -22,7 +22,7 @@ from torch import Tensor
 
 from chainrule import kernels
 from chainrule.device import choose_precision
-from chainrule.kernels.compiling import compiled
+from chainrule.kernels.ops import compiled
 from chainrule.model import Batch
 from chainrule.models import build
 from chainrule.recipe import Gradient

@@ -29,7 +29,15 @@ from chainrule.models.hmm.tagger import HMMTagger, HMMTaggerSettings
 from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.recipe import Text
-from chainrule.tasks.classify import DELIMITER, EXTRACT, Classes, ClassifyText, Labelled, encode_labelled, read_labelled
+from chainrule.tasks.classify import (
+    DELIMITER,
+    EXTRACT,
+    Classes,
+    ClassifyText,
+    Labelled,
+    encode_labelled,
+    read_labelled,
+)
 from chainrule.tasks.conllu import Tagged, TagText, read_tagged
 from chainrule.text.sources import Source
 from chainrule.text.tokenizers.tokenizer import train_tokenizer

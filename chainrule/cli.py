@@ -181,18 +181,20 @@ def _device(parser: ArgumentParser) -> None:
 
 
 COMMANDS = {
-    "demo": Command("demo:demo", "train a ladder of models on a built-in text; a table and a page compare them", _demo),
+    "demo": Command(
+        "compare:demo_command", "train a ladder of models on a built-in text; a table and a page compare them", _demo
+    ),
     "train": Command("train:train_command", "train a model on a text", _train, settings=True),
-    "sample": Command("sample_score_eval:sample_command", "sample text from a model", _sample),
+    "sample": Command("query:sample_command", "sample text from a model", _sample),
     "score": Command(
-        "sample_score_eval:score_command", "bits (-log2 p) of each token of a text", _score, settings=True
+        "query:score_command", "bits (-log2 p) of each token of a text", _score, settings=True
     ),
     "eval": Command(
-        "sample_score_eval:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
+        "query:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
         _eval, settings=True,
     ),
     "predict": Command(
-        "predict:predict_command", "predict classes, tags or translations, one line for each text",
+        "query:predict_command", "predict classes, tags or translations, one line for each text",
         _predict, settings=True,
     ),
     "compare": Command(
@@ -201,11 +203,11 @@ COMMANDS = {
     ),
     "look": Command("look:look_command", "look inside models: a live page, or a self-contained HTML file", _look),
     "plan": Command(
-        "plan:plan_command", "parameters, FLOPs, memory and days of training, before it starts",
+        "show:plan_command", "parameters, FLOPs, memory and days of training, before it starts",
         _plan, settings=True,
     ),
-    "settings": Command("settings:settings_command", "list all settings: default, meaning, allowed values", _settings),
-    "data": Command("data:data_command", "list known texts; `data get NAME` downloads one", _data),
+    "settings": Command("show:settings_command", "list all settings: default, meaning, allowed values", _settings),
+    "data": Command("show:data_command", "list known texts; `data get NAME` downloads one", _data),
     "export": Command("convert:export_command", "write a model in another program's format", _export),
     "import": Command("convert:import_command", "make a run from another program's model", _import),
 }

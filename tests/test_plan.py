@@ -14,15 +14,7 @@ from chainrule.flops import GPUS, mean_keys, peak_of
 from chainrule.model import Batch
 from chainrule.models import KINDS, Kind, build, kind, model_class
 from chainrule.models.published import PUBLISHED
-from chainrule.plan import (
-    GIB,
-    Plan,
-    activation_bytes,
-    enough,
-    make_plan,
-    memory_of,
-    refuse_what_cannot_fit,
-)
+from chainrule.plan import GIB, Plan, activation_bytes, enough, make_plan, memory_of, refuse_what_cannot_fit
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.tasks.lm import order_text
 from chainrule.text.corpus import Split

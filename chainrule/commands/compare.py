@@ -1,4 +1,4 @@
-"""`chainrule compare`: trains and evaluates every kind of the ladder on one text; a table and a report."""
+"""`chainrule compare` and `chainrule demo`: train and evaluate every kind on one text; a table and a report."""
 
 import json
 from argparse import Namespace
@@ -22,6 +22,37 @@ from chainrule.models.published import PUBLISHED
 from chainrule.progress import say, short
 from chainrule.recipe import BUDGETS
 from chainrule.settings import make
+
+# `chainrule demo` is `chainrule compare` on a text of the package, with a budget of a few minutes.
+
+DEMO_TEXT = "python-docs"
+DEMO_KINDS = ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "gru", "lstm", "gpt")
+DEMO_MINUTES = 0.4
+
+DEMO_NEXT = """\
+bits per byte: the fewer, the better a kind predicts text that it has not seen. All read the same characters, were
+trained on the same documents for the same time, and evaluated on the same held-out documents. With so little time
+n-gram counts are hard to beat; networks catch up when they are given more.
+
+Open {report} in a browser to see the same as charts.
+
+Try next:
+  chainrule look {out}
+  chainrule sample {out}/gpt --prompt "The " --rows 3
+  echo "The quick brown fox" | chainrule score {out}/ngram
+  chainrule compare YOUR.txt --minutes 2
+  chainrule compare brackets --kinds bigram,ngram,hmm,lstm,gpt
+  chainrule train YOUR.txt --kind gpt --minutes 10 --out runs/mine"""
+
+
+def demo_command(args: Namespace) -> dict[str, Any]:
+    budget = Budget.of(DEMO_MINUTES, "cpu", Compare())
+    plan = LadderPlan((DEMO_TEXT,), budget, {kind: {} for kind in DEMO_KINDS})
+    answer = run_ladder(plan, Path(args.out), args.overwrite)
+    if not args.json and not answer.get("interrupted"):
+        print(f"\n{table_and_verdicts(answer)}\n\n{DEMO_NEXT.format(**answer)}")
+    return answer
+
 
 RESULTS, REPORT = "results.json", "report.html"
 SAMPLE = 40    # characters of a sample in the table

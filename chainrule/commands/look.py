@@ -15,8 +15,7 @@ from chainrule.files import write_text
 from chainrule.progress import say, set_quiet
 from chainrule.run import load
 from chainrule.text.sources import find_sources, read_text
-from chainrule.viewer.file import make_file
-from chainrule.viewer.notebook import TEXT, find_runs
+from chainrule.viewer.notebook import TEXT, find_runs, make_file
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import find_view
 
@@ -70,8 +69,7 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
     """Serves until Ctrl-C, which is the normal end."""
     try:
         from chainrule.serve.app import make_app
-        from chainrule.serve.runs import Runs
-        from chainrule.serve.server import address, open_socket, serve
+        from chainrule.serve.server import Runs, address, open_socket, serve
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "uvicorn"):
             raise

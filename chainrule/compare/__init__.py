@@ -1,0 +1,1 @@
+"""Comparison of kinds on one text: budgets, the ladder, the report."""

@@ -21,9 +21,9 @@ from chainrule.compare.budgets import Budget, CorpusSize, DottedSettings, recipe
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
-from chainrule.inference.excerpt import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.inference.generate import generate
 from chainrule.inference.statistics import Blocks, ScoredSplit, score_split, state_size
+from chainrule.inference.text_score import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.model import Batch, CountingModel
 from chainrule.progress import say
 from chainrule.recipe import Recipe

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chainrule.inference.excerpt import ExcerptBits
+from chainrule.inference.text_score import ExcerptBits
 from chainrule.viewer.page import Panel, make_page
 
 Answer = Mapping[str, Any]

@@ -1,0 +1,1 @@
+"""Formats of other programs: ARPA files, word vectors, Hugging Face checkpoints."""

@@ -1,0 +1,1 @@
+"""Inference with any language model, through the protocol alone: score, sample, search, evaluate."""

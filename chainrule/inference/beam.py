@@ -21,14 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.decoding import (
-    DecodeLoop,
-    Tokens,
-    Values,
-    prefill_prompts,
-    prefill_source,
-    sync_every,
-)
+from chainrule.inference.decoding import DecodeLoop, Tokens, Values, prefill_prompts, prefill_source, sync_every
 from chainrule.inference.forward import eval_mode
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 

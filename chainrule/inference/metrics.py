@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from chainrule import __version__
 from chainrule.errors import UserError
-from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
+from chainrule.inference.statistics import ROUNDS, SEED, Score, Weights, bootstrap
 
 ClassIds = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from chainrule import __version__
 from chainrule.errors import UserError
-from chainrule.inference.bootstrap import ROUNDS, SEED, Score, Weights, bootstrap
+from chainrule.inference.statistics import ROUNDS, SEED, Score, Weights, bootstrap
 from chainrule.model import Model
 from chainrule.text.analogies import Analogies, Similarities, read_word_test
 from chainrule.text.sources import find_sources

@@ -1,8 +1,9 @@
-"""Fused operators for training, as torch's autograd and torch.compile know them: one operation each, with a backward.
+"""Fused operators for training, as torch's autograd and torch.compile know them; and marks for torch.compile.
 
     total, normed, rstd, mean = add_norm(x, delta, weight, bias, ε, subtract_mean, dtype)      add_norm.py
     out = bias_act(product, bias, activation)                                                  bias_act.py
     queries, keys, values = qk_norm_rope(packed, cos, sin, H, G, ε, norm)                      qk_norm_rope.py
+    @not_compiled                                       a graph break: one compiled graph ends here, the next one begins
 
 `rstd` and `mean` of each row are for the backward pass. Each operator has a kernel, and a `_like` function that makes
 empty tensors of the shapes that it returns, from which the compiler learns them.
@@ -12,8 +13,9 @@ Shapes: N rows, D width, W and H inputs and outputs of an activation, or H query
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -191,3 +193,47 @@ def _qk_norm_rope_grad(ctx: Any, *grads: Tensor) -> Any:
 
 
 register_backward("qk_norm_rope", _qk_norm_rope_grad, _qk_norm_rope_setup_context)
+
+
+# Functions that torch.compile must not compile. torch.compiler.disable would load it wherever models are used.
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_marks: list["_Mark"] = []
+
+
+class _Mark:
+    def __init__(self, function: Any):
+        self.plain = self.now = function
+        _marks.append(self)
+
+    def disable(self) -> None:
+        if self.now is self.plain:
+            self.now = torch.compiler.disable(self.plain)
+
+    def restore(self) -> None:
+        self.now = self.plain
+
+
+def not_compiled(function: Function) -> Function:
+    mark = _Mark(function)
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return mark.now(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def compiled(function: Function) -> Function:
+    """`function` through torch.compile, which leaves marked functions alone and knows our operators."""
+    for mark in _marks:
+        mark.disable()
+    register_fallbacks()
+    return torch.compile(function)  # type: ignore[return-value]
+
+
+def reset_marks() -> None:
+    """All functions as they were before anything was compiled."""
+    for mark in _marks:
+        mark.restore()

@@ -1,0 +1,1 @@
+"""Layers: the parts of networks, such as attention, norms, recurrent cells, embeddings and the loss."""

@@ -18,7 +18,7 @@ from torch import Tensor, autocast
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from chainrule.kernels.compiling import not_compiled
+from chainrule.kernels.ops import not_compiled
 from chainrule.layers.cells import CELLS, Weights
 
 MULTIPLE = 8    # of the sizes that tensor cores need

@@ -1,21 +1,24 @@
-"""Token embedding and output projection of a network, with optional weight tying (Press & Wolf 2017).
+"""Embedding of tokens, with the output projection and weight tying; of words by a character CNN; of a source's vectors.
 
-    x = E[token];   logits = U h + b,  where U = E if the weights are tied
+    x = E[token];   logits = U h + b,  where U = E if the weights are tied (Press & Wolf 2017)
+    x_w = W max_i relu(filters · [e_i, e_{i+1}, …]),  filters 2 to 5 bytes wide (Kim et al. 2016)
 
-Shapes: B rows, T tokens, V vocabulary, E embedding, H hidden units.
+Shapes: B rows, T tokens, V vocabulary, E embedding, H hidden units, S source tokens or vectors, F features of a vector,
+or bytes of the longest word, N words, K filters.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, embedding, linear
+from torch.nn.functional import dropout, embedding, linear, pad
 
 from chainrule.errors import UserError
 from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, LanguageModel, State
-from chainrule.settings import Settings
+from chainrule.settings import BelowOne, Settings, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +108,84 @@ class NeuralLanguageModel(LanguageModel):
 
     def set_embeddings(self, matrix: Tensor, frozen: bool = False) -> None:
         self.embedding.set_embeddings(matrix, frozen)
+
+
+# A character CNN, so that unknown words get a meaningful vector
+
+WIDTHS = (2, 3, 4, 5)
+
+
+class CharCNN(nn.Module):
+    def __init__(
+        self,
+        size: int,               # E, the embedding size of the body: its `inputs`
+        embedding: int = 32,     # embedding size of a byte
+        filters: int = 64,       # of each width
+        dropout: float = 0.0,    # of the pooled features
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(256, embedding, padding_idx=0)
+        self.filters = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
+        self.dropout = nn.Dropout(dropout)
+        self.project = nn.Linear(filters * len(WIDTHS), size, bias=False)
+
+    def forward(self, characters: Tensor | None) -> Tensor:
+        """(B, T, F) -> (B, T, E). The result for a word without characters, such as padding, is not defined."""
+        if characters is None:
+            raise UserError("this tagger reads characters: a batch needs them as its source, rows x words x bytes.")
+        words = characters.flatten(0, 1).long()                                            # (N, F)
+        x = self.embedding(words).mT                                                       # (N, E, F)
+        features = torch.cat([self._max_pooled(x, words, filters) for filters in self._convolutions()], -1)
+        vectors: Tensor = self.project(self.dropout(features))
+        return vectors.view(*characters.shape[:2], -1)
+
+    def _convolutions(self) -> list[nn.Conv1d]:
+        return [filters for filters in self.filters if isinstance(filters, nn.Conv1d)]
+
+    def _max_pooled(self, x: Tensor, words: Tensor, filters: nn.Conv1d) -> Tensor:
+        """(N, K): the maximum of each filter over all positions where it covers a character, the ends included."""
+        beyond = filters.kernel_size[0] - 1
+        outputs = filters(pad(x, (beyond, beyond)))                                        # (N, K, F + beyond)
+        positions = torch.arange(outputs.shape[-1], device=x.device)
+        covered = positions < (words != 0).sum(1, keepdim=True) + beyond                   # (N, F + beyond)
+        pooled: Tensor = outputs.masked_fill(~covered[:, None], -math.inf).amax(-1).relu()
+        return pooled
+
+
+# The source that a text is generated from: tokens to translate, or feature vectors (image patches, audio frames)
+
+@dataclass(frozen=True)
+class SourceSettings(Settings):
+    source_vocab: Size | None = None    # size of the source's own vocabulary; none: source and target share one
+    source_features: Size | None = None  # dimension of the source's vectors, where it is vectors; none: it is tokens
+    label_smoothing: BelowOne = 0.0     # label smoothing: fraction of each target spread evenly over the vocabulary
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.source_vocab is not None and self.source_features is not None:
+            raise UserError("model.source_vocab is of tokens, model.source_features of vectors; a source is either.")
+
+
+class FeatureProjection(nn.Linear):
+    """(…, F) -> (…, D) in the precision of the model, whatever the precision of the features."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return super().forward(vectors.to(self.weight.dtype))
+
+
+def checked_source(
+    settings: SourceSettings, rows: int, source: Tensor | None, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The source and its lengths (B,), if their shapes agree with the settings; no lengths: no padding."""
+    features = settings.source_features
+    if source is None:
+        raise UserError("this model needs a source, and it was given none: start(rows, source, lengths).")
+    shape = " x ".join(map(str, source.shape))
+    if source.dim() != (2 if features is None else 3) or (features is not None and source.shape[2] != features):
+        expected = "tokens, rows x tokens" if features is None else f"vectors, rows x vectors x {features}"
+        raise UserError(f"the source is {shape}, and this model reads {expected}. See model.source_features.")
+    if len(source) != rows or source.shape[1] == 0:
+        raise UserError(f"the source is {shape} for {rows} texts: each text needs one source, and none may be empty.")
+    if lengths is None:
+        lengths = torch.full((rows,), source.shape[1], device=source.device)
+    return source, lengths

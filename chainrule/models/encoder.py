@@ -2,7 +2,7 @@
 
 Every token attends to all of its text. Tokens that were masked are predicted from both sides: the task is `mask`. The
 hidden vectors serve heads that classify or tag (heads.py), and their mean is the vector of a sentence. With BERT's
-settings it reads BERT's files (formats/bert.py). It has no state and cannot generate text.
+settings it reads BERT's files (formats/hugging_face.py). It has no state and cannot generate text.
 
 Shapes: B rows, T tokens, D width, V vocabulary.
 """

@@ -21,9 +21,14 @@ from torch import Tensor, nn
 from chainrule.errors import UserError
 from chainrule.layers.attention import padding_mask
 from chainrule.layers.cells import Vectors
-from chainrule.layers.embedding import NeuralLanguageModel, TokenEmbedding
+from chainrule.layers.embedding import (
+    FeatureProjection,
+    NeuralLanguageModel,
+    SourceSettings,
+    TokenEmbedding,
+    checked_source,
+)
 from chainrule.layers.recurrent import RecurrentStack
-from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
 from chainrule.model import State, Tap
 from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_stack
 from chainrule.settings import Count

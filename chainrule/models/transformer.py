@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from chainrule.errors import UserError
 from chainrule.layers.attention import AttentionMask, CrossMemory, padding_mask
 from chainrule.layers.blocks import InputEmbedding, TransformerStack
+from chainrule.layers.embedding import FeatureProjection, SourceSettings, checked_source
 from chainrule.layers.kv_cache import Cache
-from chainrule.layers.source import FeatureProjection, SourceSettings, checked_source
 from chainrule.model import Batch
 from chainrule.models.gpt import Decoder, DecoderSettings
 

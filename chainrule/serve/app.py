@@ -4,18 +4,26 @@
     GET  /api/runs            the runs, and the views that fit each
     POST /api/views/NAME      {runs, text, options} -> the data that the view draws
 
-Every error is answered with one line, `{"error": line}`, and the server goes on. It contacts no other machine.
+Requests wait in a queue, one at a time for each model. Only trusted hosts are answered. Every error is one line,
+`{"error": line}`, and the server goes on. It contacts no other machine.
 """
 
+import asyncio
+import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from functools import partial
 from http import HTTPStatus
+from ipaddress import ip_address
 from string import Template
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import torch
+from anyio import to_thread
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,14 +32,91 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.evaluate import count_parameters
-from chainrule.serve.queue import Queue
-from chainrule.serve.runs import Runs
-from chainrule.serve.trusted_hosts import TrustedHosts
+from chainrule.serve.server import Runs
 from chainrule.viewer.page import module_names, plotly, read_web_file, script_json, style
-from chainrule.viewer.view import LIVE, View
-from chainrule.viewer.views import every_view, find_view
+from chainrule.viewer.views import LIVE, View, every_view, find_view
+
+# A queue of requests to models: one at a time for each model, since watching a model's taps needs it undisturbed.
+#
+# Waiting requests hold no thread, so several hundred may wait; more are refused with status 503. Work runs in worker
+# threads, so the server's own thread stays free to answer others.
 
 T = TypeVar("T")
+
+LIMIT = 1000    # requests that wait or are being answered
+
+
+class Queue:
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.waiting = limit, 0
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def do(self, work: Callable[[], T], models: Iterable[str], gone: Callable[[], Awaitable[bool]]) -> T:
+        """What `work` returns, once these models are free; it is skipped if the client has gone by then."""
+        if self.waiting >= self.limit:
+            raise HTTPException(503, f"{self.waiting} requests are waiting already. Try again in a moment.")
+        self.waiting += 1
+        try:
+            async with AsyncExitStack() as stack:
+                for name in sorted(set(models)):    # always in the same order, so that there is no deadlock
+                    await stack.enter_async_context(self._locks[name])
+                if await gone():
+                    raise HTTPException(499, "the client has gone.")
+                return await to_thread.run_sync(work, abandon_on_cancel=True)
+        except asyncio.CancelledError:
+            raise HTTPException(503, "the server has been stopped.") from None
+        finally:
+            self.waiting -= 1
+
+
+# Trusted hosts: only requests whose Host header names this server are answered, against DNS rebinding.
+#
+# A stranger's web page can make its own name resolve to 127.0.0.1 and so read what is served here, but its requests
+# still carry the stranger's name. Starlette's TrustedHostMiddleware compares the header with a fixed list: it cannot
+# accept every IP address, which a server on all addresses (0.0.0.0) must do, since a rebinding attack needs a name and
+# a machine does not know every address by which it is reached. It also answers in plain text, without our headers.
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ALL_ADDRESSES = ("0.0.0.0", "::")
+
+
+class TrustedHosts:
+    """Middleware: answers `refusal` to a request that names another host. `host`: where the server listens."""
+
+    def __init__(self, app: ASGIApp, host: str, refusal: Response):
+        self.app, self.host, self.refusal = app, host.lower(), refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        trusted = scope["type"] != "http" or self.trusts(host_name(scope))
+        await (self.app if trusted else self.refusal)(scope, receive, send)
+
+    def trusts(self, name: str) -> bool:
+        if name in (*LOOPBACK, self.host):
+            return True
+        return self.host in ALL_ADDRESSES and (is_address(name) or name in machine_names())
+
+
+def host_name(scope: Scope) -> str:
+    """The name or address in the Host header, without its port and without the brackets of IPv6."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def is_address(name: str) -> bool:
+    try:
+        return bool(ip_address(name))
+    except ValueError:
+        return False
+
+
+def machine_names() -> set[str]:
+    name = socket.gethostname().lower()
+    return {name, f"{name}.local"}
+
+
 
 BODY_BYTES = 3 << 20
 TEXT_CHARACTERS = 500_000            # a view shortens a text that is too long for it

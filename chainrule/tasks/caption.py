@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.recipe import Recipe, Text
+from chainrule.tasks.batching import ragged
 from chainrule.tasks.examples import gather_examples, held_out_examples
-from chainrule.tasks.ragged import ragged
 from chainrule.tasks.task import Truncate
 from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
 from chainrule.text.sources import Source

@@ -25,9 +25,7 @@ from chainrule.inference.metrics import measure_classes
 from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.recipe import Recipe, Text
 from chainrule.settings import BelowOne, Fraction, NonNegative, Settings
-from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
-from chainrule.tasks.labels import Names, label_ids, label_names
-from chainrule.tasks.ragged import (
+from chainrule.tasks.batching import (
     Ids,
     Ragged,
     concatenate_rows,
@@ -37,6 +35,8 @@ from chainrule.tasks.ragged import (
     to_tensor,
     truncate_texts,
 )
+from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.recipe import Gradient, Recipe
+from chainrule.tasks.batching import special_id
 from chainrule.tasks.lm import order_text
-from chainrule.tasks.ragged import special_id
 from chainrule.tasks.task import Task
 from chainrule.text.batches import InOrder, Streams, Windows
 from chainrule.text.corpus import Corpus, prepare

@@ -19,10 +19,9 @@ from chainrule.inference.forward import device_of
 from chainrule.model import Batch
 from chainrule.progress import bar
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
-from chainrule.tasks.buckets import Buckets
+from chainrule.tasks.batching import Buckets, Ids
 from chainrule.tasks.examples import E, Example, gather_examples, held_out_examples, lines_of, written
 from chainrule.tasks.lm import STEPS
-from chainrule.tasks.ragged import Ids
 from chainrule.tasks.task import Prediction, Search, Task, Trained
 from chainrule.text.corpus import Corpus, Split
 from chainrule.text.sources import Source

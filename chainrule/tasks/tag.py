@@ -25,10 +25,7 @@ from chainrule.inference.metrics import measure_tags
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Recipe
 from chainrule.settings import BelowOne, Settings
-from chainrule.tasks.conllu import Tagged, TagText, read_tagged
-from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
-from chainrule.tasks.labels import Names, label_ids, label_names
-from chainrule.tasks.ragged import (
+from chainrule.tasks.batching import (
     Ids,
     Ragged,
     concatenate_rows,
@@ -38,6 +35,9 @@ from chainrule.tasks.ragged import (
     to_tensor,
     truncate_texts,
 )
+from chainrule.tasks.conllu import Tagged, TagText, read_tagged
+from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source
@@ -73,7 +73,7 @@ class Tag(ExampleTask[Tagged]):
         if self._counts(recipe):
             tagger: Any = self.model_class(recipe.kind)
             return tagger(recipe.model, len(labels))
-        from chainrule.layers.char_cnn import CharCNN
+        from chainrule.layers.embedding import CharCNN
         from chainrule.models.heads import TokenClassifier
 
         body = models.build(recipe.kind, recipe.model, vocab)

@@ -25,10 +25,18 @@ from chainrule.inference.metrics import measure_overlap
 from chainrule.model import BOUNDARY, Batch
 from chainrule.progress import bar, say
 from chainrule.recipe import Recipe, Text
-from chainrule.tasks.buckets import Buckets
+from chainrule.tasks.batching import (
+    Buckets,
+    Ids,
+    Ragged,
+    concatenate_rows,
+    constant_rows,
+    encode_texts,
+    to_tensor,
+    truncate_texts,
+)
 from chainrule.tasks.example_task import ExampleSplit, ExampleTask
 from chainrule.tasks.examples import Example
-from chainrule.tasks.ragged import Ids, Ragged, concatenate_rows, constant_rows, encode_texts, to_tensor, truncate_texts
 from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import (

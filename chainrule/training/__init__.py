@@ -1,1 +1,1 @@
-"""The only place that changes a model."""
+"""Training: the only package that changes a model."""

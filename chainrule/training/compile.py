@@ -19,7 +19,7 @@ from torch import Tensor
 from chainrule import kernels
 from chainrule.device import CudaGraph
 from chainrule.errors import UserError
-from chainrule.kernels.compiling import compiled
+from chainrule.kernels.ops import compiled
 from chainrule.model import Batch, State, map_state, tensors
 from chainrule.progress import say
 from chainrule.recipe import Gradient

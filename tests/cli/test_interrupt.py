@@ -44,7 +44,7 @@ def test_ctrl_c_waits_until_what_is_being_imported_is_whole(chainrule, monkeypat
     monkeypatch.setattr(cli, "import_module", slow_import)
     answer = chainrule("settings")
     assert (answer.code, answer.out, answer.err) == (130, "", "chainrule: stopped.\n")
-    assert imported == ["chainrule.commands.settings"]
+    assert imported == ["chainrule.commands.show"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from chainrule import models
-from chainrule.commands.data import place
+from chainrule.commands.show import place
 from chainrule.recipe import TRAIN, Text
 from chainrule.run import load
 from chainrule.settings import meanings

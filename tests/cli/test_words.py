@@ -130,7 +130,7 @@ def test_a_reader_that_has_read_enough_is_no_error(trained, tmp_path):
     ],
 )
 def test_trouble_with_the_machine_is_one_line(complaint, monkeypatch, error, says):
-    import chainrule.commands.settings as module
+    import chainrule.commands.show as module
 
     def fail(args):
         raise error
@@ -140,7 +140,7 @@ def test_trouble_with_the_machine_is_one_line(complaint, monkeypatch, error, say
 
 
 def test_a_bug_keeps_its_traceback(chainrule, monkeypatch):
-    import chainrule.commands.settings as module
+    import chainrule.commands.show as module
 
     def fail(args):
         raise RuntimeError("a bug")

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.formats.bert import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
+from chainrule.formats.hugging_face import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
 from chainrule.model import Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.heads import pool_vectors

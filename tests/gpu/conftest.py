@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from chainrule.kernels import compiling
+from chainrule.kernels import ops
 
 
 @pytest.fixture(autouse=True)
 def _compiled_functions_are_restored():
     yield
-    compiling.reset_marks()
+    ops.reset_marks()
 
 
 @pytest.fixture(autouse=True)

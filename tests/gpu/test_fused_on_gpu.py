@@ -10,7 +10,7 @@ from training.small import corpus, walk
 
 from chainrule import kernels
 from chainrule.device import choose_precision
-from chainrule.kernels.compiling import compiled
+from chainrule.kernels.ops import compiled
 from chainrule.model import Batch
 from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from chainrule import kernels
 from chainrule.device import choose_precision
-from chainrule.kernels.compiling import compiled
+from chainrule.kernels.ops import compiled
 from chainrule.layers import cross_entropy as chunked
 from chainrule.layers import kv_cache
 from chainrule.layers.cross_entropy import chunked_cross_entropy

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from chainrule.layers.char_cnn import CharCNN
+from chainrule.layers.embedding import CharCNN
 from chainrule.model import IGNORE, Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from test_statistics import TEXT, bigram, split, stream, units
 
-from chainrule.inference.excerpt import LENGTH, Excerpt, excerpt_bits, pieces_with_bits
 from chainrule.inference.statistics import score_split
+from chainrule.inference.text_score import LENGTH, Excerpt, excerpt_bits, pieces_with_bits
 
 
 def test_an_excerpt_begins_with_a_line_and_its_prompt_ends_with_a_word():

@@ -17,7 +17,7 @@ from chainrule.inference.metrics import rouge_l
 from chainrule.inference.sampling import Sampling, uniforms
 from chainrule.models import build
 from chainrule.tasks import recipe_for, translate
-from chainrule.tasks.ragged import Ragged
+from chainrule.tasks.batching import Ragged
 from chainrule.tasks.translate import Sequences, write_texts
 
 WORDS = 12                                                  # tokens that the networks below know

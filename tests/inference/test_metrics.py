@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.inference.bootstrap import ROUNDS, SEED, bootstrap
 from chainrule.inference.metrics import measure_classes, measure_tags
+from chainrule.inference.statistics import ROUNDS, SEED, bootstrap
 
 TRUTH = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
 PREDICTED = np.array([0, 0, 0, 1, 1, 1, 0, 2, 0, 2])

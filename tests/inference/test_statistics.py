@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chainrule.errors import UserError
-from chainrule.inference.bootstrap import ROUNDS, SEED
 from chainrule.inference.evaluate import Result
 from chainrule.inference.statistics import (
+    ROUNDS,
+    SEED,
     Blocks,
     ScoredSplit,
     byte_ends,

@@ -9,7 +9,7 @@ import torch
 from contract.moved import moved
 from torch.testing import assert_close
 
-from chainrule.kernels import compiling
+from chainrule.kernels import ops
 from chainrule.layers import cross_entropy
 from chainrule.model import Batch
 from chainrule.models import build
@@ -32,7 +32,7 @@ def shown(monkeypatch):
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function: compile(function, backend=backend))
     yield graphs
-    compiling.reset_marks()                                     # for other tests
+    ops.reset_marks()                                     # for other tests
     torch._dynamo.reset()
 
 
@@ -44,7 +44,7 @@ def compare(kind):
     tokens = torch.randint(20, (3, 9))
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
     answers = []
-    for nats in (model.loss, compiling.compiled(model.loss)):
+    for nats in (model.loss, ops.compiled(model.loss)):
         total, _, _ = nats(batch)
         answers.append([total.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)])
     assert_close(answers[1], answers[0])

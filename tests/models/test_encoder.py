@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from transformers import BertConfig, BertForMaskedLM
 
 from chainrule.errors import UserError
-from chainrule.formats.bert import bert_settings, from_bert, to_bert
+from chainrule.formats.hugging_face import bert_settings, from_bert, to_bert
 from chainrule.model import IGNORE, Batch, cross_entropy, watch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 

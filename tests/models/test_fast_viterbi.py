@@ -39,7 +39,7 @@ def test_where_it_is_certain_it_finds_the_path_of_the_plain_search(seed, states,
 def test_a_tie_is_in_doubt_and_left_to_the_plain_search():
     model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]])
     rows = torch.tensor([[1, 1, 1]])
-    assert fast_viterbi.supports(model.transition)
+    assert fast_viterbi.can_search(model.transition)
     _, doubtful = fast_viterbi.certain_paths(rows, torch.ones_like(rows, dtype=torch.bool), *tables_of(model))
     assert doubtful.all()
     assert ((model.viterbi(rows)[0] == 0) | (model.viterbi(rows)[0] == 1)).all()
@@ -61,14 +61,14 @@ def test_what_rounding_could_change_is_searched_again(seed):
 
 @pytest.mark.usefixtures("_any_size")
 def test_it_is_used_only_where_every_transition_is_possible():
-    assert fast_viterbi.supports(torch.full((2, 2), 0.5, dtype=torch.float64))
-    assert not fast_viterbi.supports(torch.eye(2, dtype=torch.float64))
-    assert not fast_viterbi.supports(torch.tensor([[1 - 1e-20, 1e-20], [0.5, 0.5]], dtype=torch.float64))
+    assert fast_viterbi.can_search(torch.full((2, 2), 0.5, dtype=torch.float64))
+    assert not fast_viterbi.can_search(torch.eye(2, dtype=torch.float64))
+    assert not fast_viterbi.can_search(torch.tensor([[1 - 1e-20, 1e-20], [0.5, 0.5]], dtype=torch.float64))
 
 
 def test_few_states_are_left_to_the_plain_search():
-    assert not fast_viterbi.supports(torch.full((31, 31), 1 / 31, dtype=torch.float64))
-    assert fast_viterbi.supports(torch.full((32, 32), 1 / 32, dtype=torch.float64))
+    assert not fast_viterbi.can_search(torch.full((31, 31), 1 / 31, dtype=torch.float64))
+    assert fast_viterbi.can_search(torch.full((32, 32), 1 / 32, dtype=torch.float64))
 
 
 @pytest.mark.usefixtures("_any_size")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from chainrule.errors import UserError
-from chainrule.layers.char_cnn import WIDTHS, CharCNN
+from chainrule.layers.embedding import WIDTHS, CharCNN
 from chainrule.model import IGNORE, Batch, cross_entropy, watch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings

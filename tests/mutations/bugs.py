@@ -411,7 +411,7 @@ BUGS = [
     ),
     Bug(
         "queries and keys of BERT change places",
-        "chainrule/formats/bert.py",
+        "chainrule/formats/hugging_face.py",
         '["attention.self.query", "attention.self.key", "attention.self.value"]',
         '["attention.self.key", "attention.self.query", "attention.self.value"]',
         ("tests/models/test_encoder.py::test_it_is_bert_with_the_same_weights",),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch
-from chainrule.tasks.buckets import Buckets, bucket_widths
+from chainrule.tasks.batching import Buckets, bucket_widths
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.tasks.buckets import Buckets
+from chainrule.tasks.batching import Buckets, Ragged, concatenate_rows, constant_rows, encode_texts, ragged
 from chainrule.tasks.caption import Captioned, encode_captioned
 from chainrule.tasks.classify import DELIMITER, EXTRACT, Labelled, encode_labelled
 from chainrule.tasks.conllu import Tagged
-from chainrule.tasks.labels import label_ids, sort_names
-from chainrule.tasks.ragged import Ragged, concatenate_rows, constant_rows, encode_texts, ragged
+from chainrule.tasks.examples import label_ids, sort_names
 from chainrule.tasks.tag import TagsWithBytes, encode_tagged, word_bytes
 from chainrule.tasks.translate import Translated, encode_translated
 from chainrule.text.tables import Place
@@ -67,7 +66,7 @@ def test_no_rows_are_ragged_too():
 def test_encoding_some_at_a_time_changes_nothing(monkeypatch):
     tokenizer, texts = made("bpe"), [*PROSE.split(), "", "naïve\nline"] * 3
     before = encode_texts(tokenizer, texts)
-    monkeypatch.setattr("chainrule.tasks.ragged.AT_ONCE", 4)
+    monkeypatch.setattr("chainrule.tasks.batching.AT_ONCE", 4)
     after = encode_texts(tokenizer, texts)
     assert before.flat.tolist() == after.flat.tolist()
     assert before.ends.tolist() == after.ends.tolist()

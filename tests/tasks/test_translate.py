@@ -11,8 +11,8 @@ from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.evaluate import losses_by_batch
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
 from chainrule.tasks import example_task, translate
+from chainrule.tasks.batching import Ragged
 from chainrule.tasks.example_task import evaluation_buckets
-from chainrule.tasks.ragged import Ragged
 from chainrule.tasks.translate import Sequences, write_texts
 
 VOCAB, TEXTS = 12, 23

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import corpus as module
-from chainrule.text import documents, sources
+from chainrule.text import sources, splits
 from chainrule.text.corpus import prepare, read_split
 from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
@@ -316,7 +316,7 @@ def test_read_split_is_one_text(book, cache, tmp_path):
 
 def test_a_long_line_is_read_in_pieces(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(sources, "BLOCK", 1000)
-    monkeypatch.setattr(documents, "LONG_LINE", 1000)
+    monkeypatch.setattr(splits, "LONG_LINE", 1000)
     words = " ".join(f"w{number % 50}" for number in range(9000))
     made = prepare(write(tmp_path, a=words), Text(tokenizer="words", held_out=0), cache=cache)
     assert made.tokenizer.decode(made.splits["train"].tokens).strip("\n") == words

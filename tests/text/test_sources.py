@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text import documents as cutting
 from chainrule.text import sources
-from chainrule.text.documents import at_line_ends, documents
+from chainrule.text import splits as cutting
 from chainrule.text.sources import Source, find_sources, read_text
+from chainrule.text.splits import at_line_ends, documents
 
 PACK = {
     "": bytes,

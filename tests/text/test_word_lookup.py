@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chainrule.text.tokenizers.word_lookup import WordLookup, count_words, find_words
+from chainrule.text.tokenizers.words import WordLookup, count_words, find_words
 
 words = st.text(alphabet="abé\x00~漢", min_size=1, max_size=20).map(str.encode)
 texts = st.lists(words | st.sampled_from([b" ", b"\n", b"\t", b"\r\n", b"\v", b"\f"])).map(b"".join)

@@ -9,9 +9,9 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE
 from chainrule.recipe import Gradient
 from chainrule.tasks import find_task
+from chainrule.tasks.batching import Ragged
 from chainrule.tasks.classify import Classes
 from chainrule.tasks.lm import order_text
-from chainrule.tasks.ragged import Ragged
 from chainrule.tasks.tag import Tags
 from chainrule.tasks.translate import Sequences
 from chainrule.text.batches import Streams, Windows

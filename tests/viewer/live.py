@@ -8,8 +8,7 @@ from viewer.tasks import task_subject
 
 from chainrule.run import save
 from chainrule.serve.app import make_app
-from chainrule.serve.runs import Runs
-from chainrule.serve.server import address, open_socket, server_of
+from chainrule.serve.server import Runs, address, open_socket, server_of
 
 
 @contextmanager

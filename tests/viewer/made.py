@@ -1,6 +1,6 @@
 """A comparison small enough to be read, as `chainrule compare` would answer it. Nothing is trained."""
 
-from chainrule.inference.excerpt import ExcerptBits
+from chainrule.inference.text_score import ExcerptBits
 
 SIGNATURE = "unit:characters|tokenizer:t|context:all|stride:none|boundary:document|text:x|chainrule:0"
 

@@ -12,9 +12,8 @@ from viewer.subjects import subject
 from chainrule.inference.generate import generate
 from chainrule.inference.sampling import Sampling, distribution
 from chainrule.run import load
-from chainrule.viewer.arrays import pack_array
-from chainrule.viewer.page import Panel, make_page, script_json
-from chainrule.viewer.view import LIVE
+from chainrule.viewer.page import Panel, make_page, pack_array, script_json
+from chainrule.viewer.views import LIVE
 from chainrule.viewer.views.die import FILE_CHARACTERS, LETTERS, PREFIXES, VIEW, next_logits, read_beginning
 
 ODD = ["", "🙂", "\0", "\n", "the cat ", "the cat\n", "é" * 100_000]

@@ -4,11 +4,10 @@ import pytest
 from viewer.subjects import subject
 
 from chainrule.errors import UserError
-from chainrule.viewer import file as files
-from chainrule.viewer.file import MAX_BYTES, make_file, panels_of, within_limit
+from chainrule.viewer import notebook as files
+from chainrule.viewer.notebook import MAX_BYTES, make_file, panels_of, within_limit
 from chainrule.viewer.page import Panel
-from chainrule.viewer.view import View
-from chainrule.viewer.views import every_view
+from chainrule.viewer.views import View, every_view
 
 
 def view(several=False, make=None, fits=lambda subject: subject.name != "hmm"):

@@ -11,11 +11,9 @@ from viewer.live import save_run, served
 from viewer.subjects import subject
 
 from chainrule.serve import app as apps
-from chainrule.serve.queue import Queue
-from chainrule.serve.trusted_hosts import TrustedHosts, host_name
+from chainrule.serve.app import Queue, TrustedHosts, host_name
 from chainrule.viewer import page as pages
-from chainrule.viewer.view import View
-from chainrule.viewer.views import every_view
+from chainrule.viewer.views import View, every_view
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""The hidden Markov model: forward-backward, Viterbi, Baum–Welch, and a tagger."""

@@ -21,7 +21,7 @@ SPREAD = 35.0                # nats between the largest and the smallest a_{s',s
 ROUNDINGS = 5                # of a δ in each time step, at most eps / 2 each; a ratio of two δ has the errors of both
 
 
-def supports(transition: Tensor) -> bool:
+def can_search(transition: Tensor) -> bool:
     """Whether float32 can represent all that matters.
 
     From the best state every state can be reached at a cost of at most SPREAD nats more than on any other way, so a

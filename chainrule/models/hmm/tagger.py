@@ -19,9 +19,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from chainrule.model import IGNORE, Batch, Model
-from chainrule.models.hmm.forward_backward import PackedTexts, pack_texts
+from chainrule.models.hmm.forward_backward import (
+    PackedTexts,
+    Potentials,
+    pack_texts,
+    second_order_posteriors,
+    second_order_viterbi,
+)
 from chainrule.models.hmm.interpolation import NO_CONTEXT, Interpolation, Observations, distinct, hashed, observe
-from chainrule.models.hmm.second_order import Potentials, second_order_posteriors, second_order_viterbi
 from chainrule.models.hmm.word_features import FEATURES, tagging_batch
 from chainrule.settings import Range, Settings
 

@@ -22,7 +22,7 @@ def viterbi_paths(
 ) -> tuple[Tensor, Tensor]:
     """The best states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
     paths, doubtful = torch.zeros_like(tokens), real
-    if fast_viterbi.supports(transition):
+    if fast_viterbi.can_search(transition):
         paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
     for packed in pack_texts(tokens, doubtful, len(initial)):
         paths.view(-1)[packed.positions] = _backtrack(packed, initial, transition, emission)

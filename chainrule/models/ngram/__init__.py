@@ -1,0 +1,1 @@
+"""The n-gram language model: counts, smoothing, pruning, look-up."""

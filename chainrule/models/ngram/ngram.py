@@ -18,11 +18,18 @@ from torch import Tensor, nn
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
-from chainrule.models.ngram.backoff_steps import BackoffStep, ContextCounts, gather_or, sum_by_context
 from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.pruning import above_cutoffs, prune_by_entropy, select_ngrams
-from chainrule.models.ngram.smoothing import BackoffTable, discounts, estimate
+from chainrule.models.ngram.smoothing import (
+    BackoffStep,
+    BackoffTable,
+    ContextCounts,
+    discounts,
+    estimate,
+    gather_or,
+    sum_by_context,
+)
 from chainrule.settings import NonNegative, Positive, Range, Settings
 
 if TYPE_CHECKING:

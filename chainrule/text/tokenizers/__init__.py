@@ -1,1 +1,1 @@
-"""Tokenizers: bytes, characters, words, byte-level BPE, and any tokenizer.json."""
+"""Tokenizers: bytes, characters, words, BPE, and trained ones."""

@@ -1,10 +1,40 @@
-"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/views/."""
+"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/views/.
 
+    make(subjects, text, options)          Python: the data, as plain values for JSON
+    render(element, data, state, live)     JavaScript, in web/views/NAME.js: draws the data
+
+The live page, the file and the notebook all use these two, so a view is written once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import Any, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.viewer.view import View
+from chainrule.viewer.subject import Subject
+
+Options: TypeAlias = Mapping[str, str]
+"""What a reader has chosen, by name, as in the page's address. Some choices concern only the drawing."""
+
+LIVE = "live"
+"""The option that a server adds: the page can ask for more data, so only what is seen first must be sent."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One way to show one model, or several, for every model that has what it shows."""
+
+    name: str                                  # in the address, and of its module in web/views/
+    title: str
+    note: str                                  # what it shows, for the page
+    fits: Callable[[Subject], bool]            # decides by the parts that a model has, never by its kind
+    make: Callable[[Sequence[Subject], str, Options], Any]
+    several: bool = False                      # shows several models at once; else the first that fits
+    reads: bool = True                         # shows a text; else only the model
+    plots: bool = False                        # draws with Plotly
+
 
 NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
          "vectors", "cost")

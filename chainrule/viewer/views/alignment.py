@@ -21,9 +21,9 @@ from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, Branch, Hypothesis, beam_search
 from chainrule.inference.forward import on_device
 from chainrule.model import BOUNDARY
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject, TokenizedText, first_line
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 SOURCE, TEXT = 96, 96      # tokens of a source, and of a generated text, at most
 WIDEST = 12                # hypotheses that a tree can show side by side

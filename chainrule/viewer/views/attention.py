@@ -27,9 +27,9 @@ from chainrule.model import BOUNDARY, watch
 from chainrule.tasks.classify import EXTRACT
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import visible
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 1024          # tokens that are drawn
 SMALL = 64            # pixels of a small map, at most

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from chainrule.model import BOUNDARY
-from chainrule.models.ngram.backoff_steps import BackoffStep
 from chainrule.models.ngram.ngram import NGram
+from chainrule.models.ngram.smoothing import BackoffStep
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 301     # tokens that are shown, including the boundary before the first
 

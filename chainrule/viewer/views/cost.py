@@ -27,7 +27,7 @@ from chainrule.errors import UserError
 from chainrule.inference.forward import device_of, eval_mode, vocabulary_size
 from chainrule.model import Batch, LanguageModel
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LONGEST = 256     # tokens, or a model's context
 HALVINGS = 4      # shorter lengths: the longest halved so often

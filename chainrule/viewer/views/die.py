@@ -20,9 +20,9 @@ from torch import Tensor
 from chainrule.inference.forward import LOGITS, eval_mode
 from chainrule.model import State, pick
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject, TokenizedText
-from chainrule.viewer.view import LIVE, Options, View
+from chainrule.viewer.views import LIVE, Options, View
 
 LIMIT = 4096                   # tokens that are read
 NAMED = 512                    # faces that have a name

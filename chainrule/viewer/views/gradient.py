@@ -18,7 +18,7 @@ from chainrule.inference.gradients import factor, gradients_by_layer
 from chainrule.model import Batch, LanguageModel
 from chainrule.tasks import build_for
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 128     # tokens
 

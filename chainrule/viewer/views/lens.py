@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 256        # tokens that are shown
 BEST = 10          # guesses

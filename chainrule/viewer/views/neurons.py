@@ -21,9 +21,9 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import taps
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject, TokenizedText
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 Columns = NDArray[np.floating[Any]]
 

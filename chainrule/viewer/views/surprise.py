@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from chainrule.inference.excerpt import pieces_with_bits
 from chainrule.inference.score import score_stream
+from chainrule.inference.text_score import pieces_with_bits
 from chainrule.model import BOUNDARY
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LETTERS = 6000     # characters at the end of the text
 

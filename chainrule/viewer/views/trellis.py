@@ -18,9 +18,9 @@ from torch import Tensor
 
 from chainrule.model import BOUNDARY
 from chainrule.models.hmm.hmm import HMM
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 201      # tokens that are read, including the boundary before the first
 STATES = 64      # states that are shown

@@ -12,7 +12,7 @@ import torch
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.unrolled_rnn import is_recurrent, unroll_rnn
 from chainrule.viewer.unrolled_transformer import is_transformer, unroll_transformer
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 LIMIT = 12          # tokens that are shown, including the boundary before the first
 PARAMETERS = 2000   # of a network, at most

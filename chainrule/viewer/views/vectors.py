@@ -17,9 +17,9 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.inference.vectors import Neighbours, Vectors, analogy, nearest
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.viewer.arrays import pack_array
+from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.view import Options, View
+from chainrule.viewer.views import Options, View
 
 ON_MAP = 2000        # tokens; the first of a vocabulary of words or characters are the most frequent
 NUMBERS = 200_000    # of vectors that are sent: about 1 MB

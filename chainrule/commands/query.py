@@ -1,15 +1,17 @@
-"""`chainrule sample`, `score` and `eval`: text from a model, the bits of a text, metrics on held-out text."""
+"""`chainrule sample`, `score`, `eval` and `predict`: commands that query a run."""
 
 from argparse import Namespace
 from typing import Any
 
-from chainrule.commands.predict import search_by
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
+from chainrule.inference.beam import Beam
+from chainrule.inference.mbr import MinimumBayesRisk
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.text_score import TextScore, score_tokens
 from chainrule.run import Run, SamplingOptions, load
+from chainrule.tasks.task import Search
 from chainrule.text.corpus import read_split
 
 
@@ -91,3 +93,18 @@ def _share(result: dict[str, Any], name: str) -> str:
         return "unknown (too few words have a vector)"
     low, high = result[f"{name}_interval"]
     return f"{result[name]:.4f} ({low:.4f} to {high:.4f})"
+
+
+def predict_command(args: Namespace) -> dict[str, Any]:
+    answers = load(args.run, args.device).predict(args.file, settings=args.settings, search=search_by(args))
+    if not args.json:
+        for answer in answers:
+            print(" ".join(answer["answer"].splitlines()))
+    return {"run": args.run, "answers": answers}
+
+
+def search_by(args: Namespace) -> Search:
+    """How output texts are searched for, by the options of the command line."""
+    if args.samples is None:
+        return Beam(args.beam, args.alpha, limit=args.limit)
+    return MinimumBayesRisk(args.samples, Sampling(args.temperature), args.limit)
