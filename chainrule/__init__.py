@@ -1,4 +1,4 @@
-"""Every language model, from counting words to GPT, behind one small protocol.
+"""chainrule: every language model, from counting words to GPT, behind one small protocol.
 
     p(w1 … wT) = Π p(wt | w1 … wt-1)
 

@@ -39,7 +39,7 @@ Open {report} in a browser to see the same as charts.
 Try next:
   chainrule look {out}
   chainrule sample {out}/gpt --prompt "The " --rows 3
-  echo "The quick brown fox" | chainrule score {out}/ngram
+  echo "The brown fox" | chainrule score {out}/ngram
   chainrule compare YOUR.txt --minutes 2
   chainrule compare brackets --kinds bigram,ngram,hmm,lstm,gpt
   chainrule train YOUR.txt --kind gpt --minutes 10 --out runs/mine"""

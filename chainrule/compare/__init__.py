@@ -1,1 +1,1 @@
-"""Comparison of kinds on one text: budgets, the ladder, the report."""
+"""To compare kinds on one text: budgets, the ladder, the report."""

@@ -183,7 +183,7 @@ def compare_scores(scored: Mapping[str, ScoredSplit], truth: tuple[Bits, Places]
 
 def true_bits(language: Language, text: str) -> tuple[Bits, Places]:
     """Bits of each character by the true probabilities of a synthetic language, and the byte at which each ends."""
-    return np.fromiter(language.surprises(text), np.float64), np.cumsum([len(letter.encode()) for letter in text])
+    return np.fromiter(language.character_bits(text), np.float64), np.cumsum([len(letter.encode()) for letter in text])
 
 
 @torch.inference_mode()

@@ -50,9 +50,9 @@ class Language:
 
     def bits(self, text: str) -> float:
         """-log2 p of a text by the true probabilities; infinite if the text is not in the language."""
-        return sum(self.surprises(text))
+        return sum(self.character_bits(text))
 
-    def surprises(self, text: str) -> Iterator[float]:
+    def character_bits(self, text: str) -> Iterator[float]:
         """-log2 p of each character by the true probabilities; after an impossible one (infinite) no more follow."""
         state = self.start
         for character in text:

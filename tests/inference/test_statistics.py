@@ -219,7 +219,7 @@ def test_a_bigram_comes_near_the_truth_about_a_chain_and_not_about_brackets():
 
 
 def test_a_language_cannot_have_said_what_it_cannot_say():
-    assert [*LANGUAGES["rhythm"].surprises("10001x1")][-2:] == [0, math.inf]
+    assert [*LANGUAGES["rhythm"].character_bits("10001x1")][-2:] == [0, math.inf]
     assert LANGUAGES["rhythm"].bits("11") == math.inf
 
 

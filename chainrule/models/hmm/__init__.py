@@ -1,1 +1,1 @@
-"""The hidden Markov model: forward-backward, Viterbi, Baum–Welch, and a tagger."""
+"""The hidden Markov model (HMM): forward-backward, Viterbi, Baum–Welch, and a tagger."""

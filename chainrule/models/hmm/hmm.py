@@ -1,4 +1,4 @@
-"""Hidden Markov model (Rabiner 1989): a chain of hidden states, each of which emits a token. Trained by Baum–Welch.
+"""Hidden Markov model, HMM (Rabiner 1989): a chain of hidden states that emit tokens. Trained by Baum–Welch.
 
     π_s  p(a text begins in s)     a_{s,s'}  p(s' follows s)     b_{s,o}  p(s emits the token o)
 

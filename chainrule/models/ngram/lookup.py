@@ -1,4 +1,4 @@
-"""Vectorised hash table: finds the indices of many keys at once, with two hash functions and then binary search.
+"""Look-up by a vectorised hash table: the indices of many keys at once, by two hashes, then binary search.
 
 Keys are sorted. The table has several slots for each key; a slot holds one key that hashes there. A key that loses
 its first slot takes its second if that is free. An empty slot proves that a key is absent. There is no loop over
