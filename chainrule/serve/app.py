@@ -221,7 +221,7 @@ def respond(body: str, media_type: str = "application/json", status: int = 200) 
 # Errors
 
 PHRASES = {status.phrase for status in HTTPStatus}
-STATUS = {"json_invalid": 400, "string_unicode": 400, "string_too_long": 413}    # of faults of a body; others: 422
+STATUS = {"json_invalid": 400, "string_unicode": 400}    # of faults of a body; others: 422
 
 
 def error_line(status: int, line: str) -> Response:
@@ -242,6 +242,9 @@ async def handle_error(request: Request, error: Exception) -> Response:
 def _invalid(error: RequestValidationError) -> Response:
     """The first fault of a body, by the name of its field."""
     fault: dict[str, Any] = error.errors()[0]
+    if fault["type"] == "string_too_long":
+        most, given = fault["ctx"]["max_length"], len(fault["input"])
+        return error_line(413, f"the text has {given:,} characters, and {most:,} are the most. Give a part of it.")
     field = ".".join(str(part) for part in fault["loc"][1:2] if fault["type"] != "json_invalid")
     line = f'{field or "the body"}: {fault["msg"]}. The body is JSON such as ' \
            '{"runs": ["NAME"], "text": "…", "options": {"NAME": "VALUE"}}.'

@@ -34,8 +34,8 @@ def job(kind, settings, out, stop=(None, 0, 0)):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "book.txt").write_text("the cat saw the dog, and the dog ran. the cow saw the cat; nobody ran.\n" * 100)
-    spawn(0, [job("gpt", GPT, "gpt-alone"), job("lstm", LSTM, "lstm-alone")], folder, "alone")
-    spawn(1, [
+    alone = [job("gpt", GPT, "gpt-alone"), job("lstm", LSTM, "lstm-alone")]
+    ranks = [
         job("gpt", GPT, "gpt-ddp"),
         job("lstm", LSTM, "lstm-ddp"),
         job("gpt", GPT | {"train.graph": "true"}, "gpt-graph"),
@@ -43,9 +43,10 @@ def made(tmp_path_factory):
         job("lstm", LSTM | SHARD, "lstm-fsdp", ["all", 25, SIGTERM]),
         job("gpt", GPT | SHARD | {"train.precision": "bfloat16"}, "gpt-bfloat16"),
         job("hmm", {"model.states": 8, "train.steps": 3}, "hmm"),
-    ], folder, "ranks")
+    ]
+    spawn({"alone": (0, alone), "ranks": (1, ranks)}, folder)
     shutil.copytree(folder / "lstm-fsdp", folder / "lstm-stopped")
-    spawn(1, [job("lstm", LSTM | SHARD, "lstm-fsdp")], folder, "again")
+    spawn({"again": (1, [job("lstm", LSTM | SHARD, "lstm-fsdp")])}, folder)
     return folder
 
 

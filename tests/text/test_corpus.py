@@ -300,7 +300,7 @@ def test_a_full_disk_leaves_nothing_half_written(book, cache):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9000, hard))
     try:
-        with pytest.raises(UserError, match="no room"):
+        with pytest.raises(UserError, match="no space"):
             prepare([str(book)], BYTES, cache=cache)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -120,10 +120,10 @@ def test_a_view_that_does_not_fit_is_grey_and_says_which_runs_it_fits(open_url, 
     page = open_url(f"{url}#page.runs=lstm")
     link = page.locator("#views a[data-view=backoff]")
     assert "live-unfit" in link.get_attribute("class")
-    assert "Choose ngram" in link.get_attribute("title")
+    assert "choose ngram" in link.get_attribute("title")
     assert "live-unfit" not in (page.locator("#views a[data-view=die]").get_attribute("class") or "")
     tab(page, "backoff")
-    assert "Choose ngram" in page.locator("#backoff [role=alert]").inner_text()
+    assert "choose ngram" in page.locator("#backoff [role=alert]").inner_text()
     page.locator("#runs input[value=ngram]").check()
     page.wait_for_selector("#backoff .view:not(:has([role=alert]))")
 
@@ -139,23 +139,23 @@ def test_of_several_runs_that_fit_a_view_of_one_the_reader_chooses(open_url, url
     page.wait_for_function("document.querySelector('#which input:checked').value === 'rnn'")
 
 
-def test_what_the_server_refuses_is_one_line_and_goes_when_it_is_mended(open_url, url, complaints):
+def test_a_refusal_is_one_line_that_goes_when_the_text_is_shorter(open_url, url, complaints):
     page = open_url(f"{url}#page.runs=lstm&page.view=surprise")
     page.locator("#text").fill("x" * 500_001)
-    page.wait_for_selector("#trouble [role=alert]")
-    assert "the text has 500,001 characters" in page.locator("#trouble").inner_text()
+    page.wait_for_selector("#problem [role=alert]")
+    assert "the text has 500,001 characters" in page.locator("#problem").inner_text()
     page.locator("#text").fill("short")
-    page.wait_for_selector("#trouble:empty", state="attached")
+    page.wait_for_selector("#problem:empty", state="attached")
     assert all("413" in line for line in complaints)    # as the browser notes it
     complaints.clear()
 
 
-def test_a_server_that_has_gone_is_told_of(open_url, runs, complaints):
+def test_a_server_that_has_gone_is_reported(open_url, runs, complaints):
     with served(runs) as address:
         page = open_url(f"{address}#page.runs=ngram&page.view=surprise")
     page.locator("#text").fill("hello")
-    page.wait_for_selector("#trouble [role=alert]")
-    assert "Is chainrule look still running?" in page.locator("#trouble").inner_text()
+    page.wait_for_selector("#problem [role=alert]")
+    assert "Is chainrule look still running?" in page.locator("#problem").inner_text()
     complaints.clear()
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_cannot_be_loaded_is_shown_so_and_the_others_are_there(open_u
     with served({"gone": tmp_path / "gone", "ngram": runs["ngram"]}) as address:
         page = open_url(address)
     assert page.locator("#runs input[value=gone]").is_disabled()
-    assert "there is no run at" in page.locator("#trouble").inner_text()
+    assert "there is no run at" in page.locator("#problem").inner_text()
     assert page.locator("#die .die-face").count() > 5
 
 

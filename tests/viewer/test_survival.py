@@ -141,7 +141,7 @@ def test_a_model_deleted_damaged_or_trained_again_under_it_is_noticed(tmp_path):
 
 @pytest.mark.parametrize(("given", "status", "line"), [
     ({"content": b"x" * (3 << 20) + b"x"}, 413, "more than 3 MB"),
-    ({"json": {"runs": ["gpt"], "text": "x" * 500_001}}, 413, "text: String should have at most 500000 characters"),
+    ({"json": {"runs": ["gpt"], "text": "x" * 500_001}}, 413, "the text has 500,001 characters"),
     ({"content": b"{"}, 400, "JSON decode error"),
     ({"content": b"[" * 200_000}, 400, "error parsing the body"),
     ({"content": b"\xff"}, 400, "error parsing the body"),
