@@ -5,7 +5,6 @@ backward. In attention, so does each number of a key that a query attends to, an
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from chainrule.layers.embedding import TokenEmbedding
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
-from chainrule.model import Model
+from chainrule.model import Embeddings, Model
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,12 @@ def training_flops(model: Model, length: int) -> float:
     return 6.0 * multiplied_weights(model) + attention
 
 
-def multiplied_weights(model: Any) -> int:
+def multiplied_weights(model: nn.Module) -> int:
     """All weights but embeddings, which are looked up; with weight tying, the embedding is also multiplied by."""
     looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
     used: list[Tensor] = [weight for weight in model.parameters() if id(weight) not in looked_up]
-    used += [] if group_parameters(model)[1] else [model.embeddings]
+    if not group_parameters(model)[1] and isinstance(model, Embeddings):
+        used.append(model.embeddings)
     return sum(weight.numel() for weight in used)
 
 

@@ -247,7 +247,7 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
     return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels)
 
 
-def _merge(model: Any, file: Path, recipe: Recipe) -> None:
+def _merge(model: torch.nn.Module, file: Path, recipe: Recipe) -> None:
     """Adds the adapter to the weights of the base run that it was trained on."""
     from chainrule.layers.lora import load_body, merge_lora
 

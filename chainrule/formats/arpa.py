@@ -38,7 +38,7 @@ WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u20
 Text = np.dtypes.StringDType()
 
 
-def write_arpa(model: Any, tokenizer: Tokenizer, path: Path) -> None:
+def write_arpa(model: NGram, tokenizer: Tokenizer, path: Path) -> None:
     if not isinstance(model, NGram):
         raise UserError(f"an ARPA file holds an n-gram model; this is {type(model).__name__}. Use --kind ngram.")
     total = sum(len(model.table("log_prob", order)) for order in range(1, model.order + 1))

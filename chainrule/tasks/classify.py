@@ -22,7 +22,7 @@ from chainrule.errors import UserError
 from chainrule.inference.evaluate import count_parameters, why_no_answer
 from chainrule.inference.forward import eval_mode
 from chainrule.inference.metrics import measure_classes
-from chainrule.model import BOUNDARY, IGNORE, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Recipe, Text
 from chainrule.settings import BelowOne, Fraction, NonNegative, Settings
 from chainrule.tasks.batching import (
@@ -130,7 +130,7 @@ class Classify(ExampleTask[Labelled]):
         limit = getattr(recipe.model, "context", None)
         return encode_labelled(examples, tokenizer, labels, limit, cast(ClassifyText, recipe.text).truncate)
 
-    def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any]:
+    def measure_validation(self, model: Model, corpus: Corpus) -> dict[str, Any]:
         corpus = cast(ExampleCorpus, corpus)
         return measure_labels(model, corpus.splits["valid"], corpus.labels)
 
@@ -199,7 +199,7 @@ def _texts_each(examples: Sequence[Labelled]) -> int:
 
 
 @torch.inference_mode()
-def class_probabilities(model: Any, encoded: Classes) -> NDArray[np.float64]:
+def class_probabilities(model: Model, encoded: Classes) -> NDArray[np.float64]:
     """(N, C)"""
     rows: dict[int, Any] = {}
     with eval_mode(model):
@@ -209,7 +209,7 @@ def class_probabilities(model: Any, encoded: Classes) -> NDArray[np.float64]:
     return np.stack([rows[number] for number in range(len(encoded))])
 
 
-def measure_labels(model: Any, split: ExampleSplit, labels: Sequence[str]) -> dict[str, Any]:
+def measure_labels(model: Model, split: ExampleSplit, labels: Sequence[str]) -> dict[str, Any]:
     """Accuracy, F1 and the rest, and the mean cross-entropy of the classes in nats."""
     truth = split.encoded.targets
     known = truth != IGNORE

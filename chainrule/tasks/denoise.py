@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from chainrule.model import BOUNDARY, IGNORE, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Gradient, Recipe
 from chainrule.tasks.batching import special_id
 from chainrule.tasks.lm import order_text
@@ -68,13 +68,13 @@ class Denoising(Task):
         ordinary = len(corpus.tokenizer) - len(known)
         return CorruptedCorpus(corpus.splits, grown, corpus.notes, length, ordinary, special)
 
-    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> "Masked | Spans":
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> "Masked | Spans":
         corpus = cast(CorruptedCorpus, corpus)
         settings, context = replace(settings, length=corpus.length), getattr(model, "context", None)
         rows = order_text(corpus.splits["train"], settings, context)
         return self.corrupt(corpus, rows, settings.seed)
 
-    def validation(self, model: Any, corpus: Corpus) -> "Masked | Spans":
+    def validation(self, model: Model, corpus: Corpus) -> "Masked | Spans":
         """The same is taken out in every evaluation."""
         corpus = cast(CorruptedCorpus, corpus)
         rows = InOrder(corpus.splits["valid"].tokens, max(1, EVALUATED // corpus.length), corpus.length)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.inference.forward import device_of
-from chainrule.model import Batch
+from chainrule.model import Batch, CountingModel, Model
 from chainrule.progress import bar
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.batching import Buckets, Ids
@@ -130,7 +130,7 @@ class ExampleTask(Task, Generic[E]):
         digest = hashlib.sha256(b"\0".join(texts)).hexdigest()
         return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
 
-    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Buckets:
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Buckets:
         if settings.batching == "streams" or settings.length is not None:
             raise UserError("train.batching=streams and train.length are for running text; an example has its own "
                             "beginning and end.")
@@ -139,11 +139,11 @@ class ExampleTask(Task, Generic[E]):
         tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
         return Buckets(encoded, seed=settings.seed, tokens=tokens)
 
-    def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
+    def counting_batches(self, model: CountingModel, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
         encoded = cast(ExampleCorpus, corpus).splits["train"].encoded
         return (batch for _, batch in Buckets(encoded, seed=settings.seed, tokens=settings.tokens).every())
 
-    def validation(self, model: Any, corpus: Corpus) -> Buckets:
+    def validation(self, model: Model, corpus: Corpus) -> Buckets:
         return evaluation_buckets(model, cast(ExampleCorpus, corpus).splits["valid"].encoded)
 
     def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
@@ -173,12 +173,12 @@ class ExampleTask(Task, Generic[E]):
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
 
 
-def evaluation_buckets(model: Any, encoded: Encoded) -> Buckets:
+def evaluation_buckets(model: Model, encoded: Encoded) -> Buckets:
     """Batches as large as is good on the model's device."""
     return Buckets(encoded, seed=0, tokens=TOKENS.get(device_of(model).type, TOKENS["cpu"]))
 
 
-def evaluation_batches(model: Any, encoded: Encoded, title: str) -> Iterator[tuple[Ids, Batch]]:
+def evaluation_batches(model: Model, encoded: Encoded, title: str) -> Iterator[tuple[Ids, Batch]]:
     """All examples once: which they are, and they as a batch on the model's device."""
     device = device_of(model)
     with bar(title, len(encoded), "examples") as advance:

@@ -9,7 +9,7 @@ from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import evaluate
-from chainrule.model import Batch, LanguageModel
+from chainrule.model import Batch, CountingModel, Model
 from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.task import Search, Task, Trained
@@ -34,10 +34,10 @@ class LanguageModelling(Task):
     ) -> Corpus:
         return prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
 
-    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> Windows | Streams:
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Windows | Streams:
         return order_text(corpus.splits["train"], settings, getattr(model, "context", None))
 
-    def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
+    def counting_batches(self, model: CountingModel, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
         return counting_batches(model, corpus.splits["train"].tokens, settings)
 
     def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
@@ -75,8 +75,9 @@ def _rows(tokens: int | None, length: int, text: int) -> int:
     return tokens // length
 
 
-def counting_batches(model: LanguageModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
+def counting_batches(model: CountingModel, tokens: Tokens, settings: Counting) -> Iterator[Batch]:
     """Pieces of one long row that overlap by the receptive field; if that is unlimited, rows that each begin a text."""
-    if settings.length is None and model.receptive_field is not None:
-        return stream(tokens, max(settings.tokens, model.receptive_field + 1), model.receptive_field)
+    reach: int | None = getattr(model, "receptive_field", None)
+    if settings.length is None and reach is not None:
+        return stream(tokens, max(settings.tokens, reach + 1), reach)
     return texts(tokens, settings.length, settings.tokens)

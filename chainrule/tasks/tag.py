@@ -101,7 +101,7 @@ class Tag(ExampleTask[Tagged]):
         tags = encode_tagged(examples, tokenizer, labels, limit, truncate)
         return TagsWithBytes(tags) if recipe.head.char_cnn else tags
 
-    def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any]:
+    def measure_validation(self, model: Model, corpus: Corpus) -> dict[str, Any]:
         corpus = cast(ExampleCorpus, corpus)
         known = {word for example in corpus.splits["train"].examples for word in example.words}
         return measure_tagging(model, corpus.splits["valid"], corpus.labels, known)
@@ -117,7 +117,7 @@ class Tag(ExampleTask[Tagged]):
 
 
 @torch.inference_mode()
-def predict_tags(model: Any, encoded: Any) -> list[NDArray[np.int64]]:
+def predict_tags(model: Model, encoded: Any) -> list[NDArray[np.int64]]:
     """The tag of each word of each sentence."""
     rows: dict[int, Any] = {}
     with eval_mode(model):
@@ -127,7 +127,7 @@ def predict_tags(model: Any, encoded: Any) -> list[NDArray[np.int64]]:
     return [rows[number] for number in range(len(encoded))]
 
 
-def measure_tagging(model: Any, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
+def measure_tagging(model: Model, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
     """Accuracy, F1 and the rest; of known and unknown words too, where `known` are those that training saw."""
     encoded = split.encoded
     seen = [np.array([word in known for word in words], bool) for words in encoded.words]

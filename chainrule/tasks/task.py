@@ -13,7 +13,7 @@ from chainrule import models
 from chainrule.errors import UserError
 from chainrule.inference.beam import Beam
 from chainrule.inference.mbr import MinimumBayesRisk
-from chainrule.model import Batch, Model
+from chainrule.model import Batch, CountingModel, Model
 from chainrule.recipe import Counting, Gradient, Recipe, TaskSettings
 from chainrule.text.corpus import Corpus
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -123,19 +123,19 @@ class Task(TaskSettings):
         """
         return corpus
 
-    def order(self, model: Any, corpus: Corpus, settings: Gradient) -> BatchOrder:
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> BatchOrder:
         """The batches that gradient descent learns from."""
         raise NotImplementedError
 
-    def counting_batches(self, model: Any, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
+    def counting_batches(self, model: CountingModel, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
         """The whole training split once, for models that learn by counting."""
         raise NotImplementedError
 
-    def validation(self, model: Any, corpus: Corpus) -> Batches | None:
+    def validation(self, model: Model, corpus: Corpus) -> Batches | None:
         """Batches of the validation split; None: each token of it is a target, in order."""
         return None
 
-    def measure_validation(self, model: Any, corpus: Corpus) -> dict[str, Any] | None:
+    def measure_validation(self, model: Model, corpus: Corpus) -> dict[str, Any] | None:
         """The metrics of a trained model on the validation split; None: the loss alone."""
         return None
 

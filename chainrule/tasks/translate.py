@@ -22,7 +22,7 @@ from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.beam import ScoredText
 from chainrule.inference.evaluate import DIVERGED
 from chainrule.inference.metrics import measure_overlap
-from chainrule.model import BOUNDARY, Batch
+from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.progress import bar, say
 from chainrule.recipe import Recipe, Text
 from chainrule.tasks.batching import (
@@ -200,7 +200,9 @@ def best_texts(run: Trained, encoded: Sequences, search: Search) -> list[list[Sc
     return found
 
 
-def write_texts(model: Any, encoded: Sequences, tokenizer: Tokenizer, search: Search) -> list[list[ScoredText]]:
+def write_texts(
+    model: LanguageModel, encoded: Sequences, tokenizer: Tokenizer, search: Search
+) -> list[list[ScoredText]]:
     """For each source the texts that the search finds, best first, with their scores."""
     found: dict[int, list[ScoredText]] = {}
     order = Buckets(encoded, seed=0, tokens=1 << 30, rows=ROWS)
@@ -214,7 +216,7 @@ def write_texts(model: Any, encoded: Sequences, tokenizer: Tokenizer, search: Se
 
 
 def _write_batch(
-    model: Any, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, search: Search, at_once: int
+    model: LanguageModel, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, search: Search, at_once: int
 ) -> tuple[list[list[ScoredText]], int]:
     """The texts for all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
     texts: list[list[ScoredText]] = []
