@@ -109,16 +109,16 @@ def test_a_kind_that_holds_the_text_for_impossible_has_no_number_and_says_why(ch
 
 @pytest.fixture
 def short_demo(long_book, monkeypatch):
-    monkeypatch.setattr(compare, "TEXT", str(long_book))
-    monkeypatch.setattr(compare, "MINUTES", 0.004)
-    monkeypatch.setattr(compare, "KINDS", ("uniform", "unigram", "bigram", "ngram", "hmm", "gpt"))
+    monkeypatch.setattr(compare, "DEMO_TEXT", str(long_book))
+    monkeypatch.setattr(compare, "DEMO_MINUTES", 0.004)
+    monkeypatch.setattr(compare, "DEMO_KINDS", ("uniform", "unigram", "bigram", "ngram", "hmm", "gpt"))
 
 
 def test_the_demo_is_the_ladder_in_one_table(chainrule, short_demo):
     answer = chainrule("demo")
     assert answer.code == 0, answer.err
     first = [line.split()[0] for line in answer.out.splitlines() if line.split()]
-    assert [kind for kind in first if kind in compare.KINDS][: len(compare.KINDS)] == list(compare.KINDS)
+    assert [kind for kind in first if kind in compare.DEMO_KINDS][: len(compare.DEMO_KINDS)] == list(compare.DEMO_KINDS)
     assert "chainrule sample runs/demo/gpt" in answer.out
     assert Path("runs/demo/report.html").is_file()
     rows = chainrule("demo", "--json").json["rows"]
