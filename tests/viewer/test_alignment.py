@@ -232,6 +232,12 @@ def test_a_phone_is_wide_enough(seq2seq, open_view, text):
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def wait_for_score(page, wanted):
+    """Until the page shows that score for the best text, however long a busy machine takes; else a timeout fails."""
+    shown = "+document.querySelector('.alignment-texts small')?.dataset.score"
+    page.wait_for_function(f"wanted => Math.abs({shown} - wanted) < 1e-5", arg=wanted)
+
+
 def test_a_live_page_searches_with_another_beam(seq2seq, open_url, tmp_path):
     with served({"translate": save_run(tmp_path / "translate", seq2seq)}, LINE) as address:
         page = open_url(f"{address}#page.view=alignment")
@@ -241,10 +247,6 @@ def test_a_live_page_searches_with_another_beam(seq2seq, open_url, tmp_path):
         page.wait_for_function("!document.querySelector('.tree-node[data-place=\"2\"]')")
         assert page.locator(".tree-node[data-place='1']").count() > 0
         assert page.evaluate("document.activeElement.dataset.which") == "width"
-        scores = page.locator(".alignment-texts small").evaluate_all("all => all.map(one => +one.dataset.score)")
-        assert scores[0] == pytest.approx(best(seq2seq, 2)[0].score, abs=1e-5)
+        wait_for_score(page, best(seq2seq, 2)[0].score)
         page.locator("#text").fill("the dog")
-        page.wait_for_function("document.querySelectorAll('.tree-node').length > 0")
-        page.wait_for_timeout(600)
-        shown = page.locator(".alignment-texts small").first.get_attribute("data-score")
-        assert float(shown) == pytest.approx(best(seq2seq, 2, text="the dog")[0].score, abs=1e-5)
+        wait_for_score(page, best(seq2seq, 2, text="the dog")[0].score)
