@@ -5,6 +5,7 @@ backward. In attention, so does each number of a key that a query attends to, an
 """
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from chainrule.layers.embedding import TokenEmbedding
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
-from chainrule.model import Embeddings, Model
+from chainrule.model import Model
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def multiplied_weights(model: nn.Module) -> int:
     """All weights but embeddings, which are looked up; with weight tying, the embedding is also multiplied by."""
     looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
     used: list[Tensor] = [weight for weight in model.parameters() if id(weight) not in looked_up]
-    if not group_parameters(model)[1] and isinstance(model, Embeddings):
-        used.append(model.embeddings)
+    if not group_parameters(model)[1]:
+        used.append(cast(Any, model).embeddings)
     return sum(weight.numel() for weight in used)
 
 
