@@ -27,7 +27,7 @@ from chainrule.viewer.subject import Subject
 from chainrule.viewer.views.attention import VIEW
 
 LAYERS, HEADS, SIZE = 12, 12, 8
-TEXT = "a page of every head of every layer is drawn while nobody has time to wait for it. "
+TEXT = "a page of every head of every layer is drawn while a reader waits for it. "
 FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 

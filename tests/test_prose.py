@@ -11,7 +11,8 @@ PACKAGE = ROOT / "chainrule"
 
 BANNED = {
     r"fore(tell|told)\w*": "predict",
-    r"afresh": "again, reset",
+    r"afresh|anew": "again, reset",
+    r"whoever": "the caller, the user",
     r"chance|luck": "random",
     r"told": "predicted, logged",
     r"sight": "mask",

@@ -153,7 +153,7 @@ class DecodeLoop:
 
     def _prefill_again(self, full: NDArray[np.bool_]) -> tuple[Tensor, State]:
         """Rows whose context is full begin again with the last half of it; the others go on."""
-        assert self.tail is not None                       # without one, whoever decodes stops at the capacity
+        assert self.tail is not None                       # without one, the caller stops at the capacity
         self.tail = [torch.cat(self.tail, 1)[:, -_kept(self.capacity) :]]
         again, others = torch.from_numpy(np.flatnonzero(full)), torch.from_numpy(np.flatnonzero(~full))
         parts = [prefill(self.model, pick(self.tail[0], again))]

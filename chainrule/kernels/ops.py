@@ -45,7 +45,7 @@ def register_fallbacks() -> None:
     """Tells torch's compiler about all operators before it meets them.
 
     It logs an unknown operator with the whole expression that leads to it, and before torch 2.13 it builds that text
-    even if nobody reads the log. Where operators follow one another, as here, the text grows without bound.
+    even if the log is not written. Where operators follow one another, as here, the text grows without bound.
     """
     from torch._inductor.lowering import lowerings, make_fallback
 

@@ -100,7 +100,7 @@ def finetune_recipe(
 
 
 def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's `model.*` as its model was built; settings that change no weight may be given anew."""
+    """The run's `model.*` as its model was built; settings that change no weight may be changed."""
     was = asdict(there.model)
     was |= {name: value for name, value in NO_VECTORS.items() if name in was}
     if was.get("tied", False) is None:    # decided by the size of the vocabulary, which may grow now

@@ -1,6 +1,6 @@
 """Training of word vectors from pairs of words near each other (word2vec, GloVe).
 
-A kind either learns from the pairs of a chunk of text at once, anew in every epoch (word2vec); or it first sums the
+A kind either learns from the pairs of a chunk of text at once, again in every epoch (word2vec); or it first sums the
 co-occurrence counts of the whole text and learns from those (`counts_first`: GloVe). A chunk is a round; random numbers
 are drawn from the seed and the number of the round, so any round can be repeated without those before it. Training can
 stop between rounds, and the same command goes on as if it had not.

@@ -1,4 +1,4 @@
-"""Sizes: alike in what a token costs, larger with the budget, and nobody's choice is lost."""
+"""Sizes: alike in what a token costs, larger with the budget, and no setting of the user is lost."""
 
 import math
 

@@ -91,7 +91,7 @@ BUGS = [
         (f"{LAWS}::test_rows_never_meet[recurrent]",),
     ),
     Bug(
-        "every chunk begins afresh",
+        "every chunk starts from an empty state",
         "tests/contract/toy.py",
         "return self.out(self.hidden(torch.stack(hidden, 1))), state",
         "return self.out(self.hidden(torch.stack(hidden, 1))), self.start(len(tokens))",
@@ -529,7 +529,7 @@ BUGS = [
         ("tests/training/test_optim.py::test_muon_in_stacks_is_torchs_muon",),
     ),
     Bug(
-        "dropout begins anew after a kill",
+        "dropout starts again after a kill",
         "chainrule/training/trainer.py",
         '    _set_rng_state(checkpoint.part("rng"), trainer.ranks.rank, device)\n',
         "",
@@ -543,7 +543,7 @@ BUGS = [
         (f"{KILLED}[{{}}]",),
     ),
     Bug(
-        "streams begin anew after a kill",
+        "streams start again after a kill",
         "chainrule/training/trainer.py",
         'trainer.state = _stream_state(trainer, checkpoint.part("state"))',
         "trainer.state = None",
