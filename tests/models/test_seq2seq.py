@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models.source_batches import FEATURES, VOCAB, some_batch
 from torch import nn
 from torch.testing import assert_close
 
@@ -15,7 +16,7 @@ from chainrule.models.seq2seq import GlobalAttention, Seq2Seq, Seq2SeqSettings
 from chainrule.settings import make as make_settings
 
 ROOT = Path(__file__).parents[2]
-VOCAB, FEATURES, HIDDEN = 11, 5, 8
+HIDDEN = 8
 SCORES = ("dot", "bilinear", "additive")
 CHOICES = [
     {"cell": "lstm", "attention": "bilinear"},
@@ -34,17 +35,6 @@ def made(**given):
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
     return model
-
-
-def some_batch(model, rows=3, length=6, size=5):
-    generator = torch.Generator().manual_seed(2)
-    tokens = torch.randint(VOCAB, (rows, length + 1), generator=generator)
-    if model.settings.source_features is None:
-        source = torch.randint(model.settings.source_vocab or VOCAB, (rows, size), generator=generator)
-    else:
-        source = torch.randn(rows, size, FEATURES, generator=generator)
-    lengths = torch.tensor([size, 2, 4])[:rows]
-    return Batch(tokens[:, :-1], tokens[:, 1:], torch.tensor([length, 4, 1])[:rows], None, source, lengths)
 
 
 def by_steps(model, batch):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from models.source_batches import FEATURES, VOCAB, some_batch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -12,7 +13,6 @@ from chainrule.layers.blocks import TransformerStack
 from chainrule.model import Batch, cross_entropy, join, pick, taps, watch
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
 
-VOCAB, FEATURES = 11, 5
 SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "context": 32, "zero_init": False}
 LIKE_TORCH = {
     "positions": "none", "norm": "layer", "norm_scale": True, "biases": True, "qk_norm": False, "norm_embedding": False,
@@ -35,17 +35,6 @@ def made(**settings: Any) -> EncoderDecoder:
         if stack.bias is not None:
             nn.init.normal_(stack.bias.weight)
     return model
-
-
-def some_batch(model: EncoderDecoder, rows: int = 3, length: int = 6, size: int = 5) -> Batch:
-    generator = torch.Generator().manual_seed(2)
-    tokens = torch.randint(VOCAB, (rows, length + 1), generator=generator)
-    if model.settings.source_features is None:
-        source = torch.randint(model.settings.source_vocab or VOCAB, (rows, size), generator=generator)
-    else:
-        source = torch.randn(rows, size, FEATURES, generator=generator)
-    lengths = torch.tensor([size, 2, 4])[:rows]
-    return Batch(tokens[:, :-1], tokens[:, 1:], torch.tensor([length, 4, 1])[:rows], None, source, lengths)
 
 
 def by_steps(model: EncoderDecoder, batch: Batch) -> Tensor:
