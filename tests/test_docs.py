@@ -47,16 +47,21 @@ def desk(tmp_path, monkeypatch):
     return tmp_path
 
 
+def import_source(monkeypatch, name, path, source):
+    """The code of a page as a module of the package, until the test is over."""
+    path.write_text(source)
+    spec = spec_from_file_location(name, path)
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+
+
 @pytest.fixture
 def hashed(desk, monkeypatch):
     """The guide followed to the letter: its file, its line, its check, its case."""
     file, line, check, case = blocks("docs/adding-a-model.md", "python")
     name, path = "chainrule.models.hashed", desk / "hashed.py"
-    path.write_text(file)
-    spec = spec_from_file_location(name, path)
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
+    import_source(monkeypatch, name, path, file)
     monkeypatch.setattr(models, "KINDS", {**models.KINDS, **eval("{" + line + "}", {"Kind": models.Kind})})
     exec(compile(check, "docs/adding-a-model.md", "exec"), {})
     return eval(case.rstrip(",\n"), {"Case": Case})
@@ -67,11 +72,7 @@ def rate(desk, monkeypatch):
     """The guide to tasks followed to the letter: its file and its line."""
     file, line = blocks("docs/adding-a-task.md", "python")
     name, path = "chainrule.tasks.rate", desk / "rate.py"
-    path.write_text(file)
-    spec = spec_from_file_location(name, path)
-    module = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
+    import_source(monkeypatch, name, path, file)
     monkeypatch.setattr(tasks, "TASKS", {**tasks.TASKS, **eval("{" + line + "}", {"Entry": tasks.Entry})})
     rows = ["a fine film\t5", "a dull film\t1", "a fine play\t4", "a dull play\t0"]
     (desk / "stars.tsv").write_text("text\tscore\n" + "".join(f"{row}\n" for row in rows * 10))
