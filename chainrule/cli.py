@@ -185,7 +185,7 @@ COMMANDS = {
         "compare:demo_command", "train a ladder of models on a built-in text; a table and a page compare them", _demo
     ),
     "train": Command("train:train_command", "train a model on a text", _train, settings=True),
-    "sample": Command("query:sample_command", "sample text from a model", _sample),
+    "sample": Command("query:sample_command", "sample text from a model", _sample, settings=True),
     "score": Command(
         "query:score_command", "bits (-log2 p) of each token of a text", _score, settings=True
     ),

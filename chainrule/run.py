@@ -227,12 +227,15 @@ def save(
     (path / other).unlink(missing_ok=True)
 
 
-def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
-    """The run at `path`, its files verified, its model on `device` in evaluation mode."""
+def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping[str, Any] = {}) -> Run:
+    """The run at `path`, its files verified, its model on `device` in evaluation mode.
+
+    `settings`: `model.*` settings that differ from those of training, where they change no weight (RoPE scaling).
+    """
     path, place = Path(path), choose_device(device) if isinstance(device, str) else device
     about = read_about(path)
     verify(path, about)
-    recipe = recipe_of(path, about)
+    recipe = _adjusted(recipe_of(path, about), settings)
     tokenizer = Tokenizer.load(path / TOKENIZER)
     labels = tuple(about.get("labels", ()))
     model, file = build_for(recipe, len(tokenizer), labels), path / weights_file(about)
@@ -245,6 +248,15 @@ def load(path: str | Path, device: torch.device | str = "cpu") -> Run:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
     return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels)
+
+
+def _adjusted(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """The recipe with `model.*` settings that a trained model may change."""
+    for name, value in settings.items():
+        if not name.startswith("model."):
+            raise UserError(f"{name}={value} cannot be set here: a run that is loaded takes model.* settings.")
+    given = {name.removeprefix("model."): value for name, value in settings.items()}
+    return replace(recipe, model=recipe.model.adjusted(given)) if given else recipe
 
 
 def _merge(model: torch.nn.Module, file: Path, recipe: Recipe) -> None:

@@ -13,12 +13,12 @@ import tokenize
 from collections import ChainMap
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from chainrule.errors import UserError, did_you_mean
 
@@ -88,6 +88,7 @@ class Settings:
     """
 
     part: ClassVar[str] = "model"    # what is before the dot of their names
+    adjustable: ClassVar[tuple[str, ...]] = ()    # those that change no weight, so that a trained model may change them
 
     def __init_subclass__(cls, part: str | None = None) -> None:
         cls.part = part or cls.part
@@ -95,6 +96,15 @@ class Settings:
     def __post_init__(self) -> None:
         for name, hint in hints(type(self)).items():
             _check_range(f"{self.part}.{name}", getattr(self, name), hint)
+
+    def adjusted(self, given: Mapping[str, Any]) -> Self:
+        """The settings of a trained model with some of them changed: those that are `adjustable`."""
+        for name, value in given.items():
+            if name not in self.adjustable:
+                can = ", ".join(f"{self.part}.{one}" for one in self.adjustable)
+                raise UserError(f"{self.part}.{name}={value} cannot be set here: the run has its own. "
+                                f"{f'Only {can}' if can else 'None of its settings'} can.")
+        return make(type(self), asdict(self) | dict(given), self.part)
 
 
 def hints(cls: type) -> dict[str, Any]:

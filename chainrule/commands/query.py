@@ -20,7 +20,9 @@ def sample_command(args: Namespace) -> dict[str, Any]:
         raise UserError(f"--rows {args.rows}: ask for 1 or more.")
     names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
     options: Any = {name: getattr(args, name) for name in names} | {"stop": tuple(args.stop)}
-    sampling, run, device = Sampling(**options), load(args.run, args.device), choose_device(args.device)
+    sampling, device, (run, others) = Sampling(**options), choose_device(args.device), load_run(args)
+    for name in others:
+        raise UserError(f"{name} cannot be set here: sampling reads no text. Leave it out.")
     if run.model.learns_by == "gradient" and device.type == "cuda" and multiplies_bfloat16(device):
         run.model.bfloat16()                               # as good for sampling, and twice as fast
     if args.rows == 1 and not args.json:
@@ -30,6 +32,13 @@ def sample_command(args: Namespace) -> dict[str, Any]:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{args.prompt}{text}")
     return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": sampling.as_dict()}
+
+
+def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:
+    """The run, its model with the `model.*` settings given, and the other settings."""
+    model = {name: value for name, value in args.settings.items() if name.startswith("model.")}
+    others = {name: value for name, value in args.settings.items() if name not in model}
+    return load(args.run, args.device, model), others
 
 
 def print_stream(run: Run, prompt: str, tokens: int, options: SamplingOptions) -> str:
@@ -45,9 +54,9 @@ def print_stream(run: Run, prompt: str, tokens: int, options: SamplingOptions) -
 
 
 def score_command(args: Namespace) -> dict[str, Any]:
-    run = load(args.run, args.device)
+    run, settings = load_run(args)
     model = run.language_model
-    split = read_split(args.file, run.reading(args.settings), run.tokenizer)
+    split = read_split(args.file, run.reading(settings), run.tokenizer)
     scored = score_tokens(model, run.tokenizer, split.tokens, split.bytes)
     if not args.json:
         print_bits(scored)
@@ -62,8 +71,8 @@ def print_bits(scored: TextScore) -> None:
 
 
 def eval_command(args: Namespace) -> dict[str, Any]:
-    run = load(args.run, args.device)
-    result = run.evaluate(args.file, settings=args.settings, search=search_by(args))
+    run, settings = load_run(args)
+    result = run.evaluate(args.file, settings=settings, search=search_by(args))
     if not args.json and run.model.learns_by == "pairs":
         print_words(args.run, result)
     elif not args.json:
@@ -96,7 +105,8 @@ def _share(result: dict[str, Any], name: str) -> str:
 
 
 def predict_command(args: Namespace) -> dict[str, Any]:
-    answers = load(args.run, args.device).predict(args.file, settings=args.settings, search=search_by(args))
+    run, settings = load_run(args)
+    answers = run.predict(args.file, settings=settings, search=search_by(args))
     if not args.json:
         for answer in answers:
             print(" ".join(answer["answer"].splitlines()))

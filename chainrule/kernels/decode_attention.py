@@ -128,7 +128,7 @@ def decode_attention(
 ) -> AttentionParts:
     """(B, (H + 2G)·d) query, key and value of one token per row; caches (B, G, C, d), `length` (B,) of them filled.
 
-    `rope`: cos and sin of every position, (C, d) each, as attention.rope_tables computes them.
+    `rope`: cos and sin of every position, (C, d) each, as positions.rope_tables computes them.
     """
     rows, groups, capacity, size = keys.shape
     heads = packed.shape[1] // size - 2 * groups

@@ -1,4 +1,4 @@
-"""Attention: multi-head self-attention and cross-attention, causal and padding masks, rotary positions (RoPE).
+"""Attention: multi-head self-attention and cross-attention, causal and padding masks.
 
     attention(Q, K, V) = softmax(Q Kᵀ / √d + M) V        M = 0 where a query may attend to a key, -∞ where not
 
@@ -20,7 +20,7 @@ from torch.nn.functional import dropout, scaled_dot_product_attention
 from chainrule import kernels
 from chainrule.kernels import ops
 from chainrule.layers.kv_cache import KeysValues, LayerCache
-from chainrule.layers.transformer_settings import ROPE_THETA
+from chainrule.layers.positions import Rope, apply_rope
 from chainrule.model import Tap
 
 # Masks
@@ -54,33 +54,6 @@ def causal_mask(positions: Tensor, keys: Tensor, window: int | None = None) -> T
 def padding_mask(lengths: Tensor, keys: int) -> Tensor:
     """(B,) -> (B, 1, 1, C): True for a key that is not padding."""
     return (torch.arange(keys, device=lengths.device) < lengths[:, None])[:, None, None]
-
-
-# Rotary positions (Su et al. 2021): queries and keys are rotated by their position, so scores depend on distances only
-
-Rope = tuple[Tensor, Tensor]    # (B or 1, T, 1, d) each: cos twice, and sin with its two signs
-
-
-def angles(positions: Tensor, size: int, theta: float = ROPE_THETA) -> Tensor:
-    """(…) -> (…, d/2): position · θ^(-2i/d), one angle for each pair of d numbers."""
-    exponent = torch.arange(0, size, 2, dtype=torch.float32, device=positions.device) / size
-    return positions[..., None] * theta**-exponent
-
-
-def rope_tables(positions: Tensor, size: int, theta: float, dtype: torch.dtype = torch.float32) -> Rope:
-    """(B, T) -> the rotation at each position."""
-    angle = angles(positions, size, theta)[:, :, None]
-    cos, sin = angle.cos(), angle.sin()
-    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
-
-
-def apply_rope(x: Tensor, rope: Rope) -> Tensor:
-    """(B, T, H, d): number i of the first half and number i of the second are a point in a plane, which is rotated.
-
-        (a, b) → (a cos - b sin, b cos + a sin)
-    """
-    cos, sin = rope
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 # Attention layers

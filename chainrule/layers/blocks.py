@@ -29,13 +29,11 @@ from chainrule.layers.attention import (
     CrossAttention,
     CrossMemory,
     PackedLinear,
-    Rope,
     causal_mask,
     padding_mask,
-    rope_tables,
 )
 from chainrule.layers.kv_cache import KeysValues, LayerCache
-from chainrule.layers.positions import RelativeBias, sinusoids
+from chainrule.layers.positions import ALiBi, RelativeBias, Rope, rope_tables, sinusoids
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Tap
 
@@ -182,9 +180,15 @@ class TransformerStack(nn.Module):
         block = Block if settings.norm_first else PostNormBlock
         self.blocks = nn.ModuleList(block(settings, cross=cross) for _ in range(settings.layers))
         self.norm = make_norm(settings, settings.width) if settings.norm_first else nn.Identity()
-        relative = settings.positions == "relative"
-        self.bias = RelativeBias(settings.heads, bidirectional=not causal) if relative else None
+        self.bias = self._make_bias()
         self.reset()
+
+    def _make_bias(self) -> nn.Module | None:
+        """What the positions add to the scores."""
+        if self.settings.positions == "alibi":
+            return ALiBi(self.settings.heads)
+        relative = self.settings.positions == "relative"
+        return RelativeBias(self.settings.heads, bidirectional=not self.causal) if relative else None
 
     def reset(self) -> None:
         """Initial weights. Those of output projections, which add to the residual stream, are 0, or small."""
@@ -215,7 +219,7 @@ class TransformerStack(nn.Module):
         mask = self.mask(positions, caches[0].keys.shape[2] if caches else None, lengths).as_bias(dtype)
         rope = None
         if settings.positions == "rotary":
-            rope = rope_tables(positions, settings.head_size, settings.rope_theta, dtype)
+            rope = rope_tables(positions, settings.head_size, settings.rope_theta, dtype, settings.rope)
         every_cache: Iterable[LayerCache | None] = caches or repeat(None)
         every_source: Iterable[CrossMemory | None] = sources or repeat(None)
         delta, layers = None, []

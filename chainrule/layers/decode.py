@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.layers import kv_cache
-from chainrule.layers.attention import Attention, PackedLinear, Rope, rope_tables
+from chainrule.layers.attention import Attention, PackedLinear
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
 from chainrule.layers.cross_entropy import softcap
 from chainrule.layers.kv_cache import Cache
+from chainrule.layers.positions import Rope, rope_tables
+from chainrule.layers.transformer_settings import RopeScaling
 from chainrule.model import Tap
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ KNOWN = {
 def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     """Whether there are kernels for all that this model does with these tokens."""
     settings, keys = decoder.settings, state["keys"]
-    written = settings.norm_first and settings.positions != "relative" and settings.head_size in HEAD_SIZES
+    written = settings.norm_first and decoder.stack.bias is None and settings.head_size in HEAD_SIZES
     fits = max(settings.width, settings.hidden, settings.heads * settings.head_size) <= MAX_INPUTS
     fits &= decoder.output_matrix.numel() < MAX_ELEMENTS
     known = all(type(module) in KNOWN for part in decoder.children() for module in part.modules())
@@ -113,7 +115,8 @@ def _blocks(
     blocks: Iterable[Any] = decoder.stack.blocks
     how: dict[str, Any] = {"window": settings.window, "splits": splits}
     if settings.positions == "rotary":
-        how["rope"] = _rope(settings.context, settings.head_size, settings.rope_theta, state["keys"].device)
+        size, theta, device = settings.head_size, settings.rope_theta, state["keys"].device
+        how["rope"] = _rope(settings.context, size, theta, settings.rope, device)
     for block, layer in zip(blocks, kv_cache.layer_caches(state, state["length"])):
         if settings.qk_norm:
             how["norms"] = [_norm(module) for module in block.attention.norms]
@@ -129,9 +132,9 @@ def _splits(rows: int, heads: int) -> int:
 
 
 @functools.cache    # CUDA graphs may hold the tables for as long as they live
-def _rope(context: int, size: int, theta: float, device: torch.device) -> Rope:
+def _rope(context: int, size: int, theta: float, scaling: RopeScaling, device: torch.device) -> Rope:
     """(context, d) each: computed once, and not in every step."""
-    cos, sin = rope_tables(torch.arange(context, device=device)[None], size, theta)
+    cos, sin = rope_tables(torch.arange(context, device=device)[None], size, theta, scaling=scaling)
     return cos[0, :, 0].contiguous(), sin[0, :, 0].contiguous()
 
 

@@ -1,7 +1,8 @@
 """The settings of Transformers: layers, width, heads, positions, norms; and `size`, one setting for all measures."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from chainrule.errors import UserError
 from chainrule.settings import BelowOne, NonNegative, Positive, Range, Settings, Size
@@ -16,6 +17,15 @@ SIZES = {    # layers, width, heads, context
 ROPE_THETA = 10_000.0
 HIDDEN_MULTIPLE = 64    # the hidden size of SwiGLU is rounded up to a multiple of this, if it is not given
 SizeOr0 = Annotated[int, Range(0, 1 << 24)]
+Scaling = Literal["none", "linear", "ntk", "yarn"]
+
+
+class RopeScaling(NamedTuple):
+    """How RoPE is stretched to texts longer than those of training (positions.py: rope_frequencies)."""
+
+    kind: Scaling = "none"
+    factor: float = 1.0         # longest text now / longest text of training
+    trained: int = 0            # tokens of the longest text of training
 
 
 @dataclass(frozen=True)
@@ -29,8 +39,11 @@ class TransformerSettings(Settings):
     kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
     window: Size | None = None  # sliding-window attention: tokens that a token attends to, with itself; none: all
     hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width for swiglu
-    positions: Literal["rotary", "learned", "sinusoidal", "relative", "none"] = "rotary"  # position encoding
+    positions: Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"] = "rotary"  # position encoding
     rope_theta: Positive = ROPE_THETA  # RoPE base θ
+    rope_scaling: Scaling = "none"  # RoPE beyond the trained length: position interpolation, NTK-aware θ, or YaRN
+    rope_factor: Annotated[float, Range(1, 1 << 20)] = 1.0  # context / trained_context, by which RoPE is stretched
+    trained_context: SizeOr0 = 0  # context before it was stretched by rope_factor; 0: context / rope_factor
     norm: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
     norm_first: bool = True     # pre-norm: norm the input of each sub-layer; false: post-norm, as in 2017
     norm_embedding: bool = True  # norm the embeddings before the first block
@@ -43,12 +56,47 @@ class TransformerSettings(Settings):
     zero_init: bool = True      # zero-initialise the output projections
     init: NonNegative = 0.0     # standard deviation of the initial weights; 0: 1/√(inputs)
 
+    adjustable: ClassVar[tuple[str, ...]] = ("context", "rope_scaling", "rope_factor", "trained_context")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rope_theta != ROPE_THETA and self.positions != "rotary":
             raise UserError(f"model.rope_theta={self.rope_theta:g} needs model.positions=rotary, not {self.positions}.")
         self._fill_sizes()
         self._check_heads()
+        self._check_scaling()
+
+    @property
+    def rope(self) -> RopeScaling:
+        return RopeScaling(self.rope_scaling, self.rope_factor, self.trained_context)
+
+    def adjusted(self, given: Mapping[str, Any]) -> Self:
+        """A larger rope_factor makes the context longer by it, unless the context is given too."""
+        made = super().adjusted(given)
+        if made.context != self.context and self.positions == "learned":
+            raise UserError(f"model.context={made.context} cannot be set here: model.positions=learned has vectors "
+                            f"for {self.context} positions.")
+        if made.rope_scaling == "none":
+            return made
+        trained = made.trained_context if "trained_context" in given else self.trained_context or self.context
+        context = made.context if "context" in given else round(trained * made.rope_factor)
+        return super().adjusted({**given, "context": context, "trained_context": trained})
+
+    def _check_scaling(self) -> None:
+        scaled = self.rope_scaling != "none"
+        if not scaled and (self.rope_factor != 1 or self.trained_context):
+            name = "rope_factor" if self.rope_factor != 1 else "trained_context"
+            raise UserError(f"model.{name}={getattr(self, name):g} needs model.rope_scaling=linear, ntk or yarn.")
+        if scaled and self.positions != "rotary":
+            raise UserError(f"model.rope_scaling={self.rope_scaling} needs model.positions=rotary, "
+                            f"not {self.positions}.")
+        if self.rope_scaling == "yarn" and self.rope_theta <= 1:
+            raise UserError(f"model.rope_scaling=yarn needs model.rope_theta of more than 1, not {self.rope_theta:g}.")
+        if self.rope_scaling == "ntk" and self.head_size < 4:
+            raise UserError(f"model.rope_scaling=ntk needs heads of 4 numbers or more, not "
+                            f"model.head_size={self.head_size}.")
+        if scaled:
+            self._fill("trained_context", max(1, round(self.context / self.rope_factor)))
 
     def _fill_sizes(self) -> None:
         """Fills in what was left open, so that a recipe says what was built even if the sizes change later."""

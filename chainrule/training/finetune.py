@@ -26,6 +26,7 @@ from chainrule.layers.lora import (
     load_head,
 )
 from chainrule.layers.parameters import group_parameters
+from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Embeddings, Model
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
@@ -108,6 +109,10 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
         with torch.device("meta"):
             was["tied"] = models.build(there.kind, there.model, vocab).output is None
     given = {name.removeprefix("model."): value for name, value in settings.items() if name.startswith("model.")}
+    changed = {name: given[name] for name in there.model.adjustable if name in given}
+    if changed.keys() - {"context"}:    # what stretches RoPE sets the context too
+        stretched = there.model.adjusted(changed)
+        given |= {name: getattr(stretched, name) for name in stretched.adjustable}
     here = asdict(make(type(there.model), was | given, "model"))
     differing = [name for name in was if here[name] != was[name] and not _may_differ(name, was)]
     if differing:
@@ -117,8 +122,9 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
 
 
 def _may_differ(name: str, was: Mapping[str, Any]) -> bool:
-    """Settings that change no weight: dropout, smoothing, and the context unless positions are learned."""
-    return name.endswith(("dropout", "smoothing")) or (name == "context" and was["positions"] != "learned")
+    """Settings that change no weight: dropout, smoothing, and the context with its RoPE, unless it is learned."""
+    stretches = name in TransformerSettings.adjustable and was.get("positions") != "learned"
+    return name.endswith(("dropout", "smoothing")) or stretches
 
 
 def _own_text(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from chainrule.inference.forward import eval_mode
-from chainrule.layers.attention import Attention, apply_rope, rope_tables
+from chainrule.layers.attention import Attention
 from chainrule.layers.blocks import Block, FeedForwardLayer, PostNormBlock, TransformerStack
-from chainrule.layers.positions import sinusoids
+from chainrule.layers.positions import apply_rope, rope_tables, sinusoids
 from chainrule.model import Model
 from chainrule.viewer.network import DEPTH, Input, Network, superscript
 from chainrule.viewer.subject import Subject
@@ -154,7 +154,8 @@ class UnrolledTransformer:
         return self.rotate(part, name) if which < 2 and self.settings.positions == "rotary" else part
 
     def rotate(self, node: Node, name: str) -> Node:
-        tables = rope_tables(self.positions[None], self.settings.head_size, self.settings.rope_theta)
+        settings = self.settings
+        tables = rope_tables(self.positions[None], settings.head_size, settings.rope_theta, scaling=settings.rope)
         x = apply_rope(node.x[None, :, None], tables)[0, :, 0]
         half = self.settings.head_size // 2
         cos, sin = tables[0][0, :, 0, :half], tables[1][0, :, 0, half:]

@@ -88,6 +88,8 @@ CASES = [
         {**GPT, "activation": "gelu", "positions": "none", "logit_softcap": 5.0, "tied": True, "norm_scale": True},
         rounds=30,
     ),
+    Case("gpt", {**GPT, "positions": "alibi", "heads": 4, "head_size": 6}, rounds=30),
+    Case("gpt", {**GPT, "rope_scaling": "yarn", "rope_factor": 4.0, "norm": "layer"}, rounds=30),
     Case("gpt1", {**GPT, "dropout": 0.0}, rounds=30),
     Case("gpt2", {**GPT, "head_size": 6}, rounds=30),
     Case("seq2seq", SEQ2SEQ, 30, source=TOKENS),

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from chainrule.layers.attention import apply_rope
 from chainrule.layers.blocks import ACTIVATIONS
+from chainrule.layers.positions import apply_rope
 
 
 class Norm(NamedTuple):

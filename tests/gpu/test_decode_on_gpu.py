@@ -14,7 +14,7 @@ from chainrule.inference import decoding
 from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
-from chainrule.layers.attention import rope_tables
+from chainrule.layers.positions import rope_tables
 from chainrule.model import join, pick
 from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings

@@ -14,7 +14,7 @@ from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.kernels import add_norm, bias_act, decode_attention, draw, qk_norm_rope, softmax_loss
 from chainrule.kernels import linear as linears
 from chainrule.layers import cross_entropy
-from chainrule.layers.attention import rope_tables
+from chainrule.layers.positions import rope_tables
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.08)]    # and how far they may err
 EITHER = pytest.mark.parametrize(("dtype", "error"), PRECISIONS, ids=str)

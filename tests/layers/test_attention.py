@@ -12,14 +12,12 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from chainrule.layers.attention import (
     Attention,
     AttentionMask,
-    apply_rope,
     attend,
     attend_by_formula,
     causal_mask,
-    rope_tables,
 )
 from chainrule.layers.kv_cache import LayerCache
-from chainrule.layers.positions import RelativeBias, sinusoids
+from chainrule.layers.positions import RelativeBias, apply_rope, rope_tables, sinusoids
 from chainrule.model import Tap, watch
 
 ROWS, LENGTH, WIDTH = 2, 9, 16

@@ -277,8 +277,8 @@ BUGS = [
     Bug(
         "new keys are rotated as if they were at the beginning",
         "chainrule/layers/blocks.py",
-        "rope_tables(positions, settings.head_size, settings.rope_theta, dtype)",
-        "rope_tables(positions - positions[:, :1], settings.head_size, settings.rope_theta, dtype)",
+        "rope_tables(positions, settings.head_size, settings.rope_theta, dtype, settings.rope)",
+        "rope_tables(positions - positions[:, :1], settings.head_size, settings.rope_theta, dtype, settings.rope)",
         (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
     ),
     Bug(
@@ -680,5 +680,26 @@ BUGS = [
         " if settings.target not in (name, str(at + 1))]",
         "]",
         ("tests/tasks/test_examples.py::test_a_text_to_translate_needs_no_target",),
+    ),
+    Bug(
+        "YaRN stretches the fast pairs and leaves the slow ones",
+        "chainrule/layers/positions.py",
+        "turns / factor * slow + turns * (1 - slow)",
+        "turns / factor * (1 - slow) + turns * slow",
+        ("tests/layers/test_positions.py::test_scaled_frequencies_are_those_of_transformers[yarn-64-10000.0-8.0]",),
+    ),
+    Bug(
+        "the penalty of ALiBi is a reward",
+        "chainrule/layers/positions.py",
+        "return -slopes[:, None, None] * distance",
+        "return slopes[:, None, None] * distance",
+        ("tests/layers/test_positions.py::test_alibi_is_the_bias_written_out",),
+    ),
+    Bug(
+        "a stretched run forgets the context it was trained at",
+        "chainrule/layers/transformer_settings.py",
+        'return super().adjusted({**given, "context": context, "trained_context": trained})',
+        'return super().adjusted({**given, "context": context})',
+        ("tests/layers/test_positions.py::test_a_trained_model_is_stretched_from_its_own_context",),
     ),
 ]

@@ -87,7 +87,7 @@ def test_a_pattern_is_the_formula_written_out(gpt):
 
 
 def rotated(x):
-    from chainrule.layers.attention import apply_rope, rope_tables
+    from chainrule.layers.positions import apply_rope, rope_tables
 
     return apply_rope(x, rope_tables(torch.arange(x.shape[1])[None], x.shape[-1], 10_000.0, x.dtype))
 

@@ -1,0 +1,50 @@
+"""A run on texts longer than those of training: `eval`, `score` and `sample` with RoPE scaling."""
+
+import pytest
+
+GPT = ("--kind", "gpt", "model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "train.steps=2",
+       "text.tokenizer=characters")
+
+
+@pytest.fixture
+def trained(chainrule, book):
+    answer = chainrule("train", book, *GPT, "--out", "runs/gpt")
+    assert answer.code == 0, answer
+    return "runs/gpt"
+
+
+def test_a_run_is_evaluated_beyond_its_context(chainrule, trained, book):
+    plain = chainrule("eval", trained, book, "--json").json
+    longer = chainrule("eval", trained, book, "model.context=64", "--json").json
+    yarn = chainrule("eval", trained, book, "model.rope_scaling=yarn", "model.rope_factor=4", "--json").json
+    assert "context:16|" in plain["signature"]
+    assert "context:64|" in longer["signature"]
+    assert "context:64|" in yarn["signature"]
+    assert len({plain["nats"], longer["nats"], yarn["nats"]}) == 3
+    scored = chainrule("score", trained, book, "model.rope_scaling=yarn", "model.rope_factor=4", "--json").json
+    assert scored["bits_per_byte"] == pytest.approx(yarn["bits_per_byte"])
+
+
+def test_a_sample_is_longer_than_the_context(chainrule, trained):
+    long = ("sample", trained, "--tokens", "40", "model.rope_scaling=linear", "model.rope_factor=4", "--json")
+    assert chainrule(*long).code == 0
+
+
+def test_training_goes_on_with_a_longer_context(chainrule, trained, book):
+    answer = chainrule("train", book, "--from", trained, "model.rope_scaling=ntk", "model.rope_factor=2",
+                       "train.steps=1", "--out", "runs/longer")
+    assert answer.code == 0, answer
+    assert "context:32|" in chainrule("eval", "runs/longer", book, "--json").json["signature"]
+
+
+def test_other_settings_are_those_of_the_run(complaint, trained, book):
+    assert "model.width=32 cannot be set here" in complaint("eval", trained, book, "model.width=32")
+    assert "model.rope_factor=2 needs model.rope_scaling" in complaint("eval", trained, book, "model.rope_factor=2")
+    assert "text.errors cannot be set here" in complaint("sample", trained, "text.errors=replace")
+    assert "train.lr=1 cannot be set here" in complaint("eval", trained, book, "train.lr=1")
+
+
+def test_an_n_gram_has_no_context_to_stretch(chainrule, complaint, book):
+    chainrule("train", book, "--out", "runs/five", "text.tokenizer=characters")
+    line = complaint("eval", "runs/five", book, "model.context=64")
+    assert "model.context=64 cannot be set here: the run has its own. None of its settings can." in line
