@@ -144,9 +144,12 @@ def _look(parser: ArgumentParser) -> None:
 
 
 def _plan(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", help="kind of model, or a published one such as gpt3-175b")
+    parser.add_argument("kind", nargs="?", help="kind of model, or a published one such as gpt3-175b")
+    parser.add_argument("--published", action="store_true", help="the table of all published models")
     parser.add_argument("--gpus", type=int, default=1, help="number of GPUs (default: %(default)s)")
     parser.add_argument("--gpu", default="h200", help="h200, h100, a100, rtx4090, … (default: %(default)s)")
+    parser.add_argument("--source", type=int, metavar="N",
+                        help="tokens in the source of a row, for seq2seq and transformer (default: as in the row)")
 
 
 def _settings(parser: ArgumentParser) -> None:

@@ -1,10 +1,12 @@
 """FLOPs of training a network on one token, and the memory and peak FLOP/s of GPUs.
 
 A weight that is multiplied by costs six FLOPs a token: a multiplication and an addition, once forward and twice
-backward. In attention, so does each number of a key that a query attends to, and of its value.
+backward. In attention, so does each number of a key that a query attends to, and of its value. So a row of T tokens
+costs a recurrent network a·T FLOPs, and a Transformer a·T + b·T².
 """
 
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import Any, cast
 
 import torch
@@ -46,25 +48,50 @@ def peak_of(device: torch.device) -> float | None:
     return next((1e12 * gpu.peak for model, gpu in GPUS.items() if model in known), None)
 
 
-def training_flops(model: Model, length: int) -> float:
-    """FLOPs of one token's forward and backward pass, in rows of `length` tokens."""
-    settings = getattr(model, "settings", None)
-    attention = attention_flops(settings, length) if isinstance(settings, TransformerSettings) else 0.0
-    return 6.0 * multiplied_weights(model) + attention
+def training_flops(model: Model, length: int, source: int | None = None) -> float:
+    """FLOPs of one token's forward and backward pass, in rows of `length` tokens.
+
+    Where a source is read, `source` is the number of its tokens in each row; None: as many as the row has.
+    """
+    return 3.0 * forward_flops(model, length, source)
+
+
+def forward_flops(model: Model, length: int, source: int | None = None) -> float:
+    """The same of the forward pass alone."""
+    read, ratio = source_weights(model), 1.0 if source is None else source / length
+    return 2.0 * (multiplied_weights(model) - read + ratio * read) + attention_flops(model, length, source or length)
 
 
 def multiplied_weights(model: nn.Module) -> int:
     """All weights but embeddings, which are looked up; with weight tying, the embedding is also multiplied by."""
-    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
-    used: list[Tensor] = [weight for weight in model.parameters() if id(weight) not in looked_up]
+    used = [weight for _, weight in _not_looked_up(model)]
     if not group_parameters(model)[1]:
         used.append(cast(Any, model).embeddings)
     return sum(weight.numel() for weight in used)
 
 
-def attention_flops(settings: TransformerSettings, length: int) -> float:
-    """The dot products of queries with keys, and the weighted sums of values."""
-    return 2 * 6 * settings.layers * settings.heads * settings.head_size * mean_keys(length, settings.window)
+def source_weights(model: Model) -> int:
+    """Of these, the weights that multiply the vectors of a source."""
+    return sum(weight.numel() for name, weight in _not_looked_up(model)
+               if any(fnmatch(name, pattern) for pattern in model.source_parameters))
+
+
+def _not_looked_up(model: nn.Module) -> list[tuple[str, Tensor]]:
+    looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
+    return [(name, weight) for name, weight in model.named_parameters() if id(weight) not in looked_up]
+
+
+def attention_flops(model: Model, length: int, source: int) -> float:
+    """The dot products of a token's query with keys, and the weighted sums of values, in the forward pass."""
+    settings: Any = getattr(model, "settings", None)
+    if isinstance(settings, TransformerSettings):
+        pair = 4.0 * settings.layers * settings.heads * settings.head_size      # of a query and a key, in all layers
+        own = length if model.bidirectional else mean_keys(length, settings.window)
+        of_source = source + source * source / length if model.needs_source else 0.0    # cross-attention, the encoder
+        return pair * (own + of_source)
+    if model.needs_source and getattr(model, "attention", None) is not None:
+        return 4.0 * float(settings.hidden) * source
+    return 0.0
 
 
 def mean_keys(length: int, window: int | None) -> float:

@@ -87,6 +87,7 @@ class Model(nn.Module):
     bidirectional: bool = False                      # whether it reads the tokens after the one that it describes
     embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding",)    # prefixes of the names below all layers
     stacked_on: ClassVar[Mapping[str, str]] = {}     # a stack of layers -> the one below it, where layers are in two
+    source_parameters: ClassVar[tuple[str, ...]] = ()    # patterns of names: weights that multiply a source's vectors
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 

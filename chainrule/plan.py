@@ -2,12 +2,12 @@
 
 With DDP every GPU holds the whole training state (weights, gradients, optimizer); with FSDP (train.shard=true) it holds
 a shard of it, and the full weights only of the embeddings and of the layers at work. The bytes of activations are an
-estimate for mixed precision without recomputation.
+estimate for mixed precision without recomputation. Where nothing fits, the plan says how many GPUs would be enough.
 """
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from chainrule.errors import UserError
 from chainrule.flops import GPUS, training_flops
 from chainrule.layers.cross_entropy import CHUNK_LOGITS
 from chainrule.layers.transformer_settings import TransformerSettings
-from chainrule.models import build
+from chainrule.models import build, model_class
 from chainrule.models.published import PUBLISHED
 from chainrule.recipe import MOST_TARGETS, Gradient, Pairs, Recipe
+from chainrule.tasks import first_task, recipe_for
 
 GIB = 1 << 30
 
@@ -31,7 +32,8 @@ USUAL_VOCAB = 50257     # where no vocabulary is given
 USUAL_LENGTH = 256      # tokens in a row, for models without a context
 GATHERED = 2            # layers that FSDP holds in full: the one at work and the next
 MOST_GPUS = 1 << 20
-ENDS = re.compile(r"embedding\.(weight|output|bias)")    # parameters with a row for each token of the vocabulary
+ENDS = re.compile(r"(source_)?embedding\.(weight|output|bias)")    # parameters with a row for each token
+PETAFLOP_DAY = 1e15 * 86400
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Work:
     flops: float        # forward and backward, for one token
     hidden: int         # parameters of the hidden layers, which Muon updates
     layer: int          # parameters of the largest of them
-    activations: float  # bytes of activations that a token keeps for the backward pass
-    cache: float        # bytes of a token in the KV cache, in bf16
+    activations: float  # bytes of activations that a token keeps for the backward pass, with its share of the source
+    cache: float        # bytes of a token in the KV cache, in bf16, with its share of the source
     logits: float       # bytes of a token's logits and their gradient
 
 
@@ -67,12 +69,18 @@ class Plan:
     work: Work
     vocab: int
     length: int                     # tokens in a row
+    source: int | None              # tokens in the source of a row; None: the model reads none
     tokens: float                   # targets in total
     batch: int                      # targets in one step
     gpu: str
     gpus: int
     rows: dict[str, int]            # rows of a micro-batch on one GPU; 0: not even one fits
     memory: dict[str, Memory]       # with ddp and fsdp, for that many rows, or for one row where none fits
+    enough: "Enough | None"         # what would fit, where this does not; None: this fits, or nothing would
+
+    @property
+    def fits(self) -> bool:
+        return any(self.rows.values())
 
     @property
     def flops(self) -> float:
@@ -83,54 +91,86 @@ class Plan:
         return self.flops / sustained_flops(self.gpus, self.gpu)
 
 
+@dataclass(frozen=True)
+class Enough:
+    """The fewest GPUs, a power of two, on which FSDP fits a row each."""
+
+    gpu: str
+    gpus: int
+    memory: Memory
+
+
 def sustained_flops(gpus: int, gpu: str) -> float:
     return gpus * GPUS[gpu].peak * 1e12 * UTILISATION
 
 
-def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200") -> Plan:
+def make_plan(recipe: Recipe, gpus: int = 1, gpu: str = "h200", source: int | None = None) -> Plan:
+    """`source`: tokens in the source of a row, for models that read one; None: as many as the row has."""
     if not isinstance(recipe.train, Gradient):
         how = "from pairs of words" if isinstance(recipe.train, Pairs) else "by counting"
         raise UserError(f"{recipe.kind} learns {how}, in a few passes; plans are for gradient descent.")
     published, train = PUBLISHED.get(recipe.kind), recipe.train
     vocab = recipe.text.vocab or (published.vocab if published else USUAL_VOCAB)
     length: int = train.length if train.length else getattr(recipe.model, "context", USUAL_LENGTH)
-    work = work_of(recipe, vocab, length)
+    source = _source(recipe.kind, source, length)
+    work = work_of(recipe, vocab, length, source)
     batch = train.tokens or length * max(gpus, MOST_TARGETS // length)
     asked = _tokens(train, batch, sustained_flops(gpus, gpu) / work.flops)
     tokens = asked or (published and published.tokens) or CHINCHILLA * work.parameters
     rows = {how: _rows(work, train, length, batch, gpus, gpu, how) for how in ("ddp", "fsdp")}
     memory = {how: memory_of(work, train, max(1, rows[how]) * length, gpus, how) for how in rows}
-    return Plan(work, vocab, length, tokens, batch, gpu, gpus, rows, memory)
+    fits = any(rows.values())
+    return Plan(work, vocab, length, source, tokens, batch, gpu, gpus, rows, memory,
+                None if fits else enough(work, train, length, gpu))
 
 
-def work_of(recipe: Recipe, vocab: int, length: int) -> Work:
+def _source(kind: str, source: int | None, length: int) -> int | None:
+    if model_class(kind).needs_source:
+        return source or length
+    if source is not None:
+        raise UserError(f"--source {source}: {kind} reads no source; seq2seq and transformer do.")
+    return None
+
+
+def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) -> Work:
     """Measured on the model itself, built without memory (torch's meta device)."""
     with torch.device("meta"):
         model = build(recipe.kind, recipe.model, vocab)
-    parameters, flops, logits = _count(model), training_flops(model, length), 8.0 * vocab
+    parameters, flops, logits = _count(model), training_flops(model, length, source), 8.0 * vocab
+    ratio = 0.0 if source is None else source / length
     if isinstance(recipe.model, TransformerSettings):
-        layers = [_count(block) for block in model.stack.blocks]
-        activations, cache = activation_bytes(recipe.model), kv_cache_bytes(recipe.model)
+        stacks = [getattr(model, name) for name in ("stack", "encoder") if hasattr(model, name)]
+        layers = [_count(block) for stack in stacks for block in stack.blocks]
+        activations = activation_bytes(recipe.model, ratio)
+        cache = 0.0 if model.bidirectional else (1 + ratio) * kv_cache_bytes(recipe.model)
         return Work(parameters, flops, sum(layers), max(layers), activations, cache, logits)
-    inside = [weight for name, weight in model.named_parameters() if not ENDS.match(name)]
-    hidden = sum(weight.numel() for weight in inside)
-    activations = 4.0 * sum(map(len, inside))                            # the output of each matrix
-    return Work(parameters, flops, hidden, hidden, activations, 0, logits)
+    inside = [(name, weight) for name, weight in model.named_parameters() if not ENDS.match(name)]
+    hidden = sum(weight.numel() for _, weight in inside)
+    encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
+    outputs = sum(len(weight) for _, weight in inside) + (ratio - 1) * encoder * (source is not None)
+    return Work(parameters, flops, hidden, hidden, 4.0 * outputs, 0, logits)     # kept: the output of each matrix
 
 
 def kv_cache_bytes(settings: TransformerSettings) -> int:
     return 2 * 2 * settings.layers * settings.kv_heads * settings.head_size
 
 
-def activation_bytes(settings: TransformerSettings) -> float:
-    """Bytes that a token keeps for the backward pass: the residual stream in float32, all else in bf16."""
+def activation_bytes(settings: TransformerSettings, ratio: float = 0.0) -> float:
+    """Bytes that a token keeps for the backward pass: the residual stream in float32, all else in bf16.
+
+    `ratio`: tokens of a source for each token, in an encoder-decoder; 0: there is no source.
+    """
     width, heads, keys = settings.width, settings.heads * settings.head_size, settings.kv_heads * settings.head_size
+    turned = settings.qk_norm + (settings.positions == "rotary")        # copies of queries and keys
     hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4}[settings.activation] * settings.hidden
-    block = 2 * 4 * width + 2 * 2 * width                                # inputs and outputs of two norms
-    block += 2 * (heads + 2 * keys + heads + hidden)                     # q, k, v, attention output, hidden units
-    block += 2 * (heads + keys) * (settings.qk_norm + (settings.positions == "rotary"))
+    norm = 4 * width + 2 * width                                         # its input and output
+    block = 2 * norm + 2 * (heads + 2 * keys + heads + hidden)           # q, k, v, attention output, hidden units
+    block += 2 * (heads + keys) * turned
     block += 2 * width * (settings.dropout > 0)                          # two dropout masks of one byte
-    return settings.layers * block + 12 * width
+    cross = norm + 2 * 2 * heads + 2 * heads * settings.qk_norm + width * (settings.dropout > 0)
+    memory = 2 * 2 * keys + 2 * keys * settings.qk_norm                  # keys and values of the source
+    layer = block + (cross + ratio * (memory + block) if ratio else 0.0)
+    return settings.layers * layer + 12 * width * (1 + ratio)
 
 
 def memory_of(work: Work, train: Gradient, tokens: int, gpus: int, how: str) -> Memory:
@@ -154,24 +194,13 @@ def optimizer_bytes(work: Work, train: Gradient) -> float:
     return 8.0 * work.parameters - (4.0 * work.hidden if train.optimizer == "muon" else 0)
 
 
-def refuse_what_cannot_fit(name: str, plan: Plan, train: Gradient) -> None:
-    """Refuses a plan that does not fit into memory, and names one that does."""
-    if any(plan.rows.values()):
-        return
-    need, have = plan.memory["fsdp"].total / GIB, GPUS[plan.gpu].memory * USABLE
-    line = f"{name} does not fit on {plan.gpus} x {plan.gpu}: it needs {need:,.0f} GiB on each, and has {have:,.0f}."
-    others = ((gpu, enough(plan, train, gpu)) for gpu in _larger(plan.gpu))
-    cures = [f"{gpus} x {gpu} with FSDP would be enough" for gpu, gpus in others if gpus]
-    raise UserError(f"{line} {cures[0] if cures else 'A smaller model.context needs less'}.")
-
-
-def enough(plan: Plan, train: Gradient, gpu: str) -> int | None:
-    """The fewest GPUs, a power of two, on which FSDP fits one row each; None: no number of them is enough."""
-    gpus = 1
-    while gpus <= MOST_GPUS:
-        if memory_of(plan.work, train, plan.length, gpus, "fsdp").total <= GPUS[gpu].memory * GIB * USABLE:
-            return gpus
-        gpus *= 2
+def enough(work: Work, train: Gradient, length: int, gpu: str) -> Enough | None:
+    """The fewest of these GPUs, else of larger ones, on which FSDP fits one row each; None: no number is enough."""
+    for name in _larger(gpu):
+        for gpus in (1 << power for power in range(MOST_GPUS.bit_length())):
+            memory = memory_of(work, train, length, gpus, "fsdp")
+            if memory.total <= GPUS[name].memory * GIB * USABLE:
+                return Enough(name, gpus, memory)
     return None
 
 
@@ -204,19 +233,60 @@ def _count(model: nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
+@dataclass(frozen=True)
+class PublishedRow:
+    """A published model in the table of them all."""
+
+    name: str
+    year: int
+    published: float | None      # parameters, as the paper states them
+    parameters: int              # counted
+    layers: int
+    width: int
+    heads: int
+    context: int
+    tokens: float | None         # targets it was trained on
+    flops: float | None          # of training, counted
+
+
+def published_table() -> list[PublishedRow]:
+    return [_published_row(name) for name in PUBLISHED]
+
+
+def _published_row(name: str) -> PublishedRow:
+    """Counted on one layer and on two: parameters and FLOPs grow linearly with layers."""
+    published, recipe = PUBLISHED[name], recipe_for(name, {}, first_task(name))
+    settings, source = recipe.model, recipe.model.context if model_class(name).needs_source else None
+    one, two = (
+        work_of(replace(recipe, model=replace(settings, layers=layers)), published.vocab, settings.context, source)
+        for layers in (1, 2)
+    )
+    parameters, flops = (
+        getattr(one, what) + (settings.layers - 1) * (getattr(two, what) - getattr(one, what))
+        for what in ("parameters", "flops")
+    )
+    return PublishedRow(
+        name, published.year, published.parameters, parameters, settings.layers, settings.width, settings.heads,
+        settings.context, published.tokens, flops * published.tokens if published.tokens else None,
+    )
+
+
 def as_dict(plan: Plan) -> dict[str, Any]:
     """The plan as plain values for JSON."""
     memory = {
         how: {**asdict(memory), "total": memory.total, "rows": plan.rows[how], "fits": plan.rows[how] > 0}
         for how, memory in plan.memory.items()
     }
+    needs = plan.enough and {"gpu": plan.enough.gpu, "gpus": plan.enough.gpus, "total": plan.enough.memory.total}
     return {
         "parameters": plan.work.parameters,
         "vocab": plan.vocab,
         "context": plan.length,
+        "source": plan.source,
         "tokens": plan.tokens,
         "batch": plan.batch,
         "flops": plan.flops,
+        "petaflop_days": plan.flops / PETAFLOP_DAY,
         "gpu": plan.gpu,
         "gpus": plan.gpus,
         "utilisation": UTILISATION,
@@ -224,4 +294,6 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "days": plan.seconds / 86400,
         "cache": plan.work.cache * plan.length,
         "bytes": memory,
+        "fits": plan.fits,
+        "enough": needs,
     }

@@ -10,7 +10,19 @@ from chainrule import models
 from chainrule.compare.budgets import Compare
 from chainrule.errors import UserError, did_you_mean
 from chainrule.flops import GPUS
-from chainrule.plan import GIB, UTILISATION, Memory, Plan, as_dict, make_plan, refuse_what_cannot_fit
+from chainrule.models.published import PUBLISHED, Published
+from chainrule.plan import (
+    GIB,
+    PETAFLOP_DAY,
+    USABLE,
+    UTILISATION,
+    Memory,
+    Plan,
+    as_dict,
+    make_plan,
+    published_table,
+    sustained_flops,
+)
 from chainrule.progress import short
 from chainrule.recipe import TRAIN, Text
 from chainrule.settings import default, hints, meanings, range_of
@@ -129,38 +141,109 @@ def place(sources: Sequence[Source]) -> str:
     return f"{source.path}, bytes {source.begin:,} to {'the end' if source.end is None else f'{source.end:,}'}"
 
 
+# chainrule plan: what training would cost, and the table of published models
+
 DAY = 86400
 
 
 def plan_command(args: Namespace) -> dict[str, Any]:
+    if args.published:
+        return list_published(args)
+    if args.kind is None:
+        raise UserError("plan: name a kind, such as gpt2; `chainrule plan --published` lists the published ones.")
     if args.gpus < 1:
         raise UserError(f"--gpus {args.gpus}: it must be 1 or more.")
+    if args.source is not None and args.source < 1:
+        raise UserError(f"--source {args.source}: it must be 1 or more.")
     if args.gpu not in GPUS:
         near = did_you_mean(args.gpu, GPUS) or f" Known: {', '.join(GPUS)}."
         raise UserError(f"unknown GPU {args.gpu}.{near}")
-    recipe = recipe_for(args.kind, args.settings)
-    made = make_plan(recipe, args.gpus, args.gpu)
-    refuse_what_cannot_fit(args.kind, made, recipe.train)
+    models.kind(args.kind)
+    made = make_plan(recipe_for(args.kind, args.settings, first_task(args.kind)), args.gpus, args.gpu, args.source)
     if not args.json:
         print_plan(args.kind, made)
     return {"kind": args.kind, **as_dict(made)}
 
 
+def list_published(args: Namespace) -> dict[str, Any]:
+    if args.kind is not None:
+        raise UserError(f"--published lists all published models; leave out {args.kind}, or leave out --published.")
+    rows = published_table()
+    if not args.json:
+        head = ("year", "paper", "counted", "layers", "width", "heads", "context", "tokens", "FLOPs", "PF/s-days")
+        print(f"{'name':<17}" + "".join(f"{title:>10}" for title in head))
+        for row in rows:
+            paper, tokens = (in_units(number) if number else "–" for number in (row.published, row.tokens))
+            cost = (f"{row.flops:.3g}", days(row.flops)) if row.flops else ("–", "–")
+            cells = (row.year, paper, in_units(row.parameters), row.layers, row.width, row.heads, row.context, tokens)
+            print(f"{row.name:<17}" + "".join(f"{cell:>10}" for cell in (*cells, *cost)))
+        for differs in dict.fromkeys(size.differs for size in PUBLISHED.values() if size.differs):
+            names = [name for name, size in PUBLISHED.items() if size.differs == differs]
+            print(f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''}: {differs}.")
+    return {"published": [asdict(row) for row in rows]}
+
+
 def print_plan(kind: str, plan: Plan) -> None:
     gpu, work = GPUS[plan.gpu], plan.work
-    print(f"{kind}: {in_units(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} tokens")
-    print(f"{in_units(plan.tokens)} tokens in steps of {in_units(plan.batch)}: {plan.flops:.3g} FLOPs")
+    source = f", sources of {plan.source:,}" if plan.source else ""
+    print(f"{kind}: {in_units(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} "
+          f"tokens{source}")
+    print(f"{in_units(plan.tokens)} tokens in steps of {in_units(plan.batch)}: {cost_line(plan)}")
     card = f"{plan.gpus} x {plan.gpu} ({gpu.memory:g} GiB, {gpu.peak:g} TFLOP/s)"
     print(f"{card} at {UTILISATION:.0%} of the peak: {span(plan.seconds)}")
-    print(f"\n{'GiB on each GPU':<16}{'ddp':>10}{'fsdp':>10}")
-    for name in (*Memory.__dataclass_fields__, "total"):
-        numbers = (getattr(memory, name) / GIB for memory in plan.memory.values())
-        print(f"{name:<16}" + "".join(f"{number:>10.1f}" for number in numbers))
-    fits = (f"{rows} rows" if rows else "too large" for rows in plan.rows.values())
-    print(f"{'micro-batch':<16}" + "".join(f"{what:>10}" for what in fits))
+    print_memory(plan)
+    if not plan.fits:
+        print(f"\n{why_not(kind, plan)}")
     if work.cache:
         weights, cache = 2 * work.parameters / GIB, work.cache * plan.length / GIB
         print(f"\nInference: {weights:.2f} GiB of weights in bf16, and {cache:.3f} GiB of KV cache for each row.")
+    if (published := PUBLISHED.get(kind)) is not None:
+        print_published(published, plan)
+
+
+def days(flops: float) -> str:
+    """Petaflop/s-days."""
+    number = flops / PETAFLOP_DAY
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.4g}"
+
+
+def cost_line(plan: Plan) -> str:
+    """With attention, and by the rule of thumb that papers use: 6 · parameters · tokens."""
+    rule = 6.0 * plan.work.parameters * plan.tokens
+    return (f"{plan.flops:.3g} FLOPs, {days(plan.flops)} petaflop/s-days "
+            f"(6 · parameters · tokens: {rule:.3g}, {days(rule)})")
+
+
+def print_memory(plan: Plan) -> None:
+    """A column for each way to hold the state, and one for GPUs that would be enough."""
+    columns, fits = dict(plan.memory), [f"{rows} rows" if rows else "too large" for rows in plan.rows.values()]
+    if plan.enough:
+        columns[f"fsdp on {plan.enough.gpus}"] = plan.enough.memory
+        fits.append("1 row")
+    print(f"\n{'GiB on each GPU':<16}" + "".join(f"{name:>14}" for name in columns))
+    for name in (*Memory.__dataclass_fields__, "total"):
+        print(f"{name:<16}" + "".join(f"{getattr(memory, name) / GIB:>14.1f}" for memory in columns.values()))
+    print(f"{'micro-batch':<16}" + "".join(f"{what:>14}" for what in fits))
+
+
+def why_not(kind: str, plan: Plan) -> str:
+    need, have = plan.memory["fsdp"].total / GIB, GPUS[plan.gpu].memory * USABLE
+    line = f"{kind} does not fit on {plan.gpus} x {plan.gpu}: it needs {need:,.0f} GiB on each, and has {have:,.0f}."
+    if plan.enough is None:
+        return f"{line} A row's activations alone are too large for any GPU here: a smaller model.context needs less."
+    seconds = plan.flops / sustained_flops(plan.enough.gpus, plan.enough.gpu)
+    return f"{line} {plan.enough.gpus} x {plan.enough.gpu} with FSDP would be enough, and take {span(seconds)}."
+
+
+def print_published(published: Published, plan: Plan) -> None:
+    if published.parameters:
+        print(f"\nThe paper says {in_units(published.parameters)} parameters."
+              + (f" Theirs differs: {published.differs}." if published.differs else ""))
+    if published.mix:
+        print(f"\n{'mix of texts':<26}{'tokens':>8}{'weight':>8}{'epochs':>8}{'paper':>8}")
+        for part in published.mix:
+            epochs = plan.tokens * part.weight / part.tokens
+            print(f"{part.text:<26}{in_units(part.tokens):>8}{part.weight:>8.0%}{epochs:>8.2f}{part.epochs:>8.2f}")
 
 
 def in_units(number: float) -> str:

@@ -39,7 +39,7 @@ KINDS: Mapping[str, Kind] = {
     "transformer": Kind("transformer:EncoderDecoder", "Transformer encoder-decoder, for translation and captions"),
     "word2vec": Kind("word2vec:Word2Vec", "word vectors that predict neighbouring words: skip-gram or CBOW"),
     "glove": Kind("glove:GloVe", "word vectors fitted to co-occurrence counts"),
-    **{name: Kind("gpt:GPT", size.idea, size.preset) for name, size in PUBLISHED.items()},
+    **{name: Kind(size.where, size.idea, size.preset) for name, size in PUBLISHED.items()},
 }
 
 

@@ -51,6 +51,7 @@ class Seq2Seq(NeuralLanguageModel):
     tasks = ("translate", "caption")
     needs_source = True
     embedding_parameters = ("embedding.weight", "source_embedding")
+    source_parameters = ("encoder.*", "source_embedding.*", "attention.keys.*")
     stacked_on: ClassVar[dict[str, str]] = {"above": "below"}
     Settings = Seq2SeqSettings
     recipe: ClassVar[dict[str, Any]] = {"model.dropout": 0.3, "train.lr": 2e-3}

@@ -33,6 +33,7 @@ class EncoderDecoder(Decoder):
     tasks = ("translate", "caption", "span")
     needs_source = True
     embedding_parameters = ("embedding", "source_embedding", "stack.bias", "encoder.bias")
+    source_parameters = ("encoder.*", "source_embedding.*", "*.memory.*")
     Settings = EncoderDecoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     settings: EncoderDecoderSettings
