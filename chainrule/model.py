@@ -39,7 +39,7 @@ class Batch:
     Padding is on the right and given by `lengths`; a target that is IGNORE does not count wherever it stands.
     """
 
-    tokens: Tensor                         # (B, T) what the model reads
+    tokens: Tensor                         # (B, T) what the model reads; (B, T, F) where it reads vectors: frames
     targets: Tensor                        # (B, T) what follows each token; (B,) where a row has one answer
     lengths: Tensor | None = None          # (B,) targets that are not padding; None: all of them
     context_only: Tensor | None = None     # (B,) leading targets that are only context: another window counts them
@@ -171,7 +171,7 @@ class Encoder(Protocol):
     backward: int           # how many of the D numbers, the last ones, were read from the end of the text
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
-        """(B, T) -> (B, T, D). What padding gets is not defined.
+        """(B, T), or (B, T, F) where the inputs are vectors, -> (B, T, D). What padding gets is not defined.
 
         `lengths` (B,): the tokens that are not padding, at least 1; `more` (B, T, E): added to the embeddings.
         """

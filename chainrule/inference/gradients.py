@@ -96,7 +96,7 @@ def _embeds_tokens(tokens: Any, vectors: Any) -> bool:
 
 
 def _last_loss(model: Model, batch: Batch, precision: Callable[[], AbstractContextManager[Any]]) -> Tensor:
-    rows, length = batch.tokens.shape
+    rows, length = batch.tokens.shape[:2]
     devices = [batch.tokens.device] if batch.tokens.is_cuda else []
     with torch.random.fork_rng(devices), precision():
         last = torch.full((rows,), length - 1, device=batch.tokens.device)

@@ -79,7 +79,8 @@ def measure_classes(truth: ClassIds, predicted: ClassIds, names: Sequence[str]) 
 
 
 def measure_tags(
-    truth: Sequence[ClassIds], predicted: Sequence[ClassIds], names: Sequence[str], known: Sequence[NDArray[np.bool_]]
+    truth: Sequence[ClassIds], predicted: Sequence[ClassIds], names: Sequence[str],
+    known: Sequence[NDArray[np.bool_]] | None = None,
 ) -> Tagging:
     """The true tags of the words of each sentence, the predicted ones, and whether the training text has the word.
 
@@ -87,8 +88,10 @@ def measure_tags(
     """
     sentence = np.repeat(np.arange(len(truth)), [len(tags) for tags in truth])
     true_tags, tags = (np.concatenate([np.empty(0, np.int64), *each]) for each in (truth, predicted))
-    seen = np.concatenate([np.empty(0, bool), *known])
     words = _measure(true_tags, tags, names, sentence, "sentence")
+    if known is None:
+        return Tagging(words, None, None, len(truth))
+    seen = np.concatenate([np.empty(0, bool), *known])
     parts = [
         _accuracy(true_tags[here] == tags[here], sentence[here], len(truth)) if here.any() else None
         for here in (seen, ~seen)

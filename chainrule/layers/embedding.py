@@ -29,6 +29,13 @@ class PretrainedVectors(Settings):
     vectors_frozen: bool = False    # freeze the embedding that model.vectors initialised
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrameSettings(Settings):
+    """Settings of kinds that can classify and tag sequences of vectors (frames) as well as text."""
+
+    features: Size | None = None    # dimension of the input vectors, where frames are read; none: tokens are read
+
+
 class TokenEmbedding(nn.Module):
     def __init__(self, vocab: int, size: int, hidden: int | None, *, tied: bool = True, dropout: float = 0.0):
         """`hidden`: H, the input size of the output projection; None: an embedding without one."""

@@ -26,14 +26,14 @@ from chainrule.layers.blocks import (
     reset_output_projection,
 )
 from chainrule.layers.cross_entropy import chunked_cross_entropy
-from chainrule.layers.embedding import PretrainedVectors
+from chainrule.layers.embedding import FeatureProjection, FrameSettings, PretrainedVectors
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch, Model, State
 from chainrule.settings import Range
 
 
 @dataclass(frozen=True)
-class EncoderSettings(TransformerSettings, PretrainedVectors):
+class EncoderSettings(TransformerSettings, PretrainedVectors, FrameSettings):
     tied: bool | None = None    # weight tying: output matrix = embedding; none: where it saves a fifth of the weights
     segments: Annotated[int, Range(0, 1000)] = 0  # segment embeddings, as for BERT's pairs of texts; 0: none
     transform: bool = False     # linear layer, activation and norm before the output, and an output bias (BERT)
@@ -42,6 +42,9 @@ class EncoderSettings(TransformerSettings, PretrainedVectors):
         super().__post_init__()
         if self.window is not None:
             raise UserError(f"model.window={self.window}: an encoder attends to all of its text. Leave it out.")
+        if self.features is not None and (self.segments or self.transform or self.vectors):
+            raise UserError("model.segments, model.transform and model.vectors are for tokens, and model.features says "
+                            "that vectors are read. Leave one or the other out.")
         if self.transform and self.activation == "swiglu":
             raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
 
@@ -58,11 +61,12 @@ class TransformerEncoder(Model):
         super().__init__()
         self.settings, self.context = settings, settings.context
         self.width = self.inputs = settings.width
-        self.embedding = InputEmbedding(settings, nn.Embedding(vocab, settings.width))
+        self.embedding = InputEmbedding(settings, _inputs(settings, vocab))
         self.segments = nn.Embedding(settings.segments, settings.width) if settings.segments else None
         self.stack = TransformerStack(settings, causal=False)
         self.transform = Transform(settings) if settings.transform else nn.Identity()
-        self.output = output_projection(settings, settings.tied, vocab, self.stack)    # None: tied to the embedding
+        tied = settings.tied if settings.features is None else True                    # no token is predicted of frames
+        self.output = output_projection(settings, tied, vocab, self.stack)             # None: tied to the embedding
         self.bias = nn.Parameter(torch.zeros(vocab)) if settings.transform else None
         self._reset()
 
@@ -72,7 +76,7 @@ class TransformerEncoder(Model):
         return self.embedding.tokens.weight
 
     def _reset(self) -> None:
-        self.embedding.reset(tied=self.output is None)
+        self.embedding.reset(tied=self.output is None and self.settings.features is None)
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=self.settings.init or 0.02)
         if self.output is not None:
@@ -91,7 +95,7 @@ class TransformerEncoder(Model):
         more: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """(B, T) -> (B, T, D). `more` (B, T, D) is added to the vectors of the tokens; `segments` (B, T): None is 0."""
+        """(B, T) or (B, T, F) -> (B, T, D). `more` (B, T, D) is added to the inputs; `segments` (B, T): None is 0."""
         kv_cache.check_length(tokens.shape[1], self.context)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         if self.segments is not None:
@@ -108,6 +112,12 @@ class TransformerEncoder(Model):
         if not hidden.is_cuda and mask.any():    # few tokens are masked; a GPU would wait for their number
             hidden, batch = hidden[mask], Batch(batch.tokens[mask], batch.targets[mask])
         return *chunked_cross_entropy(self.transform(hidden), self.output_matrix, self.bias, batch), None
+
+
+def _inputs(settings: EncoderSettings, vocab: int) -> nn.Embedding | nn.Linear:
+    if settings.features is not None:
+        return FeatureProjection(settings.features, settings.width)
+    return nn.Embedding(vocab, settings.width)
 
 
 class Transform(nn.Module):

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
+from chainrule.errors import UserError
+from chainrule.layers.embedding import (
+    FeatureProjection,
+    FrameSettings,
+    NeuralLanguageModel,
+    PretrainedVectors,
+    TokenEmbedding,
+)
 from chainrule.model import BOUNDARY, Tap
 from chainrule.settings import BelowOne, Range, Size
 
@@ -31,7 +39,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class FeedForwardSettings(PretrainedVectors):
+class FeedForwardSettings(PretrainedVectors, FrameSettings):
     order: Annotated[int, Range(2, 1000)] = 6  # tokens in an n-gram: the predicted one and the order - 1 before it
     layers: Annotated[int, Range(1, 10_000)] = 1  # hidden layers
     hidden: Size = 512              # hidden units in a layer
@@ -43,6 +51,8 @@ class FeedForwardSettings(PretrainedVectors):
 
 
 class FeedForward(NeuralLanguageModel):
+    tasks = ("lm", "classify", "tag")
+    backward = 0
     Settings = FeedForwardSettings
     recipe: ClassVar[dict[str, Any]] = {
         "model.dropout": 0.5, "train.batching": "streams", "train.length": 64, "train.tokens": 4096, "train.lr": 2e-3,
@@ -58,24 +68,42 @@ class FeedForward(NeuralLanguageModel):
         super().__init__()
         self.receptive_field = settings.order - 1
         self.activation = ACTIVATIONS[settings.activation]
-        window = self.receptive_field * settings.embedding
+        self.inputs, window = settings.embedding, self.receptive_field * settings.embedding
         sizes = [window, *[settings.hidden] * settings.layers]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.direct = settings.direct
         self.dropout = nn.Dropout(settings.dropout)
-        output = settings.hidden + window * settings.direct
-        self.embedding = TokenEmbedding(vocab, settings.embedding, output, tied=settings.tied)
+        self.width = settings.hidden + window * settings.direct
+        self.project = None if settings.features is None else FeatureProjection(settings.features, settings.embedding)
+        if self.project is None:
+            self.embedding = TokenEmbedding(vocab, settings.embedding, self.width, tied=settings.tied)
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
-        return torch.full((rows, self.receptive_field or 0), BOUNDARY, device=self.embedding.weight.device)
+        if self.project is not None:
+            raise UserError("model.features says that vectors are read, so it predicts no token; it can only classify "
+                            "and tag.")
+        return torch.full((rows, self.receptive_field or 0), BOUNDARY, device=next(self.parameters()).device)
 
     def hidden_states(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         history = torch.cat([state, tokens], 1)                          # (B, N + T)
-        windows = self.embedding(history).unfold(1, state.shape[1], 1)       # (B, T + 1, E, N)
-        window = self.dropout(windows[:, 1:].transpose(2, 3).flatten(2))    # (B, T, N·E): the context after each token
+        return self._run(self.embedding(history)[:, 1:]), history[:, tokens.shape[1] :]
+
+    def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
+        """The body of a head (heads.py): (B, T) -> (B, T, H), or of (B, T, F) frames, before which there are zeros."""
+        before = (self.receptive_field or 0) - 1
+        if self.project is None:
+            x = self.embedding(pad(tokens, (before, 0), value=BOUNDARY))
+        else:
+            x = pad(self.project(tokens), (0, 0, before, 0))
+        return self._run(x if more is None else x + pad(more, (0, 0, before, 0)))
+
+    def _run(self, x: Tensor) -> Tensor:
+        """(B, N - 1 + T, E) -> (B, T, H): of each token, and the N - 1 before it."""
+        windows = x.unfold(1, self.receptive_field or 0, 1)                 # (B, T, E, N)
+        window = self.dropout(windows.transpose(2, 3).flatten(2))           # (B, T, N·E): the context after each token
         h = window
         for layer in self.layers:
             h = self.dropout(self.activation(layer(h)))
         self.hidden(h)
-        return torch.cat([h, window], -1) if self.direct else h, history[:, tokens.shape[1] :]
+        return torch.cat([h, window], -1) if self.direct else h

@@ -121,7 +121,7 @@ def linear_head(body: Encoder, labels: int) -> nn.Linear:
 def _real(batch: Batch) -> Tensor:
     """(B, T): the padding mask, True at real tokens."""
     if batch.lengths is None:
-        return torch.ones_like(batch.tokens, dtype=torch.bool)
+        return torch.ones(batch.tokens.shape[:2], dtype=torch.bool, device=batch.tokens.device)
     return torch.arange(batch.tokens.shape[1], device=batch.tokens.device) < batch.lengths[:, None]
 
 

@@ -17,7 +17,13 @@ from torch.nn.functional import dropout
 
 from chainrule.errors import UserError
 from chainrule.layers.cells import Vectors
-from chainrule.layers.embedding import NeuralLanguageModel, PretrainedVectors, TokenEmbedding
+from chainrule.layers.embedding import (
+    FeatureProjection,
+    FrameSettings,
+    NeuralLanguageModel,
+    PretrainedVectors,
+    TokenEmbedding,
+)
 from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import Tap
 from chainrule.settings import BelowOne, Range, Size
@@ -40,7 +46,9 @@ class VariationalDropout(nn.Module):
 
 
 @dataclass(frozen=True)
-class RecurrentSettings(PretrainedVectors):
+class StackSettings(PretrainedVectors):
+    """Of recurrent layers, wherever they stand: in a language model, an encoder or a decoder."""
+
     layers: Annotated[int, Range(1, 10_000)] = 2  # stacked layers
     hidden: Size = 512                       # hidden units in a layer
     embedding: Size | None = None            # embedding dimension; none: as many as hidden units
@@ -62,6 +70,14 @@ class RecurrentSettings(PretrainedVectors):
 
 
 @dataclass(frozen=True)
+class RecurrentSettings(StackSettings, FrameSettings):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.features is not None and self.vectors is not None:
+            raise UserError("model.vectors are of words, and model.features says that vectors are read. Leave one out.")
+
+
+@dataclass(frozen=True)
 class ElmanSettings(RecurrentSettings):
     nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # activation function σ in h' = σ(Wh + Ux + b)
 
@@ -78,14 +94,16 @@ class RecurrentModel(NeuralLanguageModel):
 
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
-        self.inputs, self.width = settings.embedding or settings.hidden, settings.hidden
+        self.inputs, self.width = settings.embedding or settings.features or settings.hidden, settings.hidden
         self.bidirectional = settings.bidirectional
         self.backward = settings.hidden // 2 if settings.bidirectional else 0
         self.drop_input, between, self.drop_output = make_dropouts(settings)
-        output = None if settings.bidirectional else settings.hidden
-        self.embedding = TokenEmbedding(
-            vocab, self.inputs, output, tied=settings.tied, dropout=settings.embedding_dropout
-        )
+        self.project = make_frame_projection(settings)
+        if self.project is None:
+            output = None if settings.bidirectional else settings.hidden
+            self.embedding = TokenEmbedding(
+                vocab, self.inputs, output, tied=settings.tied, dropout=settings.embedding_dropout
+            )
         self.stack = make_stack(settings, cell, self.inputs, between)
         self.activations = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.activations}
         for name, tap in self.activations.items():
@@ -102,6 +120,9 @@ class RecurrentModel(NeuralLanguageModel):
         return [{**fixed, "model.hidden": width} for width in widths]
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Vectors:
+        if self.project is not None:
+            raise UserError("model.features says that vectors are read, so it predicts no token; it can only classify "
+                            "and tag.")
         if self.bidirectional:
             raise UserError("model.bidirectional=true reads the next token, so it cannot predict it; it can only "
                             "classify and tag.")
@@ -111,8 +132,9 @@ class RecurrentModel(NeuralLanguageModel):
         return self._run(self.embedding(tokens), state)
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
-        """The body of a head (heads.py): (B, T) -> (B, T, H); `more` (B, T, E) is added to the embeddings."""
-        x = self.embedding(tokens) if more is None else self.embedding(tokens) + more
+        """The body of a head (heads.py): (B, T) or (B, T, F) -> (B, T, H); `more` (B, T, E) is added to the inputs."""
+        x = self.embedding(tokens) if self.project is None else self.project(tokens)
+        x = x if more is None else x + more
         lengths = lengths if self.bidirectional else None    # left to right, padding is read last and does no harm
         return self._run(x, self.stack.start(len(tokens)), lengths)[0]
 
@@ -127,7 +149,14 @@ class RecurrentModel(NeuralLanguageModel):
         return self.drop_output(hidden), state
 
 
-def make_dropouts(settings: RecurrentSettings) -> tuple[nn.Module, nn.Module, nn.Module]:
+def make_frame_projection(settings: RecurrentSettings) -> nn.Module | None:
+    """(B, T, F) -> (B, T, E). Without model.embedding the cell reads the vectors as they are; None: it reads tokens."""
+    if settings.features is None:
+        return None
+    return FeatureProjection(settings.features, settings.embedding) if settings.embedding else nn.Identity()
+
+
+def make_dropouts(settings: StackSettings) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Of the input, between layers, of the output."""
     given = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
     kind = VariationalDropout if settings.locked_dropout else nn.Dropout
@@ -135,7 +164,7 @@ def make_dropouts(settings: RecurrentSettings) -> tuple[nn.Module, nn.Module, nn
     return first, between, last
 
 
-def make_stack(settings: RecurrentSettings, cell: str, inputs: int, between: nn.Module) -> RecurrentStack:
+def make_stack(settings: StackSettings, cell: str, inputs: int, between: nn.Module) -> RecurrentStack:
     """All layers of the settings, with the initial state of the start of a text."""
     directions = 2 if settings.bidirectional else 1
     return RecurrentStack(

@@ -30,12 +30,12 @@ from chainrule.layers.embedding import (
 )
 from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import State, Tap
-from chainrule.models.rnn import RecurrentSettings, make_dropouts, make_stack
+from chainrule.models.rnn import StackSettings, make_dropouts, make_stack
 from chainrule.settings import Count
 
 
 @dataclass(frozen=True)
-class Seq2SeqSettings(RecurrentSettings, SourceSettings):
+class Seq2SeqSettings(StackSettings, SourceSettings):
     cell: Literal["lstm", "gru", "tanh", "relu", "sigmoid"] = "lstm"  # the last three: Elman's cell with that σ
     bidirectional: bool = True               # half of the encoder's units read from right to left
     attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"  # the score function; none: no attention

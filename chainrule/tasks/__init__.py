@@ -26,8 +26,8 @@ class Entry:
 
 TASKS: Mapping[str, Entry] = {
     "lm": Entry("lm:LanguageModelling", "predict the next token of a running text"),
-    "classify": Entry("classify:Classify", "a class for a text, or for a pair of texts"),
-    "tag": Entry("tag:Tag", "a tag for each word"),
+    "classify": Entry("classify:Classify", "a class for a text, a pair of texts, or a sequence of vectors"),
+    "tag": Entry("tag:Tag", "a tag for each word, or for each vector of a sequence"),
     "translate": Entry("translate:Translate", "a text from another one: translation, summaries"),
     "caption": Entry("caption:Caption", "a text from vectors"),
     "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
@@ -66,6 +66,9 @@ def recipe_for(
         raise UserError(f"train.lora={recipe.train.lora} adapts what a run has learned: --from RUN says which.")
     if recipe.head is None and getattr(recipe.train, "body_lr", None) is not None:
         raise UserError(f"train.body_lr sets a body apart from its head, and --task {task} has none; it has train.lr.")
+    if getattr(recipe.model, "features", None) is not None and not found.reads_frames:
+        raise UserError(f"model.features={recipe.model.features}: vectors are read by --task classify and --task tag; "
+                        f"--task {task} reads text. Leave it out.")
     return replace(recipe, base=base)
 
 

@@ -134,7 +134,8 @@ KEPT = {"true": "the beginning is", "ends": "both ends are"}
 
 
 def truncate_texts(
-    texts: list[Ragged], limit: int | None, special: int, truncate: Truncate, places: Sequence[Place]
+    texts: list[Ragged], limit: int | None, special: int, truncate: Truncate, places: Sequence[Place],
+    unit: str = "tokens",
 ) -> tuple[list[Ragged], tuple[str, ...]]:
     """The texts of each row, cut so that with `special` more tokens they are within `limit`; and what was cut."""
     total = np.sum([text.lengths for text in texts], axis=0)
@@ -143,12 +144,12 @@ def truncate_texts(
     if truncate == "false":
         worst = int(total.argmax())
         raise UserError(
-            f"{places[worst]} has {total[worst] + special} tokens, and the model holds {limit}. "
+            f"{places[worst]} has {total[worst] + special} {unit}, and the model holds {limit}. "
             "Take text.truncate=true to keep the beginning of long texts, or text.truncate=ends to keep both ends."
         )
     most = max(limit - special, 0)
     long, lost = int((total > most).sum()), float(np.maximum(total - most, 0).sum() / total.sum())
-    note = f"{long:,} of {len(total):,} texts are longer than {limit} tokens: {KEPT[truncate]} kept, {lost:.1%} is lost"
+    note = f"{long:,} of {len(total):,} texts are longer than {limit} {unit}: {KEPT[truncate]} kept, {lost:.1%} is lost"
     sizes = _shares([text.lengths for text in texts], most)
     return [text.truncated(size, truncate == "ends") for text, size in zip(texts, sizes)], (note,)
 

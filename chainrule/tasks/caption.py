@@ -18,6 +18,7 @@ from chainrule.tasks.batching import ragged
 from chainrule.tasks.examples import gather_examples, held_out_examples
 from chainrule.tasks.task import Truncate
 from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
+from chainrule.text.arrays import is_number, load_array, vector_of
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -112,37 +113,17 @@ def _rows(table: Table, settings: CaptionText) -> Iterator[Captioned]:
         place = table.place(line)
         text = _text_column(table, row, settings) if text < 0 else text
         numbers = [value for column, value in enumerate(row) if column != text]
-        yield Captioned(_vector(numbers, place)[None], (text_in(row[text], place, "the text"),), place)
+        yield Captioned(vector_of(numbers, place)[None], (text_in(row[text], place, "the text"),), place)
 
 
 def _text_column(table: Table, row: Sequence[str], settings: CaptionText) -> int:
     if settings.target is not None:
         return table.column(settings.target, "text.target")
     known = table.known(CAPTIONS)
-    words = known if len(known) == 1 else [column for column, value in enumerate(row) if not _is_number(value)]
+    words = known if len(known) == 1 else [column for column, value in enumerate(row) if not is_number(value)]
     if len(words) != 1:
         raise UserError(f"{table.path} has {table.shown}; which one is the text? Choose by text.target=NAME.")
     return words[0]
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True
-
-
-def _vector(values: Sequence[object], place: Place) -> NDArray[np.float32]:
-    """(F,)"""
-    try:
-        vector = np.array(values, np.float32)
-    except (ValueError, TypeError):
-        wrong = next((value for value in values if not _is_number(value)), values)
-        raise UserError(f"{place} has {str(wrong)[:40]!r} where a number should be.") from None
-    if not np.isfinite(vector).all():
-        raise UserError(f"{place} has a number that is not finite.")
-    return vector
 
 
 def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]:
@@ -161,11 +142,5 @@ def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]
 
 def _load(source: Source) -> NDArray[np.generic]:
     """(N, S, F), memory-mapped."""
-    try:
-        array = np.load(source.path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{source.path} is not an NPY file of numbers: {str(error)[:100]}.") from None
-    if array.dtype.kind not in "fiub" or array.ndim not in (2, 3) or 0 in array.shape:
-        raise UserError(f"{source.path} is an array {array.shape} of {array.dtype}; it should be (N, S, F) or (N, F).")
-    vectors: NDArray[np.generic] = array if array.ndim == 3 else array[:, None]
-    return vectors
+    array = load_array(source, "(N, S, F) or (N, F)")
+    return array if array.ndim == 3 else array[:, None]

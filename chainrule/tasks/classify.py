@@ -37,7 +37,8 @@ from chainrule.tasks.batching import (
 )
 from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
 from chainrule.tasks.examples import Names, label_ids, label_names
-from chainrule.tasks.task import Prediction, Search, Trained, Truncate
+from chainrule.tasks.frames import EncodedFrames, Frames, complete_frames, encode_frames, read_frames
+from chainrule.tasks.task import Input, Prediction, Search, Trained, Truncate
 from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source
 from chainrule.text.tables import TEXT_COLUMNS, Place, Table, read_table, text_in
@@ -57,6 +58,7 @@ class ClassifyText(Text):
     second: str | None = None       # the column of a second text; None: found by its name, unless text.column is given
     label: str | None = None        # the column of the class; None: found by its name
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+    input: Input | None = None      # words, or vectors (frames); none: what the files hold
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ class Labelled:
         return self.texts
 
 
-class Classify(ExampleTask[Labelled]):
+class Classify(ExampleTask[Any]):
     name, target = "classify", "text"
+    reads_frames = True
     text = ClassifyText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ClassHead, "counting": GenerativeHead}
     special_tokens = (DELIMITER, EXTRACT)
@@ -113,20 +116,31 @@ class Classify(ExampleTask[Labelled]):
         pool: Any = head.pool or ("mean" if body.bidirectional else "last")
         return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary)
 
-    def read(self, sources: Sequence[Source], text: ClassifyText) -> Iterable[Labelled]:
+    def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
+        return complete_frames(recipe, texts)
+
+    def read(self, sources: Sequence[Source], text: ClassifyText) -> Iterable[Labelled | Frames]:
+        if text.input == "frames":
+            return read_frames(sources, text)
         return (example for source in sources for example in read_labelled(source, text))
 
-    def read_rows(self, source: Source, text: ClassifyText) -> Iterable[Labelled]:
+    def read_rows(self, source: Source, text: ClassifyText) -> Iterable[Labelled | Frames]:
+        if text.input == "frames":
+            return read_frames([source], text, labels=False)
         return read_labelled(source, text, labels=False)
 
     def line(self, text: str, place: Place) -> Labelled:
         """A text, or two with a tab between them."""
         return Labelled(tuple(part.strip() for part in text.split("\t")), None, place)
 
-    def label_names(self, examples: Sequence[Labelled]) -> Names:
+    def label_names(self, examples: Sequence[Labelled | Frames]) -> Names:
         return label_names((example.label for example in examples), "classes")
 
-    def encode(self, examples: Sequence[Labelled], recipe: Recipe, tokenizer: Tokenizer, labels: Names) -> "Classes":
+    def encode(
+        self, examples: Sequence[Any], recipe: Recipe, tokenizer: Tokenizer, labels: Names
+    ) -> "Classes | EncodedFrames":
+        if cast(ClassifyText, recipe.text).input == "frames":
+            return encode_frames(examples, recipe, labels, each=False)
         limit = getattr(recipe.model, "context", None)
         return encode_labelled(examples, tokenizer, labels, limit, cast(ClassifyText, recipe.text).truncate)
 
@@ -137,7 +151,7 @@ class Classify(ExampleTask[Labelled]):
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
         return measure_labels(run.model, split, run.labels)
 
-    def answers(self, run: Trained, encoded: "Classes", search: Search) -> list[Prediction]:
+    def answers(self, run: Trained, encoded: "Classes | EncodedFrames", search: Search) -> list[Prediction]:
         rows = class_probabilities(run.model, encoded)
         if not np.isfinite(rows).all():
             raise UserError(f"{why_no_answer(run.model, IMPOSSIBLE)}.")
@@ -199,7 +213,7 @@ def _texts_each(examples: Sequence[Labelled]) -> int:
 
 
 @torch.inference_mode()
-def class_probabilities(model: Model, encoded: Classes) -> NDArray[np.float64]:
+def class_probabilities(model: Model, encoded: Classes | EncodedFrames) -> NDArray[np.float64]:
     """(N, C)"""
     rows: dict[int, Any] = {}
     with eval_mode(model):

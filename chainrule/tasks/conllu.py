@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.recipe import Text
-from chainrule.tasks.task import Truncate
+from chainrule.tasks.task import Input, Truncate
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, numbered_lines
 
@@ -30,6 +30,7 @@ class TagText(Text):
     tokenizer: str = "words"        # bytes, characters, words, bpe, or the path of a ready tokenizer.json
     tag: str = "upos"               # of CoNLL-U: upos, xpos, deprel, …; of other columns their number; the last of two
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+    input: Input | None = None      # words, or vectors (frames); none: what the files hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from chainrule.tasks.batching import Buckets, Ids
 from chainrule.tasks.examples import E, Example, gather_examples, held_out_examples, lines_of, written
 from chainrule.tasks.lm import STEPS
 from chainrule.tasks.task import Prediction, Search, Task, Trained
+from chainrule.text.arrays import is_array
 from chainrule.text.corpus import Corpus, Split
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, format_of
@@ -126,9 +127,11 @@ class ExampleTask(Task, Generic[E]):
         if not examples:
             raise UserError("there are no examples here.")
         texts = [text.encode() for text in written(examples)]
+        numbers = [example.about for example in examples if isinstance(example.about, bytes)]
         encoded = self.encode(examples, recipe, tokenizer, labels)
-        digest = hashlib.sha256(b"\0".join(texts)).hexdigest()
-        return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
+        digest = hashlib.sha256(b"\0".join([*texts, *numbers])).hexdigest()
+        size = sum(map(len, texts if any(texts) else numbers))
+        return ExampleSplit(encoded.tokens, size, len(examples), digest, tuple(examples), encoded)
 
     def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Buckets:
         if settings.batching == "streams" or settings.length is not None:
@@ -151,8 +154,8 @@ class ExampleTask(Task, Generic[E]):
         return self.measure_split(run, self.split(examples, run.recipe, run.tokenizer, run.labels), search)
 
     def read_inputs(self, file: str, text: Any) -> Sequence[E]:
-        """The rows of a table, as in training; of any other file, lines."""
-        if format_of(Path(file)) and Path(file).exists():
+        """The rows of a table or an array, as in training; of any other file, lines."""
+        if (format_of(Path(file)) or is_array(Source(Path(file)))) and Path(file).exists():
             rows = self.read_rows(Source(Path(file)), text)
             if rows is not None:
                 return tuple(rows)

@@ -95,12 +95,11 @@ def gather_examples(
     cache: Path | None = None,
 ) -> Gathered[E]:
     """Examples by split. A known corpus brings its validation examples along."""
-    folder = cache_folder(cache)
-    found = _files(train, folder)
+    found = files_of(train, cache)
     files = {"train": found["train"], **({"valid": found["valid"]} if "valid" in found else {})}
     for split, words in {"valid": valid, "test": test}.items():
         if words:
-            given = _files(words, folder)
+            given = files_of(words, cache)
             files[split] = given.get(split, given["train"])
     splits = {split: tuple(read(sources, settings)) for split, sources in files.items()}
     notes = [f"{SPOKEN[split]}: {_name(files[split])}" for split in SPOKEN if split in splits]
@@ -115,7 +114,7 @@ def held_out_examples(
     read: Read[E], words: Sequence[str], settings: Text, cache: Path | None = None
 ) -> tuple[E, ...]:
     """Examples to evaluate on. A known corpus stands for its test split, else its validation split."""
-    found = _files(words, cache_folder(cache))
+    found = files_of(words, cache)
     split = next(split for split in ("test", "valid", "train") if split in found)
     return tuple(read(found[split], settings))
 
@@ -162,9 +161,10 @@ def lines_of(file: str) -> Iterator[str]:
         raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
 
 
-def _files(words: Sequence[str], cache: Path) -> Splits:
+def files_of(words: Sequence[str], cache: Path | None = None) -> Splits:
     """Files by split: a path's are `train`; a known corpus has its own; `name:split` is one of them."""
     found: dict[str, tuple[Source, ...]] = {}
+    cache = cache_folder(cache)
     for word in words:
         name, _, split = word.partition(":")
         if name not in DATASETS or Path(word).exists():

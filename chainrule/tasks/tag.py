@@ -38,6 +38,15 @@ from chainrule.tasks.batching import (
 from chainrule.tasks.conllu import Tagged, TagText, read_tagged
 from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
 from chainrule.tasks.examples import Names, label_ids, label_names
+from chainrule.tasks.frames import (
+    EncodedFrames,
+    Frames,
+    complete_frames,
+    encode_frames,
+    frame_answers,
+    measure_frames,
+    read_frames,
+)
 from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.corpus import Corpus
 from chainrule.text.sources import Source
@@ -55,8 +64,9 @@ class TagHead(Settings, part="head"):
     char_cnn: bool = False              # also read each word's characters, by a convolution: helps with unknown words
 
 
-class Tag(ExampleTask[Tagged]):
+class Tag(ExampleTask[Any]):
     name, target = "tag", "word"
+    reads_frames = True
     text = TagText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": TagHead}
     readable = ("errors", "tag")
@@ -83,18 +93,28 @@ class Tag(ExampleTask[Tagged]):
     def _counts(self, recipe: Recipe) -> bool:
         return self.model_class(recipe.kind).learns_by == "counting"
 
-    def read(self, sources: Sequence[Source], text: TagText) -> Iterable[Tagged]:
+    def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
+        return complete_frames(recipe, texts)
+
+    def read(self, sources: Sequence[Source], text: TagText) -> Iterable[Tagged | Frames]:
+        if text.input == "frames":
+            return read_frames(sources, text)
         return (example for source in sources for example in read_tagged(source, text))
+
+    def read_rows(self, source: Source, text: TagText) -> Iterable[Frames] | None:
+        return read_frames([source], text, labels=False) if text.input == "frames" else None
 
     def line(self, text: str, place: Place) -> Tagged:
         return Tagged(tuple(text.split()), (), place)
 
-    def label_names(self, examples: Sequence[Tagged]) -> Names:
+    def label_names(self, examples: Sequence[Tagged | Frames]) -> Names:
         return label_names((tag for example in examples for tag in example.tags), "tags")
 
     def encode(
-        self, examples: Sequence[Tagged], recipe: Recipe, tokenizer: Tokenizer, labels: Names
-    ) -> "Tags | TagsWithBytes | SpelledTags":
+        self, examples: Sequence[Any], recipe: Recipe, tokenizer: Tokenizer, labels: Names
+    ) -> "Tags | TagsWithBytes | SpelledTags | EncodedFrames":
+        if cast(TagText, recipe.text).input == "frames":
+            return encode_frames(examples, recipe, labels, each=True)
         if self._counts(recipe):
             return SpelledTags(examples, labels)
         limit, truncate = getattr(recipe.model, "context", None), cast(TagText, recipe.text).truncate
@@ -103,13 +123,19 @@ class Tag(ExampleTask[Tagged]):
 
     def measure_validation(self, model: Model, corpus: Corpus) -> dict[str, Any]:
         corpus = cast(ExampleCorpus, corpus)
+        if isinstance(corpus.splits["valid"].encoded, EncodedFrames):
+            return measure_frames(model, corpus.splits["valid"], corpus.labels)
         known = {word for example in corpus.splits["train"].examples for word in example.words}
         return measure_tagging(model, corpus.splits["valid"], corpus.labels, known)
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        if isinstance(split.encoded, EncodedFrames):
+            return measure_frames(run.model, split, run.labels)
         return measure_tagging(run.model, split, run.labels, Vocabulary(run.tokenizer))
 
     def answers(self, run: Trained, encoded: Any, search: Search) -> list[Prediction]:
+        if isinstance(encoded, EncodedFrames):
+            return frame_answers(run.model, encoded, run.labels)
         return [
             {"answer": " ".join(run.labels[number] for number in predicted), "words": list(words)}
             for words, predicted in zip(encoded.words, predict_tags(run.model, encoded))

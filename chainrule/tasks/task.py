@@ -26,6 +26,9 @@ Prediction: TypeAlias = dict[str, Any]
 
 Truncate: TypeAlias = Literal["false", "true", "ends"]
 
+Input: TypeAlias = Literal["text", "frames"]
+"""What examples hold: words, or sequences of vectors (tasks/frames.py)."""
+
 
 class BatchOrder(Protocol):
     """The batches of training, as a function of the step: so training resumes at any step."""
@@ -83,6 +86,7 @@ class Task(TaskSettings):
     examples: ClassVar[bool] = False                 # whether it learns from examples, each with an answer
     generates: ClassVar[bool] = False                # whether its model continues a text: `sample` and `score`
     source: ClassVar[Literal["text", "vectors"] | None] = None   # what its model reads before it writes
+    reads_frames: ClassVar[bool] = False             # whether its model may read vectors in the place of tokens
     target: ClassVar[str] = "token"                  # what one target is, in messages
     readable: ClassVar[tuple[str, ...]] = ("errors", "separator")   # `text.*` settings that eval and predict may change
     use: ClassVar[str] = "`chainrule train … --from {run}` fine-tunes it"   # what a trained run is for

@@ -24,6 +24,7 @@ from typing import IO, Any, ClassVar, Protocol, TypeAlias
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_aside, write_text
 from chainrule.progress import bar, track
+from chainrule.text.generated import EXAMPLE_SETS, EXAMPLES_VERSION, ExampleSet
 from chainrule.text.sources import OPENERS, Source
 from chainrule.text.synthetic import LANGUAGES, Language
 
@@ -264,8 +265,44 @@ def _is_utf8(path: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True)
+class GeneratedDataset:
+    """Examples of a task, made by a rule (generated.py)."""
+
+    rule: ExampleSet
+    plain: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    @property
+    def idea(self) -> str:
+        return self.rule.idea
+
+    @property
+    def bytes(self) -> int:
+        return self.rule.total
+
+    def where(self, cache: Path) -> str:
+        return "made here"
+
+    def splits(self, cache: Path) -> Splits:
+        folder, made = cache / "datasets" / f"examples-{EXAMPLES_VERSION}", {}
+        sizes = enumerate(self.rule.sizes.items(), 1)
+        for seed, (split, size) in track(sizes, f"making {self.name}", len(self.rule.sizes), "splits"):
+            paths = [folder / f"{self.name}.{split}.{suffix}" for suffix in self.rule.suffixes]
+            if not all(path.exists() for path in paths):
+                for path, content in zip(paths, self.rule.files(size, seed), strict=True):
+                    with write_aside(path) as aside:
+                        aside.write_bytes(content)
+            made[split] = tuple(map(Source, paths))
+        return made
+
+
 _ALL: tuple[Dataset, ...] = (
-    PythonDocs(), PythonSource(), *map(SyntheticDataset, LANGUAGES.values()), *public_datasets()
+    PythonDocs(), PythonSource(), *map(SyntheticDataset, LANGUAGES.values()),
+    *map(GeneratedDataset, EXAMPLE_SETS.values()), *public_datasets(),
 )
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 

@@ -13,6 +13,7 @@ from chainrule.recipe import Text
 from chainrule.text import datasets
 from chainrule.text.corpus import prepare
 from chainrule.text.datasets import DATASETS, PublicDataset, PublicFile, cache_folder, catalogue, get, public_datasets
+from chainrule.text.generated import EXAMPLE_SETS
 from chainrule.text.sources import Source, read_text
 from chainrule.text.splits import gather, held_out_part
 from chainrule.text.synthetic import LANGUAGES
@@ -87,7 +88,7 @@ def test_the_given_folder_is_looked_in_first(suffix, tmp_path, monkeypatch):
 def test_the_catalogue_names_every_corpus(tmp_path):
     entries = {entry.name: entry for entry in catalogue(tmp_path)}
     wanted = "tinyshakespeare ptb wikitext-2 enwik8 multi30k ewt names gutenberg imdb sst-2 rte aeslc"
-    assert set(entries) == {*wanted.split(), "python-docs", "python-source", *LANGUAGES}
+    assert set(entries) == {*wanted.split(), "python-docs", "python-source", *LANGUAGES, *EXAMPLE_SETS}
     assert all(entry.idea and entry.bytes > 0 and entry.where for entry in entries.values())
     assert entries["ptb"].where == "download"
     assert "1.9375 bits" in entries["die"].idea
@@ -186,3 +187,14 @@ def test_the_known_files_are_the_ones_that_lie_there(name, tmp_path):
         path = corpus._find(file, tmp_path)
         if path.name == file.name and file.bytes < 4_000_000:
             assert hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+
+
+@pytest.mark.parametrize("name", EXAMPLE_SETS)
+def test_generated_examples_are_made_once_and_are_as_large_as_is_said(name, tmp_path):
+    splits = get(name, tmp_path)
+    files = [source.path for sources in splits.values() for source in sources]
+    assert set(splits) == {"train", "valid", "test"}
+    assert sum(path.stat().st_size for path in files) == EXAMPLE_SETS[name].total
+    stamps = [path.stat().st_mtime_ns for path in files]
+    get(name, tmp_path)
+    assert [path.stat().st_mtime_ns for path in files] == stamps

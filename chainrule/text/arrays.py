@@ -1,0 +1,45 @@
+"""Arrays of numbers from files: NPY, and vectors from the fields of a table."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chainrule.errors import UserError
+from chainrule.text.sources import Source
+from chainrule.text.tables import Place
+
+
+def is_array(source: Source) -> bool:
+    return source.path.suffix == ".npy"
+
+
+def load_array(source: Source, shapes: str = "(N, T, F) or (T, F)", least: int = 2) -> NDArray[np.generic]:
+    """Of at least so many dimensions, memory-mapped; `shapes`: those that are expected, for a message."""
+    try:
+        array: NDArray[np.generic] = np.load(source.path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{source.path} is not an NPY file of numbers: {str(error)[:100]}.") from None
+    if array.dtype.kind not in "fiub" or array.ndim < least or 0 in array.shape:
+        raise UserError(f"{source.path} is an array {array.shape} of {array.dtype}; it should be {shapes}.")
+    return array
+
+
+def is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def vector_of(values: Sequence[object], place: Place) -> NDArray[np.float32]:
+    """(F,)"""
+    try:
+        vector = np.array(values, np.float32)
+    except (ValueError, TypeError):
+        wrong = next((value for value in values if not is_number(value)), values)
+        raise UserError(f"{place} has {str(wrong)[:40]!r} where a number should be.") from None
+    if not np.isfinite(vector).all():
+        raise UserError(f"{place} has a number that is not finite.")
+    return vector
