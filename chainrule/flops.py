@@ -10,9 +10,10 @@ from fnmatch import fnmatch
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from chainrule.layers.embedding import TokenEmbedding
+from chainrule.layers.experts import Experts
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Model
@@ -63,22 +64,38 @@ def forward_flops(model: Model, length: int, source: int | None = None) -> float
 
 
 def multiplied_weights(model: nn.Module) -> int:
-    """All weights but embeddings, which are looked up; with weight tying, the embedding is also multiplied by."""
-    used = [weight for _, weight in _not_looked_up(model)]
-    if not group_parameters(model)[1]:
-        used.append(cast(Any, model).embeddings)
-    return sum(weight.numel() for weight in used)
+    """All weights that a token is multiplied by: not embeddings, which are looked up, and not idle experts.
+
+    With weight tying, the embedding is also multiplied by.
+    """
+    used = sum(count for _, count in _multiplied(model))
+    tied = not group_parameters(model)[1]
+    return used + int(cast(Any, model).embeddings.numel() if tied else 0)
 
 
 def source_weights(model: Model) -> int:
     """Of these, the weights that multiply the vectors of a source."""
-    return sum(weight.numel() for name, weight in _not_looked_up(model)
+    return sum(count for name, count in _multiplied(model)
                if any(fnmatch(name, pattern) for pattern in model.source_parameters))
 
 
-def _not_looked_up(model: nn.Module) -> list[tuple[str, Tensor]]:
+def idle_weights(model: nn.Module) -> int:
+    """Weights of experts that a token does not use."""
+    return sum(_idle(model).values())
+
+
+def _multiplied(model: nn.Module) -> list[tuple[str, int]]:
+    """The names of weights that are not looked up, and how many numbers of each a token is multiplied by."""
     looked_up = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | TokenEmbedding)}
-    return [(name, weight) for name, weight in model.named_parameters() if id(weight) not in looked_up]
+    idle = _idle(model)
+    return [(name, weight.numel() - idle.get(id(weight), 0))
+            for name, weight in model.named_parameters() if id(weight) not in looked_up]
+
+
+def _idle(model: nn.Module) -> dict[int, int]:
+    """By the id of a weight of E experts, of which a token uses k: the numbers of the E - k others."""
+    return {id(part.weight): part.weight.numel() * (layer.experts - layer.active) // layer.experts
+            for layer in model.modules() if isinstance(layer, Experts) for part in (layer.up, layer.out)}
 
 
 def attention_flops(model: Model, length: int, source: int) -> float:

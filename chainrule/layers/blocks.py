@@ -32,6 +32,7 @@ from chainrule.layers.attention import (
     causal_mask,
     padding_mask,
 )
+from chainrule.layers.experts import ExpertLinear, Experts
 from chainrule.layers.kv_cache import KeysValues, LayerCache
 from chainrule.layers.positions import ALiBi, RelativeBias, Rope, rope_tables, sinusoids
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -112,6 +113,13 @@ class FeedForwardLayer(nn.Module):
         return self.activation(self.up(x))
 
 
+def make_feed_forward(settings: TransformerSettings) -> FeedForwardLayer | Experts:
+    if not settings.experts:
+        return FeedForwardLayer(settings)
+    shared = FeedForwardLayer(settings) if settings.shared_expert else None
+    return Experts(settings, ACTIVATIONS[settings.activation], shared)
+
+
 # Blocks
 
 
@@ -125,25 +133,35 @@ class Block(nn.Module):
         self.cross_norm = make_norm(settings, settings.width) if cross else None
         self.cross = _make_attention(CrossAttention, settings) if cross else None
         self.feed_forward_norm = make_norm(settings, settings.width)
-        self.feed_forward = FeedForwardLayer(settings)
+        self.feed_forward = make_feed_forward(settings)
         self.dropout = nn.Dropout(settings.dropout)
         self.hidden = Tap()                                # (B, T, D): the residual stream after the block
 
     def forward(
         self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
         rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
+        token_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
-        """(B, T, D) x and delta -> those after the block, and the keys and values of its attention."""
+        """(B, T, D) x and delta -> those after the block, and the keys and values of its attention.
+
+        `token_mask` (B, T): False at padding, for the losses of a router.
+        """
         x, h = add_norm(x, delta, self.attention_norm)
         delta, kv = self.attention(h, mask, rope, cache)
         if self.cross is not None and self.cross_norm is not None:
             x, h = add_norm(x, self.dropout(delta), self.cross_norm)
             delta = self.cross(h, source)
         x, h = add_norm(x, self.dropout(delta), self.feed_forward_norm)
-        delta = self.dropout(self.feed_forward(h))
+        delta = self.dropout(self.feed(h, token_mask))
         if self.hidden.watched:
             return self.hidden(x + delta), None, kv
         return x, delta, kv
+
+    def feed(self, h: Tensor, token_mask: Tensor | None) -> Tensor:
+        """(B, T, D) -> (B, T, D): the output of the feed-forward layer, or of the experts."""
+        net = self.feed_forward
+        delta: Tensor = net(h, token_mask) if isinstance(net, Experts) else net(h)
+        return delta
 
 
 class PostNormBlock(Block):
@@ -152,12 +170,13 @@ class PostNormBlock(Block):
     def forward(
         self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
         rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
+        token_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
         delta, kv = self.attention(x, mask, rope, cache)
         x = as_residual(self.attention_norm(x + self.dropout(delta)))
         if self.cross is not None and self.cross_norm is not None:
             x = as_residual(self.cross_norm(x + self.dropout(self.cross(x, source))))
-        x = as_residual(self.feed_forward_norm(x + self.dropout(self.feed_forward(x))))
+        x = as_residual(self.feed_forward_norm(x + self.dropout(self.feed(x, token_mask))))
         return self.hidden(x), None, kv
 
 
@@ -195,12 +214,12 @@ class TransformerStack(nn.Module):
         settings, added = self.settings, self.sublayers * len(self.blocks)
         shrink = math.sqrt(added) if settings.norm_first else 1.0
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear | ExpertLinear):
                 adds = name.endswith(".out")
                 deviation = settings.init or 1 / math.sqrt(module.in_features)
                 deviation = 0.0 if adds and settings.zero_init else deviation / (shrink if adds else 1)
                 nn.init.normal_(module.weight, std=deviation)
-                if module.bias is not None:
+                if isinstance(module, nn.Linear) and module.bias is not None:
                     nn.init.zeros_(module.bias)
 
     def forward(
@@ -213,7 +232,8 @@ class TransformerStack(nn.Module):
     ) -> tuple[Tensor, list[KeysValues]]:
         """(B, T, D) at positions (B or 1, T) -> (B, T, D), and each layer's keys and values.
 
-        `lengths` (B,): the tokens that are not padding, for an encoder; a cache and a source for each block, or none.
+        `lengths` (B,): the tokens that are not padding: an encoder attends to these, and the losses of a router count
+        them. A cache and a source for each block, or none.
         """
         settings, dtype = self.settings, working_dtype(x)
         mask = self.mask(positions, caches[0].keys.shape[2] if caches else None, lengths).as_bias(dtype)
@@ -222,9 +242,12 @@ class TransformerStack(nn.Module):
             rope = rope_tables(positions, settings.head_size, settings.rope_theta, dtype, settings.rope)
         every_cache: Iterable[LayerCache | None] = caches or repeat(None)
         every_source: Iterable[CrossMemory | None] = sources or repeat(None)
+        token_mask = None
+        if settings.experts and lengths is not None:
+            token_mask = padding_mask(lengths, x.shape[1]).flatten(1)              # (B, T)
         delta, layers = None, []
         for block, cache, source in zip(self.blocks, every_cache, every_source):
-            x, delta, kv = block(x, delta, mask, rope, cache, source)
+            x, delta, kv = block(x, delta, mask, rope, cache, source, token_mask)
             layers.append(kv)
         return add_norm(x, delta, self.norm)[1], layers
 

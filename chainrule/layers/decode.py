@@ -1,7 +1,7 @@
 """Fast decoding: a decoder's step of one token per row, by kernels of our own. The same result in fewer launches.
 
     small batch    5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
-    large batch    torch's matrix products; a sum and its norm are one kernel, and so is attention
+    large batch    torch's matrix products; a sum and its norm are one kernel, and so is attention; also for experts
 
 Attention reads the keys that each row has and not the unused capacity, and writes new keys and values into the cache.
 
@@ -20,6 +20,7 @@ from chainrule.layers import kv_cache
 from chainrule.layers.attention import Attention, PackedLinear
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
 from chainrule.layers.cross_entropy import softcap
+from chainrule.layers.experts import ExpertLinear, Experts
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.positions import Rope, rope_tables
 from chainrule.layers.transformer_settings import RopeScaling
@@ -39,8 +40,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_INPUTS = 16_384      # of a linear layer, since a program holds a row of its matrix
 MAX_ELEMENTS = 1 << 31   # of a matrix, since kernels count in 32 bits
 KNOWN = {
-    Attention, Block, FeedForwardLayer, InputEmbedding, PackedLinear, RMSNorm, Tap, TransformerStack,
-    nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
+    Attention, Block, ExpertLinear, Experts, FeedForwardLayer, InputEmbedding, PackedLinear, RMSNorm, Tap,
+    TransformerStack, nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cach
     """(B, 1) -> (B, 1, V)"""
     state = kv_cache.ensure(state, 1, decoder.context)
     x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
-    logits = (_small_batch if len(x) <= SMALL_BATCH else _large_batch)(decoder, x, state)
+    small = len(x) <= SMALL_BATCH and not decoder.settings.experts
+    logits = (_small_batch if small else _large_batch)(decoder, x, state)
     state["length"].add_(1)                                     # in place: the old state must not be used again
     return softcap(logits, decoder.settings.logit_softcap)[:, None], state
 
@@ -90,7 +92,7 @@ def _large_batch(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
         x, h = fused_add_norm(x, delta, _norm(block.attention_norm))
         delta = block.attention.out(attention(block.attention.project(h)).mixed)
         x, h = fused_add_norm(x, delta, _norm(block.feed_forward_norm))
-        delta = net.out(net.activation(net.up(h)))
+        delta = net(h) if isinstance(net, Experts) else net.out(net.activation(net.up(h)))
     return aligned_logits(fused_add_norm(x, delta, _norm(decoder.stack.norm))[1], decoder.output_matrix)
 
 

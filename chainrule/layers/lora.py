@@ -84,8 +84,8 @@ def new_token_rows(old: Tensor, more: int) -> Tensor:
 
 def _add_low_rank(weight: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:
     merged = weight.clone(memory_format=torch.contiguous_format)
-    for column, row in zip((scale * up).unbind(1), down.unbind(0)):
-        merged += column[:, None] * row
+    for column, row in zip((scale * up).unbind(-1), down.unbind(-2)):
+        merged += column[..., None] * row[..., None, :]
     return merged
 
 
@@ -96,10 +96,10 @@ def _setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 def _backward(ctx: Any, grad_out: Tensor) -> Any:
     up, down = ctx.saved_tensors
-    return None, ctx.scale * (grad_out @ down.T), ctx.scale * (up.T @ grad_out), None
+    return None, ctx.scale * (grad_out @ down.mT), ctx.scale * (up.mT @ grad_out), None
 
 
-add_low_rank: Callable[..., Tensor] = operator(                # (O, I), B (O, r), A (r, I) -> (O, I)
+add_low_rank: Callable[..., Tensor] = operator(                # (…, O, I), B (…, O, r), A (…, r, I) -> (…, O, I)
     "add_low_rank(Tensor weight, Tensor up, Tensor down, float scale) -> Tensor",
     _add_low_rank, lambda weight, *_: torch.empty_like(weight),
 )
@@ -107,14 +107,14 @@ register_backward("add_low_rank", _backward, _setup_context)
 
 
 class LoRA(nn.Module):
-    """A parametrization: the weight plus scale · B A."""
+    """A parametrization: the weight plus scale · B A; each expert has a B and an A of its own."""
 
     def __init__(self, weight: Tensor, rank: int, scale: float):
         super().__init__()
-        rows, columns = weight.shape
+        *experts, rows, columns = weight.shape
         self.scale = scale
-        self.up = nn.Parameter(torch.zeros(rows, rank, device=weight.device))                                  # B
-        self.down = nn.Parameter((torch.randn(rank, columns) / math.sqrt(columns)).to(weight.device))          # A
+        self.up = nn.Parameter(torch.zeros(*experts, rows, rank, device=weight.device))                # B
+        self.down = nn.Parameter((torch.randn(*experts, rank, columns) / math.sqrt(columns)).to(weight.device))    # A
 
     def forward(self, weight: Tensor) -> Tensor:
         return add_low_rank(weight, self.up, self.down, self.scale)

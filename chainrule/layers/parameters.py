@@ -8,9 +8,10 @@ import re
 
 from torch import nn
 
+from chainrule.layers.experts import ExpertLinear
 from chainrule.model import Model
 
-MATRIX_MODULES = (nn.Linear, nn.RNNBase, nn.RNNCellBase)
+MATRIX_MODULES = (nn.Linear, nn.RNNBase, nn.RNNCellBase, ExpertLinear)
 LAYER = re.compile(r"(?:^|\.)(?:blocks|layers)\.(\d+)\.")
 PARAMETRIZED = re.compile(r"(^|.*\.)parametrizations\.(\w+)\.(?:0\.)?(\w+)")    # module, parameter, part
 
@@ -26,7 +27,7 @@ def group_parameters(model: nn.Module) -> tuple[Named, Named, Named]:
     for path, module in model.named_modules():
         if isinstance(module, MATRIX_MODULES):
             group = output if path.rpartition(".")[2] == "output" else hidden
-            groups |= {id(weight): group for weight in module.parameters(recurse=False) if weight.dim() == 2}
+            groups |= {id(weight): group for weight in module.parameters(recurse=False) if weight.dim() >= 2}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             groups.get(id(weight), rest).append((name, weight))

@@ -16,6 +16,7 @@ SIZES = {    # layers, width, heads, context
 }
 ROPE_THETA = 10_000.0
 HIDDEN_MULTIPLE = 64    # the hidden size of SwiGLU is rounded up to a multiple of this, if it is not given
+EXPERT_MULTIPLE = 16    # and that of an expert to a multiple of this
 SizeOr0 = Annotated[int, Range(0, 1 << 24)]
 Scaling = Literal["none", "linear", "ntk", "yarn"]
 
@@ -39,6 +40,12 @@ class TransformerSettings(Settings):
     kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
     window: Size | None = None  # sliding-window attention: tokens that a token attends to, with itself; none: all
     hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width for swiglu
+    experts: Annotated[int, Range(0, 1 << 16)] = 0  # mixture of experts: feed-forward layers in a block; 0: one layer
+    active: Size | None = None  # experts that a token uses; none: 2. With model.hidden=0 they cost as much as one layer
+    shared_expert: bool = False  # one more expert, which every token uses
+    renormalise: bool = True    # the weights of a token's experts are divided by their sum (Mixtral); false: OLMoE
+    balance_loss: NonNegative = 0.01  # coefficient of the load-balancing loss of the router
+    router_z_loss: NonNegative = 0.001  # coefficient of the router z-loss
     positions: Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"] = "rotary"  # position encoding
     rope_theta: Positive = ROPE_THETA  # RoPE base θ
     rope_scaling: Scaling = "none"  # RoPE beyond the trained length: position interpolation, NTK-aware θ, or YaRN
@@ -51,7 +58,7 @@ class TransformerSettings(Settings):
     norm_scale: bool = False    # norms have a learned scale
     epsilon: Positive = 1e-6    # added to the variance in a norm, so that it never divides by 0
     activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu"] = "relu2"  # of the feed-forward layer
-    biases: bool = False        # linear layers and LayerNorms have a learned bias
+    biases: bool = False        # linear layers and LayerNorms have a learned bias; experts have none
     dropout: BelowOne = 0.0     # dropout of embeddings, attention weights and each sub-layer's output
     zero_init: bool = True      # zero-initialise the output projections
     init: NonNegative = 0.0     # standard deviation of the initial weights; 0: 1/√(inputs)
@@ -63,6 +70,7 @@ class TransformerSettings(Settings):
         if self.rope_theta != ROPE_THETA and self.positions != "rotary":
             raise UserError(f"model.rope_theta={self.rope_theta:g} needs model.positions=rotary, not {self.positions}.")
         self._fill_sizes()
+        self._check_experts()
         self._check_heads()
         self._check_scaling()
 
@@ -107,6 +115,23 @@ class TransformerSettings(Settings):
             self._fill(name, value)
         object.__setattr__(self, "size", None)
 
+    def _check_experts(self) -> None:
+        if not self.experts:
+            if self.active is not None or self.shared_expert:
+                given = "model.shared_expert=true" if self.active is None else f"model.active={self.active}"
+                raise UserError(f"{given} is for a mixture of experts. Set model.experts too, such as model.experts=8.")
+            return
+        object.__setattr__(self, "active", self.active or min(2, self.experts))
+        if self.active and self.active > self.experts:
+            raise UserError(f"model.active={self.active}: there are only model.experts={self.experts} to choose from.")
+
+    def _default_hidden(self) -> int:
+        """The layer of one block. Experts share it: those that a token uses cost about as much as one layer."""
+        gated = self.activation == "swiglu"
+        hidden = -(-8 * self.width // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE if gated else 4 * self.width
+        used = (self.active or 1) + self.shared_expert
+        return hidden if used == 1 else -(-hidden // used // EXPERT_MULTIPLE) * EXPERT_MULTIPLE
+
     def _check_heads(self) -> None:
         if not self.head_size and self.width % self.heads:
             fit = [heads for heads in range(1, self.width + 1) if self.width % heads == 0]
@@ -115,8 +140,7 @@ class TransformerSettings(Settings):
             raise UserError(f"model.heads={self.heads} does not divide model.width={self.width}, as {near} would.")
         self._fill("head_size", self.width // self.heads)
         self._fill("kv_heads", self.heads)
-        gated = -(-8 * self.width // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE
-        self._fill("hidden", gated if self.activation == "swiglu" else 4 * self.width)
+        self._fill("hidden", self._default_hidden())
         if self.heads % self.kv_heads:
             raise UserError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
         if self.positions == "rotary" and self.head_size % 2:

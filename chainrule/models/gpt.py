@@ -79,19 +79,20 @@ class Decoder(LanguageModel):
 
     def _hidden(self, batch: Batch) -> Tensor:
         """(B, T, D): the hidden vectors of the tokens of a batch."""
-        return self.run(batch.tokens)[0]
+        return self.run(batch.tokens, lengths=batch.lengths)[0]
 
     def run(
-        self, tokens: Tensor, sources: Sequence[CrossMemory] = (), more: Tensor | None = None
-    ) -> tuple[Tensor, list[KeysValues]]:
+        self, tokens: Tensor, sources: Sequence[CrossMemory] = (), more: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> tuple[Tensor, list[KeysValues]]:  # fmt: skip
         """(B, T) from the beginning of a text -> (B, T, D), and each layer's keys and values.
 
-        `more` (B, T, D) is added to the vectors of the tokens.
+        `more` (B, T, D) is added to the vectors of the tokens; `lengths` (B,): those that are not padding.
         """
         kv_cache.check_length(tokens.shape[1], self.context)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
         x = self.embedding(tokens, positions, more)
-        hidden, layers = self.stack(x, positions, sources=sources)
+        hidden, layers = self.stack(x, positions, lengths, sources=sources)
         return hidden, layers
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ class GPT(Decoder):
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, D), for heads. The causal mask hides the padding, which comes after all other tokens."""
-        return self.run(tokens, more=more)[0]
+        return self.run(tokens, more=more, lengths=lengths)[0]
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         state = super().start(rows)
@@ -188,7 +189,8 @@ class GPT(Decoder):
             lengths = torch.full((len(rows),), rows.shape[1], device=rows.device)
         positions = lengths[:, None] + torch.arange(batch.tokens.shape[1], device=rows.device)         # (B, T)
         joined = torch.cat([rows, torch.full_like(batch.tokens, BOUNDARY)], 1).scatter(1, positions, batch.tokens)
-        hidden, _ = self.run(joined)                                                                   # (B, S + T, D)
+        read = None if batch.lengths is None else lengths + batch.lengths
+        hidden, _ = self.run(joined, lengths=read)                                                     # (B, S + T, D)
         return hidden.gather(1, positions[..., None].expand(-1, -1, self.width))
 
 

@@ -53,7 +53,7 @@ class EncoderDecoder(Decoder):
         return self.embedding.tokens
 
     def _hidden(self, batch: Batch) -> Tensor:
-        return self.run(batch.tokens, self.sources(self.begin(batch)))[0]
+        return self.run(batch.tokens, self.sources(self.begin(batch)), lengths=batch.lengths)[0]
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
         """The keys and values of the source are (B, L, G, S, d)."""

@@ -122,9 +122,9 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
 
 
 def _may_differ(name: str, was: Mapping[str, Any]) -> bool:
-    """Settings that change no weight: dropout, smoothing, and the context with its RoPE, unless it is learned."""
+    """Settings that change no weight: dropout, smoothing, losses, the context with its RoPE, unless it is learned."""
     stretches = name in TransformerSettings.adjustable and was.get("positions") != "learned"
-    return name.endswith(("dropout", "smoothing")) or stretches
+    return name.endswith(("dropout", "smoothing", "_loss")) or stretches
 
 
 def _own_text(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:

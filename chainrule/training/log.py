@@ -8,7 +8,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from chainrule.errors import UserError
 from chainrule.flops import peak_of, training_flops
+from chainrule.layers.experts import report_experts
 from chainrule.model import Model
 from chainrule.progress import say
 from chainrule.run import BOARD
@@ -55,6 +56,7 @@ class Logged:
     records: int = 0
     nats: float = 0.0
     targets: int = 0
+    experts: list[list[float]] = field(default_factory=list)    # as in StepReport
 
 
 class Meter:
@@ -96,7 +98,8 @@ class Meter:
         self.note = _note(self.nats, self.target, self.nats * self.bits, mfu)
         if not self.record_due(progress):
             return None
-        self.logged = Logged(math.floor(progress * RECORDS + 1e-6), report.nats, report.targets)
+        routed = report_experts(report.experts, self.logged.experts)
+        self.logged = Logged(math.floor(progress * RECORDS + 1e-6), report.nats, report.targets, report.experts)
         facts: dict[str, Any] = {
             "step": step,
             "tokens": report.targets,
@@ -107,8 +110,20 @@ class Meter:
             "tokens_per_second": round(speed),
             "mfu": mfu,
         }
+        if routed is not None:
+            facts |= {"load_balancing_loss": routed.balance, "router_z_loss": routed.z, "expert_shares": routed.shares}
         self.log("step", **facts)
         return facts
+
+    def log_experts(self, report: StepReport) -> None:
+        """One line about the experts over the whole training, where there are any."""
+        routed = report_experts(report.experts, [])
+        if routed is not None:
+            each = [share for layer in routed.shares for share in layer]
+            line = f"load-balancing loss {routed.balance:.4f}, router z-loss {routed.z:.4f}"
+            line += f"; an expert of a layer had {min(each):.1%} to {max(each):.1%} of the tokens"
+            self.log("experts", f"experts: {line}", load_balancing_loss=routed.balance, router_z_loss=routed.z,
+                     expert_shares=routed.shares)
 
 
 def _note(nats: float, target: str, bits: float, mfu: float) -> str:
@@ -125,7 +140,7 @@ class TensorBoard:
 
     def add(self, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
-            if name != "step" and math.isfinite(value):
+            if name != "step" and not isinstance(value, list) and math.isfinite(value):
                 self.writer.add_scalar(name, value, facts["step"])
         self.writer.flush()
 

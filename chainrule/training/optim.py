@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from chainrule.device import multiplies_bfloat16
 from chainrule.layers.attention import PackedLinear
+from chainrule.layers.experts import ExpertLinear
 from chainrule.training.distributed import make_buckets
 from chainrule.training.fsdp import full_tensor, is_sharded, local, shard_of
 
@@ -119,7 +120,8 @@ class Muon(Optimizer):
     """As torch.optim.Muon with match_rms_adamw (Liu et al. 2025): steps as long as AdamW's, so one lr serves both.
 
     Matrices of one shape go through Newton–Schulz as a stack, so that a deep model needs few launches.
-    A weight that packs several matrices, such as queries, keys and values, is as many matrices here.
+    A weight that packs several matrices, such as queries, keys and values, is as many matrices here, and so is the
+    weight of several experts.
     """
 
     def __init__(
@@ -163,9 +165,10 @@ class Muon(Optimizer):
             torch._foreach_add_([targets[place] for place in places], list(stack.unbind()))
 
     def _unpack(self, matrices: list[Tensor], values: Iterable[Tensor]) -> list[Tensor]:
-        """Views of the single matrices in the values of packed ones."""
+        """Views of the single matrices in the values of packed ones, and in those of several experts."""
         pairs = zip(matrices, values, strict=True)
-        return [part for matrix, value in pairs for part in torch.split(value, self.parts.get(matrix, [len(value)]))]
+        single = ((matrix, one) for matrix, value in pairs for one in (value if value.dim() == 3 else [value]))
+        return [part for matrix, one in single for part in torch.split(one, self.parts.get(matrix, [len(one)]))]
 
 
 def _by_shape(matrices: list[Tensor]) -> Iterable[list[int]]:
@@ -180,7 +183,7 @@ def packed_rows(model: nn.Module) -> dict[Tensor, list[int]]:
     """The rows of each matrix in weights that pack several: `PackedLinear`, and the gates of recurrent networks."""
     found: dict[Tensor, list[int]] = {}
     for module in model.modules():
-        if isinstance(module, PackedLinear):
+        if isinstance(module, PackedLinear | ExpertLinear):
             found[module.weight] = module.parts
         elif isinstance(module, nn.RNNBase | nn.RNNCellBase):
             matrices = [parameter for parameter in module.parameters(recurse=False) if parameter.dim() == 2]

@@ -18,6 +18,7 @@ from torch import Tensor
 from chainrule import kernels
 from chainrule.device import Precision
 from chainrule.errors import UserError, out_of_memory
+from chainrule.layers.experts import Balance
 from chainrule.model import Batch, Model, State, join, map_state
 from chainrule.progress import say
 from chainrule.training.distributed import ALONE, Ranks
@@ -33,6 +34,7 @@ class StepReport:
     targets: int
     norm: float                           # of the last gradient, before clipping
     not_finite: tuple[int, str] | None    # the first step whose gradient was not finite, and the parameter's name
+    experts: list[list[float]]            # `Balance.totals` of a mixture of experts; empty without one
 
 
 class Step:
@@ -54,10 +56,16 @@ class Step:
         self.good = torch.zeros((), dtype=torch.int64, device=device)             # steps before the first bad one
         self.not_finite = torch.zeros(len(named) + 1, dtype=torch.bool, device=device)    # (P + 1,) and of the loss
         self.zero = torch.zeros((), device=device)
+        self.balance = Balance(model, device)              # its losses are part of the gradient, not of the nats
 
-    def start_from(self, step: int, totals: Tensor) -> None:
-        """As it was after so many good steps."""
-        self.totals.copy_(totals)
+    def sums(self) -> dict[str, Tensor]:
+        """The sums over all steps, for a checkpoint."""
+        return {"totals": self.totals, **self.balance.tensors()}
+
+    def start_from(self, step: int, sums: dict[str, Tensor]) -> None:
+        """As it was after so many good steps, with the `sums` of then."""
+        self.totals.copy_(sums["totals"])
+        self.balance.load(sums)
         self.good.fill_(step)
         self.not_finite.zero_()
 
@@ -77,6 +85,7 @@ class Step:
     def accumulate(self, batch: Batch, state: State) -> tuple[Tensor, State]:
         """Leaves the gradient of the summed nats in the parameters. Returns nats and targets, and the state after."""
         self.optimizers.zero_grad()
+        self.balance.begin()
         totals, states = torch.zeros_like(self.totals), []
         for first in range(0, len(batch.tokens), self.micro_batch):
             here = slice(first, first + self.micro_batch)
@@ -99,13 +108,15 @@ class Step:
     def update(self, totals: Tensor) -> None:
         """The mean gradient over all ranks, clipped to a global norm of `clip`; then the optimizer."""
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
-        self.ranks.all_reduce([totals] if self.sharded else [totals, *gradients])    # FSDP has reduced its gradients
+        sums = [totals, self.balance.sums]
+        self.ranks.all_reduce(sums if self.sharded else [*sums, *gradients])    # FSDP has reduced its gradients
         every = [self.zero if parameter.grad is None else local(parameter.grad) for parameter in self.parameters]
         targets = totals[1].clamp(min=1)                   # in a step without targets the gradient is zero
         self.norms.copy_(self._norms(every) / targets)
         factor = (self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)
         torch._foreach_mul_(gradients, (factor / targets).float())
         self.optimizers.step()
+        self.balance.update(totals[1])
         self._note(totals)
 
     def _norms(self, gradients: list[Tensor]) -> Tensor:
@@ -131,7 +142,8 @@ class Step:
             # in the order of backpropagation: the first that is not finite is the last of the model
             name = next((name for name, is_bad in zip(self.names[::-1], bad[-2::-1]) if is_bad), "the loss")
             not_finite = int(self.good) + 1, name
-        return StepReport(nats, round(targets) if math.isfinite(targets) else 0, float(self.norms.norm()), not_finite)
+        targets = round(targets) if math.isfinite(targets) else 0
+        return StepReport(nats, targets, float(self.norms.norm()), not_finite, self.balance.totals.tolist())
 
     def _halve(self, tokens: Tensor) -> None:
         self.optimizers.zero_grad()

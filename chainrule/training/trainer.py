@@ -61,6 +61,7 @@ def train_by_gradient(
         finished = trainer.run(stop) and trainer.evaluate_at_the_end(stop)
     if finished:
         trainer.validation.restore_best()
+        trainer.meter.log_experts(trainer.step.report())
     model.eval()
     return Done(trainer.number, finished, None if math.isnan(trainer.meter.nats) else trainer.meter.nats)
 
@@ -267,7 +268,7 @@ def state_of(trainer: Trainer) -> tuple[dict[str, Any], Parts]:
         "optimizer": trainer.optimizers.tensors(),
         "state": {str(place): ranks.gather(tensor, rows) for place, tensor in enumerate(state)},
         "best": trainer.validation.best,
-        "sums": {"totals": trainer.step.totals},
+        "sums": trainer.step.sums(),
         "rng": {name: ranks.gather(own[None], ranks.size) for name, own in _rng_state(trainer.device).items()},
     }
 
@@ -286,7 +287,7 @@ def load_state(trainer: Trainer, checkpoint: Checkpoint) -> None:
         trainer.weights[name].copy_(tensor)
     trainer.optimizers.load(checkpoint.part("optimizer"))
     trainer.validation.best = {name: tensor.to(device) for name, tensor in checkpoint.part("best").items()}
-    trainer.step.start_from(trainer.number, checkpoint.part("sums")["totals"])
+    trainer.step.start_from(trainer.number, checkpoint.part("sums"))
     trainer.state = _stream_state(trainer, checkpoint.part("state"))
     _set_rng_state(checkpoint.part("rng"), trainer.ranks.rank, device)
 

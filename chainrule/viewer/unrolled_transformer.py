@@ -28,7 +28,7 @@ Activation: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]    # its name on 
 def is_transformer(model: Model) -> bool:
     """Whether it is a stack of causal blocks with attention and a feed-forward layer each."""
     stack = getattr(model, "stack", None)
-    return isinstance(stack, TransformerStack) and stack.causal and stack.sublayers == 2
+    return isinstance(stack, TransformerStack) and stack.causal and stack.sublayers == 2 and not stack.settings.experts
 
 
 def unroll_transformer(subject: Subject, tokens: Tensor) -> Network:
@@ -198,7 +198,8 @@ class UnrolledTransformer:
 
     # The feed-forward layer and the output
 
-    def feed_forward(self, layer: FeedForwardLayer, node: Node, mark: str) -> Node:
+    def feed_forward(self, layer: nn.Module, node: Node, mark: str) -> Node:
+        assert isinstance(layer, FeedForwardLayer)             # `is_transformer` refuses experts
         weight, bias = layer.up.weight, layer.up.bias
         if len(layer.up.parts) == 1:
             activation = self.settings.activation, layer.activation

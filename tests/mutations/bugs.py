@@ -8,6 +8,7 @@ SCORE, SAMPLING, GENERATE, EVALUATE = (
     f"tests/inference/test_{name}.py" for name in ("score", "sampling", "generate", "evaluate")
 )
 MBR = "tests/inference/test_mbr.py"
+EXPERTS = "tests/layers/test_experts.py"
 
 TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
@@ -615,7 +616,7 @@ BUGS = [
     Bug(
         "adapters are merged by a product of matrices, which rounds as it likes",
         "chainrule/layers/lora.py",
-        "        merged += column[:, None] * row\n    return merged\n",
+        "        merged += column[..., None] * row[..., None, :]\n    return merged\n",
         "        pass\n    return merged + scale * up @ down\n",
         (f"{ADAPTED}::test_the_sum_is_the_same_to_the_last_bit_however_it_is_cut",),
     ),
@@ -715,5 +716,26 @@ BUGS = [
         'return super().adjusted({**given, "context": context, "trained_context": trained})',
         'return super().adjusted({**given, "context": context})',
         ("tests/layers/test_positions.py::test_a_trained_model_is_stretched_from_its_own_context",),
+    ),
+    Bug(
+        "the rows of experts come back to other tokens",
+        "chainrule/layers/experts.py",
+        "rows = _gather(rows, groups.inverse, groups.order)",
+        "rows = _gather(rows, groups.order, groups.inverse)",
+        (f"{EXPERTS}::test_results_and_gradients_are_those_of_a_loop_over_experts[{{}}]",),
+    ),
+    Bug(
+        "the gradient of a token is that of its first expert only",
+        "chainrule/layers/experts.py",
+        "grad_x.view(-1, ctx.copies, grad_x.shape[1]).sum(1)",
+        "grad_x.view(-1, ctx.copies, grad_x.shape[1])[:, 0]",
+        (f"{EXPERTS}::test_results_and_gradients_are_those_of_a_loop_over_experts[{{}}]",),
+    ),
+    Bug(
+        "padding counts in the losses of the router",
+        "chainrule/layers/experts.py",
+        "        if token_mask is not None:\n            every = every * token_mask.flatten()[:, None]\n",
+        "",
+        (f"{EXPERTS}::test_micro_batches_and_padding_change_no_gradient[text]",),
     ),
 ]
