@@ -9,7 +9,7 @@ has its 95 % interval by the bootstrap.
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ import numpy as np
 
 from chainrule.inference.metrics import measure_overlap
 from chainrule.inference.statistics import Score
+from chainrule.viewer.line_chart import line_chart
 
-COLOURS = {"attention": "#1f6feb", "bottleneck": "#d1242f"}
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 360, 56, 24, 120, 56    # of the picture and its margins
+MODELS = ("attention", "bottleneck")
 
 
 @dataclass(frozen=True)
@@ -72,51 +72,9 @@ def table(buckets: Sequence[Bucket]) -> str:
 
 def picture(buckets: Sequence[Bucket]) -> str:
     """A line for each model over the buckets, and its interval around it, as SVG."""
-    best = max(score.high for bucket in buckets for score in bucket.scores.values())
-    frame = Frame(len(buckets), 10 * (1 + int(best // 10)))
-    parts = [*frame.axes([bucket.name for bucket in buckets])]
-    for name in buckets[0].scores:
-        parts += frame.curve(name, [bucket.scores[name] for bucket in buckets], COLOURS[name])
-    style = 'font-family="sans-serif" font-size="13" fill="#57606a"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {style}>'
-    return "\n".join([opening, *parts, "</svg>\n"])
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Coordinates in the picture."""
-
-    buckets: int
-    highest: int                      # BLEU at the top
-
-    def x(self, bucket: int) -> float:
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * (bucket + 0.5) / self.buckets, 1)
-
-    def y(self, bleu: float) -> float:
-        return round(TOP + (HEIGHT - TOP - BOTTOM) * (1 - bleu / self.highest), 1)
-
-    def axes(self, names: Sequence[str]) -> Iterator[str]:
-        for level in range(0, self.highest + 1, 10):
-            y = self.y(level)
-            yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#8884"/>'
-            yield f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{level}</text>'
-        for place, name in enumerate(names):
-            yield f'<text x="{self.x(place)}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{name}</text>'
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        yield f'<text x="{middle}" y="{HEIGHT - 12}" text-anchor="middle">words of the source</text>'
-        yield f'<text x="{LEFT - 40}" y="{TOP - 8}">BLEU</text>'
-
-    def curve(self, name: str, scores: Sequence[Score], colour: str) -> Iterator[str]:
-        middle = [(place, score.value) for place, score in enumerate(scores)]
-        above = [(place, score.high) for place, score in enumerate(scores)]
-        below = [(place, score.low) for place, score in enumerate(scores)]
-        yield f'<polygon points="{self._points(above + below[::-1])}" fill="{colour}" opacity="0.15"/>'
-        yield f'<polyline points="{self._points(middle)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        end, last = self.x(len(scores) - 1) + 10, self.y(scores[-1].value) + 4
-        yield f'<text x="{end}" y="{last}" fill="{colour}">{name}</text>'
-
-    def _points(self, places: Sequence[tuple[int, float]]) -> str:
-        return " ".join(f"{self.x(place)},{self.y(bleu)}" for place, bleu in places)
+    ticks = {float(place): bucket.name for place, bucket in enumerate(buckets)}
+    curves = {name: [(at, bucket.scores[name]) for at, bucket in zip(ticks, buckets)] for name in buckets[0].scores}
+    return line_chart(curves, x="words of the source", y="BLEU", ticks=ticks, zero=True)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -127,13 +85,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("reference", type=Path)
-    for name in COLOURS:
+    for name in MODELS:
         parser.add_argument(f"--{name}", type=Path, required=True, help="what the model wrote")
     parser.add_argument("--buckets", type=int, default=6)
     parser.add_argument("--svg", type=Path, help="draw it into this file")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    outputs = {name: lines_of(getattr(args, name)) for name in COLOURS}
+    outputs = {name: lines_of(getattr(args, name)) for name in MODELS}
     sources, references = lines_of(args.source), lines_of(args.reference)
     counts = {len(lines) for lines in (sources, references, *outputs.values())}
     if len(counts) > 1:
