@@ -258,7 +258,8 @@ class Balance:
         self.layers = [module for module in model.modules() if isinstance(module, Experts)]
         self.experts = experts = self.layers[0].experts if self.layers else 0
         count = len(self.layers)
-        self.sums = torch.zeros(count, 2 * experts + 2, dtype=torch.float64, device=device)
+        # apart from each other, since torch.compile is slow with views of one tensor that are written to
+        self.sums = [torch.zeros(2 * experts + 2, dtype=torch.float64, device=device) for _ in self.layers]
         self.share = torch.zeros(count, experts, device=device)
         self.scale = torch.zeros(count, device=device)
         self.totals = torch.zeros(count, experts + 3, dtype=torch.float64, device=device)    # over all steps
@@ -269,14 +270,18 @@ class Balance:
             )
 
     def begin(self) -> None:
-        self.sums.zero_()
+        for sums in self.sums:
+            sums.zero_()
 
     def update(self, targets: Tensor) -> None:
         """After a step with so many targets, when the sums are those of all ranks."""
-        counts, p, (z, tokens) = self.sums[:, : self.experts], self.sums[:, self.experts : -2], self.sums[:, -2:].mT
+        if not self.layers:
+            return
+        sums = torch.stack(self.sums)
+        counts, p, (z, tokens) = sums[:, : self.experts], sums[:, self.experts : -2], sums[:, -2:].mT
         seen = tokens.clamp(min=1)
         self.share.copy_(counts / seen[:, None])
-        self.scale.copy_(targets / seen / max(1, len(self.layers)))
+        self.scale.copy_(targets / seen / len(self.layers))
         balance = self.experts * (counts * p).sum(-1) / seen
         self.totals += torch.cat([counts, torch.stack([balance, z, tokens], -1)], -1)
 

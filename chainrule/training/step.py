@@ -108,7 +108,7 @@ class Step:
     def update(self, totals: Tensor) -> None:
         """The mean gradient over all ranks, clipped to a global norm of `clip`; then the optimizer."""
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
-        sums = [totals, self.balance.sums]
+        sums = [totals, *self.balance.sums]
         self.ranks.all_reduce(sums if self.sharded else [*sums, *gradients])    # FSDP has reduced its gradients
         every = [self.zero if parameter.grad is None else local(parameter.grad) for parameter in self.parameters]
         targets = totals[1].clamp(min=1)                   # in a step without targets the gradient is zero
