@@ -96,6 +96,12 @@ def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("file", nargs="+",
                         help="held-out text, or examples of the task; for word vectors: a test of words")
+    parser.add_argument("--by-position", action="store_true",
+                        help="bits per byte by the tokens of context before; several runs may come before the text, "
+                             "each with settings of its own: RUN:model.rope_scaling=yarn,model.rope_factor=8")
+    parser.add_argument("--positions", type=int, metavar="N",
+                        help="tokens of a window of --by-position (default: the longest context of the runs)")
+    parser.add_argument("--plot", metavar="F.svg", help="draw --by-position into this file")
     _beam(parser)
     _device(parser)
 

@@ -69,6 +69,19 @@ def score_texts(model: LanguageModel, texts: Sequence[Tokens]) -> list[Nats]:
     return [nats[begin:end] for begin, end in zip([0, *ends[:-1]], ends)]
 
 
+@torch.inference_mode()
+def score_windows(model: LanguageModel, windows: Tokens) -> Nats:
+    """(K, T + 1) -> (K, T): nats of every token of each window but its first, each window read from an empty state."""
+    at_once = targets_at_once(model)
+    rows = max(1, at_once // (windows.shape[1] - 1))
+    scored = []
+    with eval_mode(model), bar("scoring", windows[:, 1:].size, "tokens") as advance:
+        for first in range(0, len(windows), rows):
+            scored.append(np.concatenate(list(_along(model, windows[first : first + rows], at_once)), 1))
+            advance(scored[-1].size)
+    return np.concatenate(scored)
+
+
 def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
     """Nats of each text, its end included."""
     return _totals(model, *_stream(texts))

@@ -9,7 +9,8 @@ from typing import TypeAlias
 from chainrule.inference.statistics import Score
 
 COLOURS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#0a7ea4", "#bf3989", "#57606a")
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 680, 360, 56, 28, 160, 56    # of the picture and its margins
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 540, 360, 56, 28, 56    # up to the right end of the axes, and the margins
+LETTER = 7.5           # pixels of a letter
 LINE = 16              # pixels between the names of two curves, at least
 TICKS = 6              # on the y axis, about
 
@@ -31,8 +32,9 @@ def line_chart(
         parts += frame.curve(curve, colour)
     parts += frame.names(curves)
     style = 'font-family="sans-serif" font-size="13" fill="#57606a"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {style}>', *parts,
-                      "</svg>\n"])
+    width = WIDTH + 20 + round(LETTER * max(map(len, curves)))
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" {style}>'
+    return "\n".join([opening, *parts, "</svg>\n"])
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Frame:
     def x(self, value: float) -> float:
         place, left, right = (math.log(part) if self.log else part for part in (value, self.left, self.right))
         share = 0.5 if right == left else 0.03 + 0.94 * (place - left) / (right - left)
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * share, 1)
+        return round(LEFT + (WIDTH - LEFT) * share, 1)
 
     def y(self, value: float) -> float:
         return round(TOP + (HEIGHT - TOP - BOTTOM) * (self.top - value) / ((self.top - self.bottom) or 1), 1)
@@ -59,11 +61,11 @@ class Frame:
         for line in range(round((self.top - self.bottom) / self.step) + 1):
             value = self.bottom + line * self.step
             height = self.y(value)
-            yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}" stroke="#8884"/>'
+            yield f'<line x1="{LEFT}" x2="{WIDTH}" y1="{height}" y2="{height}" stroke="#8884"/>'
             yield f'<text x="{LEFT - 8}" y="{height + 4}" text-anchor="end">{value:.{decimals}f}</text>'
         for value, name in ticks.items():
             yield f'<text x="{self.x(value)}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{escape(name)}</text>'
-        yield f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x)}</text>'
+        yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x)}</text>'
         yield f'<text x="{LEFT - 40}" y="{TOP - 12}">{escape(y)}</text>'
 
     def curve(self, curve: Curve, colour: str) -> Iterator[str]:
@@ -77,11 +79,11 @@ class Frame:
     def names(self, curves: Mapping[str, Curve]) -> Iterator[str]:
         """Beside the end of each curve, and moved down where two would overlap."""
         colours, before = dict(zip(curves, _cycle(COLOURS, len(curves)))), -math.inf
-        lowest = HEIGHT - BOTTOM - LINE * (len(curves) - 1)
+        left, lowest = self.x(self.right) + 10, HEIGHT - BOTTOM - LINE * (len(curves) - 1)
         for place, name in enumerate(sorted(curves, key=lambda name: self.y(curves[name][-1][1].value))):
-            at, score = curves[name][-1]
+            score = curves[name][-1][1]
             before = max(before + LINE, min(self.y(score.value) + 4, lowest + LINE * place))
-            yield f'<text x="{self.x(at) + 10}" y="{round(before, 1)}" fill="{colours[name]}">{escape(name)}</text>'
+            yield f'<text x="{left}" y="{round(before, 1)}" fill="{colours[name]}">{escape(name)}</text>'
 
     def _points(self, places: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{self.x(at)},{self.y(value)}" for at, value in places)

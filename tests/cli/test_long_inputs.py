@@ -48,3 +48,26 @@ def test_an_n_gram_has_no_context_to_stretch(chainrule, complaint, book):
     chainrule("train", book, "--out", "runs/five", "text.tokenizer=characters")
     line = complaint("eval", "runs/five", book, "model.context=64")
     assert "model.context=64 cannot be set here: the run has its own. None of its settings can." in line
+
+
+def test_positions_of_several_runs_are_a_table_and_a_picture(chainrule, trained, book, tmp_path):
+    chainrule("train", book, "--out", "runs/five", "text.tokenizer=characters")
+    runs = ("runs/five", trained, f"{trained}:model.rope_scaling=yarn,model.rope_factor=4")
+    answer = chainrule("eval", *runs, book, "--by-position", "--plot", "far.svg")
+    assert answer.code == 0, answer
+    head, *rows = answer.out.splitlines()
+    assert head.split() == ["position", *runs]
+    assert [row.split()[0] for row in rows[:3]] == ["1–16", "17–32", "33–64"]
+    assert [row.count("–") for row in rows[:3]] == [1, 2, 2]                   # the plain run ends with its context
+    assert (tmp_path / "far.svg").read_text().count("<polyline") == 3
+    measured = chainrule("eval", *runs, book, "--by-position", "--json").json["runs"]
+    assert [one["by_position"][-1]["to"] for one in measured] == [64, 16, 64]
+    assert measured[0]["by_position"][0]["bits_per_byte"] > measured[0]["by_position"][2]["bits_per_byte"]
+
+
+def test_positions_need_one_tokenizer_and_a_text(chainrule, complaint, trained, book):
+    assert "needs a held-out text after the runs" in complaint("eval", trained, trained, "--by-position")
+    assert "--plot is for eval --by-position" in complaint("eval", trained, book, "--plot", "x.svg")
+    chainrule("train", book, "--out", "runs/words", "text.tokenizer=words")
+    line = complaint("eval", trained, "runs/words", book, "--by-position")
+    assert "results cannot share a table of perplexity when their" in line

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from chainrule.errors import UserError
 from chainrule.layers.positions import ALiBi, alibi_slopes, rope_frequencies, rope_tables
@@ -22,6 +20,9 @@ SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 2, "context": 16}
 
 def theirs(kind: str, size: int, theta: float, factor: float, **how: Any) -> tuple[torch.Tensor, float]:
     """The inverse frequencies of transformers, and its factor of cos and sin."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
     parameters = {"rope_type": kind, "rope_theta": theta, "factor": factor, "original_max_position_embeddings": TRAINED}
     config = LlamaConfig(hidden_size=4 * size, num_attention_heads=4, max_position_embeddings=TRAINED,
                          rope_parameters=parameters)
@@ -39,6 +40,14 @@ def test_scaled_frequencies_are_those_of_transformers(kind: str, size: int, thet
         wanted = theirs(kind, size, theta, factor)
     assert_close(ours[0], wanted[0])
     assert ours[1] == pytest.approx(wanted[1])
+
+
+def test_yarn_leaves_the_fastest_pair_and_stretches_the_slowest() -> None:
+    plain, _ = rope_frequencies(64, 10_000.0)
+    yarn, _ = rope_frequencies(64, 10_000.0, RopeScaling("yarn", 8.0, TRAINED))
+    assert_close(yarn[0], plain[0])             # it turns 40 times in the trained length
+    assert_close(yarn[-1], plain[-1] / 8)       # and this one not once
+    assert bool((yarn <= plain).all())
 
 
 def test_the_attention_factor_of_yarn_is_in_cos_and_sin() -> None:
