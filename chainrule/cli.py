@@ -1,6 +1,7 @@
 """The command line: its commands, their options and help. torch is imported only by commands that need it.
 
-A user's mistake is one line on stderr and exit code 2; Ctrl-C is 130; an unexpected exception keeps its traceback.
+A user's mistake is one line on stderr and exit code 2; a check that fails is 1; Ctrl-C is 130; an unexpected exception
+keeps its traceback.
 """
 
 import errno
@@ -182,6 +183,24 @@ def _import(parser: ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run")
 
 
+def _exercise(parser: ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="an exercise or a lesson to copy, or the word check (default: list)")
+    parser.add_argument("folder", nargs="?", help="new folder to copy to; with check: the folder to check")
+    parser.add_argument("--seed", type=int, metavar="N",
+                        help="with check: make the tests' data again from this seed (default: as in the folder)")
+
+
+def _leaderboard(parser: ArgumentParser) -> None:
+    parser.add_argument("submission", nargs="+", help="run directories, or Python files with train(text, minutes)")
+    parser.add_argument("--hidden", required=True, metavar="F", help="the hidden text that all are evaluated on")
+    parser.add_argument("--train", required=True, metavar="F", help="the text that Python files train on")
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M",
+                        help="training time of each Python file (default: %(default)s)")
+    parser.add_argument("--out", default="leaderboard", metavar="DIR",
+                        help="folder of the table (default: %(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing table")
+
+
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -219,6 +238,10 @@ COMMANDS = {
     "data": Command("show:data_command", "list known texts; `data get NAME` downloads one", _data),
     "export": Command("convert:export_command", "write a model in another program's format", _export),
     "import": Command("convert:import_command", "make a run from another program's model", _import),
+    "exercise": Command("exercise:exercise_command", "list, copy and check the exercises for students", _exercise),
+    "leaderboard": Command(
+        "exercise:leaderboard_command", "rank submissions by bits per byte on a hidden text", _leaderboard
+    ),
 }
 
 
@@ -257,7 +280,7 @@ def _answer(words: list[str]) -> int:
     if args.json and speaks():
         print(json.dumps(answer, allow_nan=False))
     sys.stdout.flush()
-    return 130 if answer.get("interrupted") else 0
+    return 130 if answer.get("interrupted") else int(bool(answer.get("failed")))
 
 
 def parse(words: list[str]) -> Namespace:
@@ -295,7 +318,7 @@ def ctrl_c_waits() -> Iterator[None]:
 
 
 def overview() -> str:
-    commands = "\n".join(f"  {name:<10}{command.idea}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  {name:<12}{command.idea}" for name, command in COMMANDS.items())
     return f"""usage: chainrule COMMAND … [--json]
 
 Every language model, from counting words to GPT, behind one small protocol.
