@@ -1,4 +1,4 @@
-"""Datasets with a name: public corpora of datasets.toml, synthetic languages, and Python's own docs and source.
+"""Datasets with a name: public corpora of datasets.toml, synthetic languages, LaTeX, and source code on this machine.
 
 A public corpus is looked for in `$CHAINRULE_DATA/<folder>` first, then in the cache; else it is downloaded and
 checked by its sha256. The others are made on this machine, without a download.
@@ -21,10 +21,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, ClassVar, Protocol, TypeAlias
 
+import numpy
+
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_aside, write_text
 from chainrule.progress import bar, track
 from chainrule.text.generated import EXAMPLE_SETS, EXAMPLES_VERSION, ExampleSet
+from chainrule.text.latex import LatexText
 from chainrule.text.sources import OPENERS, Source
 from chainrule.text.synthetic import LANGUAGES, Language
 
@@ -235,16 +238,26 @@ class PythonDocs:
         return {"train": tuple(Source(folder / f"{topic}.txt") for topic in self.topics)}
 
 
-@dataclass(frozen=True)
-class PythonSource:
-    name: ClassVar[str] = "python-source"
-    idea: ClassVar[str] = "the source of Python's standard library, each file a document"
+class SourceFiles:
+    """Files of source code on this machine, each a document."""
+
     plain: ClassVar[bool] = True
-    left_out: ClassVar[frozenset[str]] = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
     @property
     def bytes(self) -> int:
         return sum(path.stat().st_size for path in self.files())
+
+    def files(self) -> list[Path]:
+        raise NotImplementedError
+
+    def splits(self, cache: Path) -> Splits:
+        return {"train": tuple(Source(path) for path in self.files() if _is_utf8(path))}
+
+
+class PythonSource(SourceFiles):
+    name: ClassVar[str] = "python-source"
+    idea: ClassVar[str] = "the source of Python's standard library, each file a document"
+    left_out: ClassVar[frozenset[str]] = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test"})
 
     def files(self) -> list[Path]:
         library = Path(sysconfig.get_paths()["stdlib"])
@@ -254,8 +267,39 @@ class PythonSource:
     def where(self, cache: Path) -> str:
         return sysconfig.get_paths()["stdlib"]
 
+
+class CHeaders(SourceFiles):
+    """numpy's headers are on every machine that runs this; Python's where it was built, or has its -dev package."""
+
+    name: ClassVar[str] = "c-headers"
+    idea: ClassVar[str] = "C: the header files of Python and numpy, each a document"
+
+    def files(self) -> list[Path]:
+        folders = (sysconfig.get_paths()["include"], numpy.get_include())
+        return [path for folder in folders for path in sorted(Path(folder).rglob("*.h"))]
+
+    def where(self, cache: Path) -> str:
+        return str(numpy.get_include())
+
+
+@dataclass(frozen=True)
+class Latex:
+    name: ClassVar[str] = "latex"
+    idea: ClassVar[str] = "LaTeX of mathematics made by a grammar: theorems, proofs, equations, references"
+    plain: ClassVar[bool] = True
+    bytes: ClassVar[int] = sum(LANGUAGE_SIZES.values())
+
+    def where(self, cache: Path) -> str:
+        return "made here"
+
     def splits(self, cache: Path) -> Splits:
-        return {"train": tuple(Source(path) for path in self.files() if _is_utf8(path))}
+        made = {}
+        for seed, (split, size) in enumerate(LANGUAGE_SIZES.items(), 1):
+            path = cache / "datasets" / f"latex-{LANGUAGE_VERSION}" / f"{split}.tex"
+            if not path.exists():
+                write_text(path, LatexText(seed).text(size))
+            made[split] = (Source(path),)
+        return made
 
 
 def _is_utf8(path: Path) -> bool:
@@ -301,7 +345,7 @@ class GeneratedDataset:
 
 
 _ALL: tuple[Dataset, ...] = (
-    PythonDocs(), PythonSource(), *map(SyntheticDataset, LANGUAGES.values()),
+    PythonDocs(), PythonSource(), CHeaders(), Latex(), *map(SyntheticDataset, LANGUAGES.values()),
     *map(GeneratedDataset, EXAMPLE_SETS.values()), *public_datasets(),
 )
 DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}

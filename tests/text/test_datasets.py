@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from chainrule.text import datasets
 from chainrule.text.corpus import prepare
 from chainrule.text.datasets import DATASETS, PublicDataset, PublicFile, cache_folder, catalogue, get, public_datasets
 from chainrule.text.generated import EXAMPLE_SETS
+from chainrule.text.latex import LatexText
 from chainrule.text.sources import Source, read_text
 from chainrule.text.splits import gather, held_out_part
 from chainrule.text.synthetic import LANGUAGES
@@ -88,7 +90,8 @@ def test_the_given_folder_is_looked_in_first(suffix, tmp_path, monkeypatch):
 def test_the_catalogue_names_every_corpus(tmp_path):
     entries = {entry.name: entry for entry in catalogue(tmp_path)}
     wanted = "tinyshakespeare ptb wikitext-2 enwik8 multi30k ewt names gutenberg imdb sst-2 rte aeslc"
-    assert set(entries) == {*wanted.split(), "python-docs", "python-source", *LANGUAGES, *EXAMPLE_SETS}
+    assert set(entries) == {*wanted.split(), "python-docs", "python-source", "c-headers", "latex", *LANGUAGES,
+                            *EXAMPLE_SETS}
     assert all(entry.idea and entry.bytes > 0 and entry.where for entry in entries.values())
     assert entries["ptb"].where == "download"
     assert "1.9375 bits" in entries["die"].idea
@@ -198,3 +201,35 @@ def test_generated_examples_are_made_once_and_are_as_large_as_is_said(name, tmp_
     stamps = [path.stat().st_mtime_ns for path in files]
     get(name, tmp_path)
     assert [path.stat().st_mtime_ns for path in files] == stamps
+
+
+def test_c_headers_are_on_every_machine(tmp_path):
+    files = get("c-headers", tmp_path)["train"]
+    assert {"ndarraytypes.h", "npy_math.h"} <= {source.path.name for source in files}
+    text = "".join(read_text(next(source for source in files if source.path.name == "npy_math.h")))
+    assert "#include" in text
+    assert "static" in text or "double" in text
+
+
+def environments_left_open(text):
+    """The environments of a LaTeX text, none of which should be left."""
+    opened = []
+    for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        if kind == "begin":
+            opened.append(name)
+        else:
+            assert opened.pop() == name
+    return opened
+
+
+def test_latex_closes_what_it_opens_and_refers_to_what_exists(short_languages, tmp_path):
+    (source,) = get("latex", tmp_path)["train"]
+    text = "".join(read_text(source))
+    assert environments_left_open(text) == []
+    assert text.count("$") % 2 == 0
+    assert text.count("{") == text.count("}")
+    assert set(re.findall(r"\\ref\{(.*?)\}", text)) <= set(re.findall(r"\\label\{(.*?)\}", text))
+    longer = LatexText(1).text(20_000)
+    assert environments_left_open(longer) == []
+    assert set(re.findall(r"\\ref\{(.*?)\}", longer)) <= set(re.findall(r"\\label\{(.*?)\}", longer))
+    assert LatexText(1).text(5_000) == LatexText(1).text(5_000) != LatexText(2).text(5_000)
