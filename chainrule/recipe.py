@@ -31,6 +31,7 @@ class Text(Settings, part="text"):
     errors: Literal["strict", "replace"] = "strict"  # for bytes that are not UTF-8: stop with an error, or read U+FFFD
     separator: str = "<|endoftext|>"  # a line that holds only this separates two documents
     held_out: BelowOne = 0.1        # fraction held out for validation without --valid: whole documents, or a text's end
+    mix: tuple[Positive, ...] = ()  # weights of the training texts, one for each that is named; none: as they are
 
 
 @dataclass(frozen=True)

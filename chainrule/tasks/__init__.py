@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chainrule import models
 from chainrule.errors import UserError, did_you_mean
 from chainrule.models.published import PUBLISHED
-from chainrule.recipe import Base, Recipe, make_recipe
+from chainrule.recipe import Base, Gradient, Recipe, make_recipe
 
 if TYPE_CHECKING:
     from chainrule.tasks.task import Task
@@ -69,7 +69,19 @@ def recipe_for(
     if getattr(recipe.model, "features", None) is not None and not found.reads_frames:
         raise UserError(f"model.features={recipe.model.features}: vectors are read by --task classify and --task tag; "
                         f"--task {task} reads text. Leave it out.")
+    refuse_mix(recipe, found)
     return replace(recipe, base=base)
+
+
+def refuse_mix(recipe: Recipe, task: "Task") -> None:
+    """Batches are drawn by weight; who counts, or learns from examples, reads each once."""
+    if not recipe.text.mix:
+        return
+    if task.examples:
+        raise UserError(f"text.mix is for running texts, and --task {task.name} learns from examples. Leave it out.")
+    if not isinstance(recipe.train, Gradient):
+        raise UserError(f"text.mix draws batches by weight, for kinds that learn by gradient descent; {recipe.kind} "
+                        "counts every token of a text once. Leave it out; a text that is named twice counts twice.")
 
 
 def refuse_unfit(kind: str, task: "Task") -> None:

@@ -14,7 +14,8 @@ from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.task import Search, Task, Trained
 from chainrule.text.batches import Streams, Tokens, Windows, stream, texts
-from chainrule.text.corpus import Corpus, Split, prepare, read_split
+from chainrule.text.corpus import Corpus, MixedSplit, Split, prepare, read_split
+from chainrule.text.mixing import MixedStreams, MixedWindows
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 LENGTH = 64            # tokens in a row, for models without a context
@@ -57,6 +58,10 @@ def order_text(split: Split, settings: Gradient, context: int | None) -> Windows
         raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
                         "Shorten it, or raise model.context.")
     rows = _rows(settings.tokens, length, len(split.tokens) - 1)
+    if isinstance(split, MixedSplit) and settings.batching == "streams":
+        return MixedStreams(split, rows, length, settings.seed, RESET_SHARE)
+    if isinstance(split, MixedSplit):
+        return MixedWindows(split, rows, length, settings.seed)
     if settings.batching == "streams":
         return Streams(split.tokens, rows, length, RESET_SHARE)
     return Windows(split.tokens, rows, length, settings.seed)

@@ -45,8 +45,13 @@ class Windows:
 
     def starts(self, step: int) -> NDArray[np.int64]:
         """(B,) where the rows of a step begin."""
-        epochs, places = np.divmod(np.arange(step * self.rows, (step + 1) * self.rows), self.windows)
-        return np.concatenate([self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)])
+        return self.window_starts(np.arange(step * self.rows, (step + 1) * self.rows))
+
+    def window_starts(self, numbers: Places) -> Places:
+        """Where windows begin, by their numbers, which ascend: the first of the first epoch is 0."""
+        epochs, places = np.divmod(numbers, self.windows)
+        return np.concatenate([np.empty(0, np.int64),
+                               *(self._order(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs))])
 
     def goes_on(self, step: int) -> bool:
         """Does each row go on where the step before ended?"""

@@ -7,7 +7,7 @@ describes it. Everything is read in pieces of bounded size: memory does not grow
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from chainrule.progress import bar
 from chainrule.recipe import Text
 from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
-from chainrule.text.splits import Selection, gather, held_out_part, hold_out_documents
+from chainrule.text.splits import Selection, gather, held_out_part, hold_out_documents, resolve
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
-VERSION = 2                 # of the file format; goes up when the same text would be stored differently
+VERSION = 3                 # of the file format; goes up when the same text would be stored differently
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,28 @@ class Split:
     bytes: int                               # of the text, as UTF-8
     documents: int
     sha256: str                              # of the text; a NUL byte between documents
+
+
+@dataclass(frozen=True)
+class Part:
+    """One text of a mix, within a split."""
+
+    text: str                                # the argument that named it
+    weight: float                            # its share of the tokens to draw
+    end: int                                 # where its last boundary is; there the next text begins
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MixedSplit(Split):
+    """A split of several texts one after the other, of which training draws by weight (text.mix)."""
+
+    parts: tuple[Part, ...]
+
+    def only(self, part: Part) -> Split:
+        """One text alone."""
+        return Split(self.tokens[part.end - part.tokens : part.end + 1], part.bytes, 1, self.sha256)
 
 
 @dataclass(frozen=True)
@@ -55,11 +77,13 @@ def prepare(
     """A corpus from paths and names of known corpora. The tokenizer, unless given, is trained on `train` only."""
     folder = cache_folder(cache)
     given = gather(train, valid, test, folder)
-    key = _key([*given], _fingerprints(given.values()), asdict(settings), _tokenizer_sha256(settings, tokenizer))
+    words = [*train, *valid] if settings.mix else []
+    key = _key([*given], _fingerprints(given.values()), words, asdict(settings), _tokenizer_sha256(settings, tokenizer))
     record = folder / "corpora" / f"{key}.json"
     known = _remembered(record, folder / "tokenizers")
     if known is None:
-        selections, notes = _select(given, settings)
+        mixed = settings.mix and _select_parts(train, valid, given, settings, folder)
+        selections, notes = mixed or _select(given, settings)
         tokenizer = tokenizer or _learn(selections["train"], settings)
         tokenizer.save(folder / "tokenizers" / f"{tokenizer.sha256}.json")
     else:
@@ -74,26 +98,62 @@ def read_split(words: Sequence[str], settings: Text, tokenizer: Tokenizer, cache
     folder = cache_folder(cache)
     words = [words] if isinstance(words, str) else words
     sources = tuple(source for word in words for source in held_out_part(word, folder))
-    return _store(Selection(sources), settings, tokenizer, folder)
+    return _store((Selection(sources),), settings, tokenizer, folder)
 
 
-def _select(given: Mapping[str, tuple[Source, ...]], settings: Text) -> tuple[dict[str, Selection], tuple[str, ...]]:
+Selections = dict[str, tuple[Selection, ...]]
+"""The documents of each split; in a mix, by text."""
+
+
+def _select(given: Mapping[str, tuple[Source, ...]], settings: Text) -> tuple[Selections, tuple[str, ...]]:
     """The documents of each split, and notes on how they were chosen."""
-    selections = {name: Selection(sources) for name, sources in given.items()}
-    notes = [f"{SPOKEN[name]}: {selections[name].name}" for name in SPOKEN if name in selections]
+    selections: Selections = {name: (Selection(sources),) for name, sources in given.items()}
+    notes = [f"{SPOKEN[name]}: {selections[name][0].name}" for name in SPOKEN if name in selections]
     if "valid" not in selections:
-        selections["train"], held, note = hold_out_documents(given["train"], settings)
-        selections |= {"valid": held} if held else {}
+        kept, held, note = hold_out_documents(given["train"], settings)
+        selections |= {"train": (kept,)} | ({"valid": (held,)} if held else {})
         notes.append(note)
+    return selections, tuple(notes)
+
+
+def _select_parts(
+    train: Sequence[str], valid: Sequence[str], given: Mapping[str, tuple[Source, ...]], settings: Text, folder: Path
+) -> tuple[Selections, tuple[str, ...]]:
+    """The same for a mix: a part of each text is held out, unless there are validation texts."""
+    if len(settings.mix) != len(train):
+        weights = ",".join(f"{weight:g}" for weight in settings.mix)
+        raise UserError(f"text.mix={weights} has {len(settings.mix)} weights, and there are {len(train)} texts: "
+                        f"{', '.join(train)}. Give a weight for each.")
+    selections: Selections = {name: (Selection(given[name]),) for name in ("test",) if name in given}
+    notes = []
+    for word in train:
+        own = {name: sources for name, sources in gather([word], (), (), folder).items() if name != "test"}
+        chosen, said = _select(own, replace(settings, held_out=0.0) if valid else settings)
+        if valid:
+            chosen.pop("valid", None)
+        else:
+            notes += [f"{word}, {note}" for note in said]
+        for name, parts in chosen.items():
+            selections[name] = selections.get(name, ()) + tuple(replace(part, text=word) for part in parts)
+    for word in valid:
+        splits = resolve(word, folder)
+        part = Selection(splits.get("valid", splits["train"]), text=word)
+        selections["valid"] = (*selections.get("valid", ()), part)
     return selections, tuple(notes)
 
 
 SPOKEN = {"valid": "validation", "test": "test"}
 
 
-def _learn(train: Selection, settings: Text) -> Tokenizer:
-    with bar(f"learning {Path(settings.tokenizer).name}", train.size, "B") as advance:
-        return train_tokenizer(settings, _watched((piece for _, piece in train.pieces(settings)), advance))
+def _learn(train: Sequence[Selection], settings: Text) -> Tokenizer:
+    pieces = (piece for part in train for _, piece in part.pieces(settings))
+    with bar(f"learning {Path(settings.tokenizer).name}", _size(train), "B") as advance:
+        return train_tokenizer(settings, _watched(pieces, advance))
+
+
+def _size(parts: Sequence[Selection]) -> int | None:
+    sizes = [part.size for part in parts]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def _watched(pieces: Iterable[str], advance: Any) -> Iterator[str]:
@@ -102,20 +162,33 @@ def _watched(pieces: Iterable[str], advance: Any) -> Iterator[str]:
         advance(len(piece))
 
 
-def _store(selection: Selection, settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
+def _store(parts: tuple[Selection, ...], settings: Text, tokenizer: Tokenizer, folder: Path) -> Split:
     """The tokens of a split, from the cache; if they are not there, they are written to it."""
-    before = _fingerprints([selection.sources])
-    chosen = (selection.nth, selection.first, selection.held)
+    before = _fingerprints(part.sources for part in parts)
+    chosen = [(part.nth, part.first, part.held) for part in parts]
     key = _key(before, chosen, settings.errors, settings.separator, tokenizer.sha256)
     path, sidecar = folder / "tokens" / f"{key}.bin", folder / "tokens" / f"{key}.json"
     facts = _facts(path, sidecar)
     if facts is None:
-        facts = _write(path, selection, settings, tokenizer)
-        if _fingerprints([selection.sources]) != before:
-            raise UserError(f"{selection.name} changed while it was being read. Run again when it no longer changes.")
+        facts = _write(path, parts, settings, tokenizer)
+        if _fingerprints(part.sources for part in parts) != before:
+            names = ", ".join(part.name for part in parts)
+            raise UserError(f"{names} changed while it was being read. Run again when it no longer changes.")
         write_text(sidecar, json.dumps(facts, indent=1))
     tokens = np.memmap(path, facts["dtype"], mode="r")
-    return Split(tokens, facts["bytes"], facts["documents"], facts["sha256"])
+    whole = (tokens, facts["bytes"], facts["documents"], facts["sha256"])
+    return MixedSplit(*whole, _parts(parts, facts["parts"], settings)) if settings.mix else Split(*whole)
+
+
+def _parts(selections: Sequence[Selection], ends: Sequence[Sequence[int]], settings: Text) -> tuple[Part, ...]:
+    """From where each text ended, in tokens and in bytes. Validation texts, of any number, have their own weights."""
+    weights = settings.mix if len(settings.mix) == len(selections) else (1.0,) * len(selections)
+    shares = [weight / sum(weights) for weight in weights]
+    before = [(0, 0), *ends[:-1]]
+    return tuple(
+        Part(selection.text, share, end, end - begin, size - earlier)
+        for selection, share, (end, size), (begin, earlier) in zip(selections, shares, ends, before, strict=True)
+    )
 
 
 def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
@@ -123,24 +196,26 @@ def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
     try:
         facts: dict[str, Any] = json.loads(sidecar.read_text())
         whole = path.stat().st_size == facts["tokens"] * np.dtype(facts["dtype"]).itemsize
-        return facts if whole else None
+        return facts if whole and facts["parts"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _write(path: Path, selection: Selection, settings: Text, tokenizer: Tokenizer) -> dict[str, Any]:
+def _write(path: Path, parts: Sequence[Selection], settings: Text, tokenizer: Tokenizer) -> dict[str, Any]:
     dtype = np.dtype(np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32)
-    text = _Text()
-    with write_aside(path) as aside, aside.open("wb") as file, bar("tokenizing", selection.size, "B") as advance:
+    text, ends = _Text(), []
+    with write_aside(path) as aside, aside.open("wb") as file, bar("tokenizing", _size(parts), "B") as advance:
         boundary = np.array([BOUNDARY], dtype).tobytes()
         file.write(boundary)
-        for _, document in groupby(selection.pieces(settings), key=lambda numbered: numbered[0]):
-            for ids in tokenizer.encode_chunks(_watched(text.seen(piece for _, piece in document), advance)):
-                file.write(ids.astype(dtype).tobytes())
-            file.write(boundary)
+        for part in parts:
+            for _, document in groupby(part.pieces(settings), key=lambda numbered: numbered[0]):
+                for ids in tokenizer.encode_chunks(_watched(text.seen(piece for _, piece in document), advance)):
+                    file.write(ids.astype(dtype).tobytes())
+                file.write(boundary)
+            ends.append((file.tell() // dtype.itemsize - 1, text.bytes))
         tokens = file.tell() // dtype.itemsize
     sha = text.digest.hexdigest()
-    facts = {"tokens": tokens, "bytes": text.bytes, "documents": text.documents, "sha256": sha}
+    facts = {"tokens": tokens, "bytes": text.bytes, "documents": text.documents, "sha256": sha, "parts": ends}
     return {"version": VERSION, "dtype": dtype.name, **facts, "tokenizer": tokenizer.sha256}
 
 
@@ -161,8 +236,8 @@ class _Text:
             yield piece
 
 
-def _remember(record: Path, selections: Mapping[str, Selection], notes: tuple[str, ...], tokenizer: Tokenizer) -> None:
-    written = {name: asdict(selection) for name, selection in selections.items()}
+def _remember(record: Path, selections: Selections, notes: tuple[str, ...], tokenizer: Tokenizer) -> None:
+    written = {name: [asdict(part) for part in parts] for name, parts in selections.items()}
     facts = {"selections": written, "notes": notes, "tokenizer": tokenizer.sha256}
     write_text(record, json.dumps(facts, indent=1, default=str))
 
@@ -172,8 +247,11 @@ def _remembered(record: Path, tokenizers: Path) -> dict[str, Any] | None:
     try:
         known = json.loads(record.read_text())
         selections = {
-            name: Selection(**written | {"sources": tuple(_source(**source) for source in written["sources"])})
-            for name, written in known["selections"].items()
+            name: tuple(
+                Selection(**part | {"sources": tuple(_source(**source) for source in part["sources"])})
+                for part in parts
+            )
+            for name, parts in known["selections"].items()
         }
         tokenizer = Tokenizer.load(tokenizers / f"{known['tokenizer']}.json")
         return {"selections": selections, "notes": tuple(known["notes"]), "tokenizer": tokenizer}

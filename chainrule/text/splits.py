@@ -126,6 +126,7 @@ class Selection:
     nth: int | None = None
     first: int = 0
     held: bool = False
+    text: str = ""                   # the argument that named them, in a mix (text.mix)
 
     def pieces(self, settings: Text) -> Iterator[tuple[int, str]]:
         for number, piece in documents(self.sources, settings):

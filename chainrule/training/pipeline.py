@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,14 +19,14 @@ from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
 from chainrule.tasks import build_for, find_task, recipe_for
-from chainrule.tasks.task import Task
-from chainrule.text.corpus import Corpus
+from chainrule.text.corpus import Corpus, MixedSplit
+from chainrule.text.mixing import report_mix
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
 from chainrule.training.counting import train_by_counting
 from chainrule.training.distributed import ALONE, Ranks, join_ranks
 from chainrule.training.finetune import initialise, initialise_embeddings, refuse_itself, tokenizer_of
 from chainrule.training.fsdp import full_state_dict, shard
-from chainrule.training.interrupt import catch_signals
+from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log, spent
 from chainrule.training.trainer import Diverged, train_by_gradient
 from chainrule.training.validation import evaluate_together
@@ -129,7 +129,7 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
                 save(error.done)
             raise
     try:
-        result = _measure(model, corpus, task, log, ranks) if done.finished else None
+        result = _measure(model, corpus, recipe, log, ranks, done.rounds) if done.finished else None
     except Exception:                                      # such as a lack of memory: the trained model is saved
         if not isinstance(checkpoints, ShardCheckpoints):  # each rank has its shard in a checkpoint already
             save(done)
@@ -175,8 +175,11 @@ def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, An
     log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
 
 
-def _measure(model: Model, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -> dict[str, Any] | None:
+def _measure(
+    model: Model, corpus: Corpus, recipe: Recipe, log: Log, ranks: Ranks, steps: int
+) -> dict[str, Any] | None:
     """The result on the validation split; None if Ctrl-C interrupted it: the model itself is finished."""
+    task = find_task(recipe.task)
     result: dict[str, Any] = {"why": "there is no held-out text to evaluate it on; --valid FILE would give one"}
     if model.learns_by == "counting":                      # only the first rank has the model
         if not ranks.first:
@@ -190,11 +193,34 @@ def _measure(model: Model, corpus: Corpus, task: Task, log: Log, ranks: Ranks) -
         elif "valid" in corpus.splits:
             with catch_signals(ranks.distributed) as stop:
                 result = evaluate_together(model, corpus, ranks, stop, task).as_dict()
+        if isinstance(corpus.splits["train"], MixedSplit):
+            with catch_signals(ranks.distributed) as stop:
+                result["mix"] = _by_text(model, corpus, recipe, log, ranks, steps, stop)
     except KeyboardInterrupt:
         return None
     result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)
     log("result", split="valid", **result)
     return result
+
+
+def _by_text(
+    model: Model, corpus: Corpus, recipe: Recipe, log: Log, ranks: Ranks, steps: int, stop: Stop
+) -> list[dict[str, Any]]:
+    """Of a mix: how much of each text was read, and bits per byte of its validation part."""
+    task, train, valid = find_task(recipe.task), corpus.splits["train"], corpus.splits.get("valid")
+    order: Any = task.order(model, corpus, recipe.train)
+    read = report_mix(cast(MixedSplit, train), getattr(order, "order", order), steps)
+    bits = {}
+    if isinstance(valid, MixedSplit) and task.running_text:
+        for part in valid.parts:
+            alone = replace(corpus, splits={"valid": valid.only(part)})
+            bits[part.text] = evaluate_together(model, alone, ranks, stop, task).bits_per_byte
+    rows = [asdict(part) | {"bits_per_byte": bits.get(part.text)} for part in read]
+    for row in rows:
+        line = f"{row['text']}: {100 * row['share']:.1f} % of what was read, {row['epochs']:.2f} epochs"
+        line += "" if row["bits_per_byte"] is None else f", {row['bits_per_byte']:.4f} bits per byte"
+        log("mix", line, **row)
+    return rows
 
 
 def _facts(split: Any) -> dict[str, Any]:

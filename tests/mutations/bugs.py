@@ -454,6 +454,20 @@ BUGS = [
         ("tests/test_plan.py::test_the_source_costs_by_its_own_length",),
     ),
     Bug(
+        "a mix ignores its weights",
+        "chainrule/text/mixing.py",
+        "self.shares = np.cumsum(weights) / sum(weights)",
+        "self.shares = np.arange(1, len(weights) + 1) / len(weights)",
+        ("tests/text/test_mixing.py::test_texts_are_drawn_as_often_as_their_weights_say[1000]",),
+    ),
+    Bug(
+        "a text of a mix is read from its beginning again and again",
+        "chainrule/text/mixing.py",
+        "numbers.append(rank[begin:end] + self._before(block)[of_text[begin:end]])",
+        "numbers.append(rank[begin:end])",
+        ("tests/text/test_mixing.py::test_a_row_knows_how_many_of_its_text_were_before_it",),
+    ),
+    Bug(
         "a range includes the end that it excludes",
         "chainrule/settings.py",
         "value < self.below",

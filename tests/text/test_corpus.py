@@ -291,6 +291,7 @@ def test_the_sidecar_says_what_is_in_the_file(book, cache):
     assert facts == {
         "version": module.VERSION, "dtype": "uint16", "tokens": len(BOOK) + 2, "bytes": len(BOOK), "documents": 1,
         "sha256": hashlib.sha256(BOOK.encode()).hexdigest(), "tokenizer": made.tokenizer.sha256,
+        "parts": [[len(BOOK) + 1, len(BOOK)]],
     }
     assert isinstance(made.splits["train"].tokens, np.memmap)
 
