@@ -11,7 +11,8 @@ import argparse
 import json
 from typing import Any
 
-from chainrule.device import DEVICES, choose_device
+from chainrule.cli import DEVICES
+from chainrule.device import choose_device
 from chainrule.models import build
 from chainrule.progress import short
 from chainrule.training.pipeline import recipe_for

@@ -27,7 +27,8 @@ import torch
 from gensim.models import Word2Vec
 from gensim.models.word2vec import LineSentence
 
-from chainrule.device import DEVICES, choose_device
+from chainrule.cli import DEVICES
+from chainrule.device import choose_device
 from chainrule.inference.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.models import build
 from chainrule.text.analogies import Analogies, read_word_test

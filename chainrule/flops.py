@@ -15,7 +15,7 @@ from torch import nn
 from chainrule.layers.embedding import TokenEmbedding
 from chainrule.layers.experts import Experts
 from chainrule.layers.parameters import group_parameters
-from chainrule.layers.transformer_settings import TransformerSettings
+from chainrule.layers.transformer_settings import AttentionKind, TransformerSettings
 from chainrule.model import Model
 
 
@@ -102,13 +102,28 @@ def attention_flops(model: Model, length: int, source: int) -> float:
     """The dot products of a token's query with keys, and the weighted sums of values, in the forward pass."""
     settings: Any = getattr(model, "settings", None)
     if isinstance(settings, TransformerSettings):
-        pair = 4.0 * settings.layers * settings.heads * settings.head_size      # of a query and a key, in all layers
-        own = length if model.bidirectional else mean_keys(length, settings.window)
-        of_source = source + source * source / length if model.needs_source else 0.0    # cross-attention, the encoder
-        return pair * (own + of_source)
+        keys = sum(attended_keys(settings, kind, length, causal=not model.bidirectional)
+                   for kind in settings.attention_kinds)
+        if model.needs_source:
+            encoder = sum(attended_keys(settings, kind, source, causal=False) for kind in settings.attention_kinds)
+            keys += settings.layers * source + encoder * source / length    # cross-attention, and the encoder's own
+        return 4.0 * settings.heads * settings.head_size * keys
     if model.needs_source and getattr(model, "attention", None) is not None:
         return 4.0 * float(settings.hidden) * source
     return 0.0
+
+
+def attended_keys(settings: TransformerSettings, kind: AttentionKind, length: int, *, causal: bool = True) -> float:
+    """Keys that a query of a layer attends to, on average over a row of `length` tokens."""
+    if kind == "local":
+        size, (whole, rest) = settings.span(kind), divmod(length, settings.span(kind))
+        within = [part * (mean_keys(part, None) if causal else part) for part in (size, max(rest, 1))]
+        return (whole * within[0] + (within[1] if rest else 0)) / length
+    if kind == "compressed" and settings.stride:
+        groups, rest = divmod(length, settings.stride)
+        seen = settings.stride * groups * (groups - 1) / 2 + groups * (rest + 1)    # of queries 1 to T: t // stride
+        return 1 + (seen / length if causal else -(-length // settings.stride))     # and the null key
+    return mean_keys(length, settings.span(kind)) if causal else length
 
 
 def mean_keys(length: int, window: int | None) -> float:

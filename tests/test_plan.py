@@ -12,9 +12,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chainrule.cli import main
-from chainrule.flops import GPUS, mean_keys, peak_of, training_flops
+from chainrule.flops import GPUS, attended_keys, mean_keys, peak_of, training_flops
+from chainrule.layers.attention import TokenLayout
+from chainrule.layers.blocks import make_attention
 from chainrule.model import Batch
 from chainrule.models import KINDS, Kind, build, kind, model_class
+from chainrule.models.gpt import GPTSettings
 from chainrule.models.published import PUBLISHED
 from chainrule.plan import GIB, Plan, activation_bytes, enough, make_plan, memory_of
 from chainrule.recipe import Recipe, make_recipe
@@ -98,6 +101,22 @@ def test_recurrent_attention_costs_the_source_for_each_token() -> None:
         model = build("seq2seq", recipe("seq2seq").model, 100)
     encoder = sum(weight.numel() for part in (model.encoder, model.attention.keys) for weight in part.parameters())
     assert long.flops - short.flops == pytest.approx(6 * encoder + 3 * 4 * 512 * 10)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 3, 4, 11, 12])
+@pytest.mark.parametrize("kind", ["full", "local", "compressed", "sliding"])
+def test_a_layer_attends_to_the_keys_that_its_kind_sees(kind: str, length: int, causal: bool) -> None:
+    sizes = {"local": {"block": 4}, "sliding": {"window": 4}}.get(kind, {})
+    settings = GPTSettings(layers=1, width=8, heads=1, context=12, attention=(kind,), **sizes)
+    if kind == "sliding" and not causal:
+        pytest.skip("an encoder has no sliding layers")
+    layout = TokenLayout(torch.arange(length)[None], 1, causal)
+    attention = make_attention(settings, kind, causal=causal)
+    mask = attention.mask(layout, whole=True).as_tensor(length, torch.device("cpu"))
+    every = 1 + -(-length // 3) if kind == "compressed" else length
+    seen = length * every if mask is None else int(mask.expand(*mask.shape[:-2], length, -1).sum())
+    assert attended_keys(settings, kind, length, causal=causal) == pytest.approx(seen / length)
 
 
 @pytest.mark.parametrize(("length", "window"), [(7, None), (7, 3), (7, 7), (7, 9), (1, 1)])

@@ -3,7 +3,8 @@
 A program has one query head of one row. It applies QK norm and RoPE to the new query and key, writes the new key and
 value into the cache, and attends to the keys so far, one block at a time. Each position in a block has a running
 softmax of its own (Milakov and Gimelshein 2018), so that threads wait for each other only at the end. For a small batch
-several programs share a head, each with a split of its keys, and kernels/linear.py combines their parts.
+several programs share a head, each with a split of its keys, and kernels/linear.py combines their parts. The cache of a
+local or sliding layer is a ring (layers/kv_cache.py): position p is in slot p mod C.
 
 Shapes: B rows, H query heads, G key/value heads, C capacity, S splits, N keys of a block, d numbers in a head.
 """
@@ -57,9 +58,9 @@ def _norm_and_rotate(x, weight, bias, cos, sin, epsilon, SIZE: tl.constexpr, NOR
 @triton.jit
 def _decode_attention(
     packed, keys, values, length, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
-    row_stride, head_stride, scale, epsilon, window,
+    row_stride, head_stride, scale, epsilon, capacity,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-    NORM: tl.constexpr, OVERLAP: tl.constexpr,
+    NORM: tl.constexpr, LAYER: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
         tl.extra.cuda.gdc_launch_dependents()
@@ -67,6 +68,10 @@ def _decode_attention(
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group = head // (HEADS // GROUPS)
     position = tl.load(length + row).to(tl.int32)
+    slot, begin = position, 0
+    if LAYER != "full":
+        slot = position % capacity
+        begin = position - slot if LAYER == "local" else tl.maximum(position + 1 - capacity, 0)
     column = tl.arange(0, SIZE)[None, :]
     if cos is not None:
         cos += position * SIZE
@@ -78,21 +83,23 @@ def _decode_attention(
     value = tl.load(x + (HEADS + GROUPS + group) * SIZE + column)
     first = row.to(tl.int64) * row_stride + group.to(tl.int64) * head_stride
     if (split == 0) & (head % (HEADS // GROUPS) == 0):
-        tl.store(keys + first + position * SIZE + column, key)
-        tl.store(values + first + position * SIZE + column, value)
+        tl.store(keys + first + slot * SIZE + column, key)
+        tl.store(values + first + slot * SIZE + column, value)
 
     query = query.to(keys.dtype.element_ty).to(tl.float32) * scale
     best = tl.full((BLOCK,), LOW, tl.float32)                # (N,) the highest score so far, by position in a block
     weight_sum = tl.zeros((BLOCK,), tl.float32)
     mixed = tl.zeros((BLOCK, SIZE), tl.float32)
-    begin = tl.maximum(position + 1 - window, 0)
     count = tl.cdiv(position - begin, SPLITS)
     begin += split * count
     end = tl.minimum(begin + count, position)
     for at in tl.range(begin, end, BLOCK, num_stages=STAGES):
         there = at + tl.arange(0, BLOCK)
         visible = there < end
-        where = first + tl.minimum(there, end - 1)[:, None] * SIZE + column    # no mask: the address is always valid
+        place = tl.minimum(there, end - 1)                                     # no mask: the address is always valid
+        if LAYER != "full":
+            place %= capacity
+        where = first + place[:, None] * SIZE + column
         some_keys, some_values = tl.load(keys + where), tl.load(values + where)
         score = tl.where(visible, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
         new_best = tl.maximum(best, score)
@@ -123,11 +130,12 @@ def decode_attention(
     *,
     norms: tuple[Norm, Norm] = (NO_NORM, NO_NORM),
     rope: tuple[Tensor, Tensor] | None = None,
-    window: int | None = None,
+    layer: str = "full",
     splits: int = 1,
 ) -> AttentionParts:
-    """(B, (H + 2G)·d) query, key and value of one token per row; caches (B, G, C, d), `length` (B,) of them filled.
+    """(B, (H + 2G)·d) query, key and value of one token per row; caches (B, G, C, d), `length` (B,) tokens so far.
 
+    `layer`: full, local or sliding; the window or the block of the last two is the capacity of their ring.
     `rope`: cos and sin of every position, (C, d) each, as positions.rope_tables computes them.
     """
     rows, groups, capacity, size = keys.shape
@@ -139,9 +147,9 @@ def decode_attention(
     _decode_attention[(heads, rows, splits)](
         packed, keys, values, length, cos, sin,
         query_norm.weight, query_norm.bias, key_norm.weight, key_norm.bias, *parts,
-        keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), query_norm.epsilon, window or capacity + 1,
-        HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=query_norm.kind, num_warps=warps,
-        **launch_options(),
+        keys.stride(0), keys.stride(1), LOG2E / math.sqrt(size), query_norm.epsilon, capacity,
+        HEADS=heads, GROUPS=groups, SIZE=size, BLOCK=block, SPLITS=splits, NORM=query_norm.kind, LAYER=layer,
+        num_warps=warps, **launch_options(),
     )  # fmt: skip
     return parts
 

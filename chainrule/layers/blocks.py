@@ -29,16 +29,18 @@ from chainrule.layers.attention import (
     CrossAttention,
     CrossMemory,
     PackedLinear,
-    causal_mask,
+    TokenLayout,
     padding_mask,
 )
+from chainrule.layers.compressed_attention import CompressedAttention
 from chainrule.layers.experts import ExpertLinear, Experts
-from chainrule.layers.kv_cache import KeysValues, LayerCache
+from chainrule.layers.kv_cache import KeysValues, LayerCache, LayerState
+from chainrule.layers.local_attention import LocalAttention, SlidingAttention
 from chainrule.layers.positions import ALiBi, RelativeBias, Rope, rope_tables, sinusoids
-from chainrule.layers.transformer_settings import TransformerSettings
+from chainrule.layers.transformer_settings import AttentionKind, TransformerSettings
 from chainrule.model import Tap
 
-A = TypeVar("A", Attention, CrossAttention)
+A = TypeVar("A", bound=Attention | CrossAttention)
 Output = nn.Linear | None
 
 
@@ -126,12 +128,14 @@ def make_feed_forward(settings: TransformerSettings) -> FeedForwardLayer | Exper
 class Block(nn.Module):
     """A pre-norm block. `delta`: the output of the last sub-layer, which has not been added to x yet."""
 
-    def __init__(self, settings: TransformerSettings, *, cross: bool = False):
+    def __init__(
+        self, settings: TransformerSettings, kind: AttentionKind = "full", *, causal: bool = True, cross: bool = False
+    ):
         super().__init__()
         self.attention_norm = make_norm(settings, settings.width)
-        self.attention = _make_attention(Attention, settings)
+        self.attention = make_attention(settings, kind, causal=causal)
         self.cross_norm = make_norm(settings, settings.width) if cross else None
-        self.cross = _make_attention(CrossAttention, settings) if cross else None
+        self.cross = _attention(CrossAttention, settings) if cross else None
         self.feed_forward_norm = make_norm(settings, settings.width)
         self.feed_forward = make_feed_forward(settings)
         self.dropout = nn.Dropout(settings.dropout)
@@ -141,7 +145,7 @@ class Block(nn.Module):
         self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
         rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
         token_mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None, LayerState]:  # fmt: skip
         """(B, T, D) x and delta -> those after the block, and the keys and values of its attention.
 
         `token_mask` (B, T): False at padding, for the losses of a router.
@@ -171,7 +175,7 @@ class PostNormBlock(Block):
         self, x: Tensor, delta: Tensor | None, mask: AttentionMask,
         rope: Rope | None = None, cache: LayerCache | None = None, source: CrossMemory | None = None,
         token_mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, KeysValues]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None, LayerState]:  # fmt: skip
         delta, kv = self.attention(x, mask, rope, cache)
         x = as_residual(self.attention_norm(x + self.dropout(delta)))
         if self.cross is not None and self.cross_norm is not None:
@@ -180,13 +184,24 @@ class PostNormBlock(Block):
         return self.hidden(x), None, kv
 
 
-def _make_attention(kind: type[A], settings: TransformerSettings) -> A:
+def make_attention(settings: TransformerSettings, kind: AttentionKind, *, causal: bool) -> Attention:
+    """Self-attention of the kind that model.attention names. In an encoder a sliding layer attends to all tokens."""
+    if kind == "compressed":
+        return _attention(CompressedAttention, settings, stride=settings.stride, causal=causal)
+    options = {"qkv": settings.qkv}
+    if kind == "local" or (kind == "sliding" and causal):
+        local = LocalAttention if kind == "local" else SlidingAttention
+        return _attention(local, settings, size=settings.span(kind), **options)
+    return _attention(Attention, settings, **options)
+
+
+def _attention(cls: type[A], settings: TransformerSettings, **options: Any) -> A:
     size, norms = settings.head_size, None
     if settings.qk_norm:
         norms = make_norm(settings, size), make_norm(settings, size)
-    return kind(
+    return cls(
         settings.width, settings.heads, settings.kv_heads, size,
-        bias=settings.biases, dropout=settings.dropout, norms=norms,
+        bias=settings.biases, dropout=settings.dropout, norms=norms, scaled=settings.scaled, **options,
     )
 
 
@@ -197,7 +212,9 @@ class TransformerStack(nn.Module):
         super().__init__()
         self.settings, self.causal, self.sublayers = settings, causal, 3 if cross else 2    # sub-layers of a block
         block = Block if settings.norm_first else PostNormBlock
-        self.blocks = nn.ModuleList(block(settings, cross=cross) for _ in range(settings.layers))
+        self.blocks = nn.ModuleList(
+            block(settings, kind, causal=causal, cross=cross) for kind in settings.attention_kinds
+        )
         self.norm = make_norm(settings, settings.width) if settings.norm_first else nn.Identity()
         self.bias = self._make_bias()
         self.reset()
@@ -229,14 +246,17 @@ class TransformerStack(nn.Module):
         lengths: Tensor | None = None,
         caches: Sequence[LayerCache] = (),
         sources: Sequence[CrossMemory] = (),
-    ) -> tuple[Tensor, list[KeysValues]]:
+        documents: Tensor | None = None,
+    ) -> tuple[Tensor, list[LayerState]]:
         """(B, T, D) at positions (B or 1, T) -> (B, T, D), and each layer's keys and values.
 
         `lengths` (B,): the tokens that are not padding: an encoder attends to these, and the losses of a router count
-        them. A cache and a source for each block, or none.
+        them. A cache and a source for each block, or none. `documents` (B, T), without a cache: the document of each
+        token of a packed row; a token attends to those of its own document.
         """
         settings, dtype = self.settings, working_dtype(x)
-        mask = self.mask(positions, caches[0].keys.shape[2] if caches else None, lengths).as_bias(dtype)
+        layout = self.layout(positions, len(x), dtype, lengths, documents)
+        masks: dict[tuple[str, bool], AttentionMask] = {}
         rope = None
         if settings.positions == "rotary":
             rope = rope_tables(positions, settings.head_size, settings.rope_theta, dtype, settings.rope)
@@ -247,24 +267,26 @@ class TransformerStack(nn.Module):
             token_mask = padding_mask(lengths, x.shape[1]).flatten(1)              # (B, T)
         delta, layers = None, []
         for block, cache, source in zip(self.blocks, every_cache, every_source):
-            x, delta, kv = block(x, delta, mask, rope, cache, source, token_mask)
+            attention: Any = block.attention
+            how = attention.kind, attention.pattern.watched
+            if how not in masks:
+                masks[how] = attention.mask(layout, cache, whole=attention.pattern.watched).as_bias(dtype)
+            x, delta, kv = block(x, delta, masks[how], rope, cache, source, token_mask)
             layers.append(kv)
         return add_norm(x, delta, self.norm)[1], layers
 
-    def mask(self, positions: Tensor, cached: int | None = None, lengths: Tensor | None = None) -> AttentionMask:
-        """Of tokens at these positions for each other, or for the keys of a cache; no tensor where none is needed."""
-        tokens = positions.shape[1]
-        if self.causal and cached is None and self.bias is None and (self.settings.window or tokens) >= tokens:
-            return AttentionMask(causal=True)
-        keys, allowed = torch.arange(cached or tokens, device=positions.device), None
-        if self.causal:
-            allowed = causal_mask(positions, keys, self.settings.window)           # (B, 1, T, C)
-        elif lengths is not None:
-            allowed = padding_mask(lengths, tokens)                                # (B, 1, 1, C)
-        if self.bias is None:
-            return AttentionMask(allowed)
-        bias = self.bias(positions, keys)                                          # (B, H, T, C)
-        return AttentionMask(bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
+    def layout(
+        self, positions: Tensor, rows: int = 1, dtype: torch.dtype = torch.float32,
+        lengths: Tensor | None = None, documents: Tensor | None = None,
+    ) -> TokenLayout:  # fmt: skip
+        """Tokens at these positions, from which the attention of each block makes its mask."""
+        padding = None if self.causal else lengths           # in a decoder it comes after all that is attended to
+        return TokenLayout(positions, rows, self.causal, dtype, padding, documents, self.bias)
+
+    def cached(self, layers: Sequence[LayerState], length: Tensor) -> list[LayerState]:
+        """What the KV cache keeps of each layer, of texts of `length` (B,) tokens, read from their beginning."""
+        blocks: Iterable[Any] = self.blocks
+        return [block.attention.cached(layer, length) for block, layer in zip(blocks, layers)]
 
     def source_keys_values(self, source: Tensor) -> list[KeysValues]:
         """(B, S, D) -> the keys and values of the source for the cross-attention of each block."""

@@ -22,6 +22,7 @@ from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMS
 from chainrule.layers.cross_entropy import softcap
 from chainrule.layers.experts import ExpertLinear, Experts
 from chainrule.layers.kv_cache import Cache
+from chainrule.layers.local_attention import LocalAttention, SlidingAttention
 from chainrule.layers.positions import Rope, rope_tables
 from chainrule.layers.transformer_settings import RopeScaling
 from chainrule.model import Tap
@@ -40,8 +41,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_INPUTS = 16_384      # of a linear layer, since a program holds a row of its matrix
 MAX_ELEMENTS = 1 << 31   # of a matrix, since kernels count in 32 bits
 KNOWN = {
-    Attention, Block, ExpertLinear, Experts, FeedForwardLayer, InputEmbedding, PackedLinear, RMSNorm, Tap,
-    TransformerStack, nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
+    Attention, Block, ExpertLinear, Experts, FeedForwardLayer, InputEmbedding, LocalAttention, PackedLinear, RMSNorm,
+    SlidingAttention, Tap, TransformerStack,
+    nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 
 
@@ -49,12 +51,14 @@ def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     """Whether there are kernels for all that this model does with these tokens."""
     settings, keys = decoder.settings, state["keys"]
     written = settings.norm_first and decoder.stack.bias is None and settings.head_size in HEAD_SIZES
+    written &= settings.qkv and settings.scaled
     fits = max(settings.width, settings.hidden, settings.heads * settings.head_size) <= MAX_INPUTS
     fits &= decoder.output_matrix.numel() < MAX_ELEMENTS
     known = all(type(module) in KNOWN for part in decoder.children() for module in part.modules())
     watched = any(isinstance(module, Tap) and module.watched for module in decoder.modules())
     alike = keys.dtype in DTYPES and {keys.dtype} == {parameter.dtype for parameter in decoder.parameters()}
-    ready = tokens.shape[1] == 1 and kv_cache.capacity(state) > 0 and keys.is_contiguous() and not decoder.training
+    contiguous = all(state[name].is_contiguous() for kind in settings.attention for name in kv_cache.FIELDS[kind])
+    ready = tokens.shape[1] == 1 and kv_cache.capacity(state) > 0 and contiguous and not decoder.training
     return written and fits and known and not watched and alike and ready
 
 
@@ -115,14 +119,16 @@ def _blocks(
 
     settings = decoder.settings
     blocks: Iterable[Any] = decoder.stack.blocks
-    how: dict[str, Any] = {"window": settings.window, "splits": splits}
+    how: dict[str, Any] = {"splits": splits}
     if settings.positions == "rotary":
         size, theta, device = settings.head_size, settings.rope_theta, state["keys"].device
         how["rope"] = _rope(settings.context, size, theta, settings.rope, device)
-    for block, layer in zip(blocks, kv_cache.layer_caches(state, state["length"])):
+    caches = kv_cache.layer_caches(state, state["length"], settings.attention_kinds)
+    for block, layer in zip(blocks, caches):
         if settings.qk_norm:
             how["norms"] = [_norm(module) for module in block.attention.norms]
-        yield block, partial(decode_attention, keys=layer.keys, values=layer.values, length=state["length"], **how)
+        how |= {"keys": layer.keys, "values": layer.values, "length": state["length"], "layer": block.attention.kind}
+        yield block, partial(decode_attention, **how)
 
 
 def _splits(rows: int, heads: int) -> int:

@@ -106,8 +106,8 @@ class ALiBi(nn.Module):
         self.heads = heads
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """(B, T), (C,) -> (B, H, T, C)"""
-        distance = (queries[:, None, :, None] - keys).abs()
+        """(B, T), (C,) or (B, 1, C) -> (B, H, T, C)"""
+        distance = (queries[..., None] - keys)[:, None].abs()
         slopes = torch.tensor(alibi_slopes(self.heads), device=queries.device)
         return -slopes[:, None, None] * distance
 
@@ -127,7 +127,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """(B, T), (C,) -> (B, H, T, C)"""
+        """(B, T), (C,) or (B, 1, C) -> (B, H, T, C)"""
         return self.weight[self.bucket(queries[..., None] - keys)].permute(0, 3, 1, 2)
 
     def bucket(self, distance: Tensor) -> Tensor:

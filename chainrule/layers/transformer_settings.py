@@ -18,6 +18,12 @@ ROPE_THETA = 10_000.0
 HIDDEN_MULTIPLE = 64    # the hidden size of SwiGLU is rounded up to a multiple of this, if it is not given
 EXPERT_MULTIPLE = 16    # and that of an expert to a multiple of this
 SizeOr0 = Annotated[int, Range(0, 1 << 24)]
+AttentionKind = Literal["full", "local", "sliding", "compressed"]
+SIZES_OF_KINDS = {    # the setting of each kind of attention, and its usual value (Liu et al. 2018)
+    "sliding": ("window", 256),
+    "local": ("block", 256),
+    "compressed": ("stride", 3),
+}
 Scaling = Literal["none", "linear", "ntk", "yarn"]
 
 
@@ -38,7 +44,13 @@ class TransformerSettings(Settings):
     context: SizeOr0 = 0        # longest sequence, in tokens; 0: by the size
     head_size: SizeOr0 = 0      # dimension of a head; 0: width / heads
     kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
-    window: Size | None = None  # sliding-window attention: tokens that a token attends to, with itself; none: all
+    attention: tuple[AttentionKind, ...] = ()  # of each layer, repeated over the layers: local,compressed alternate;
+    # empty: full, or sliding where model.window is given
+    window: Size | None = None  # sliding attention: tokens that a token attends to, with itself; none: 256
+    block: Size | None = None   # local attention: tokens of a block, which attend to each other only; none: 256
+    stride: Annotated[int, Range(2, 1 << 16)] | None = None  # compressed attention: tokens of one key; none: 3
+    qkv: bool = True            # queries, keys and values are linear maps of x; false: x itself, softmax(X Xᵀ / √d) X
+    scaled: bool = True         # scaled dot-product attention: scores are divided by √d
     hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width for swiglu
     experts: Annotated[int, Range(0, 1 << 16)] = 0  # mixture of experts: feed-forward layers in a block; 0: one layer
     active: Size | None = None  # experts that a token uses; none: 2. With model.hidden=0 they cost as much as one layer
@@ -73,6 +85,7 @@ class TransformerSettings(Settings):
         self._check_experts()
         self._check_heads()
         self._check_scaling()
+        self._check_attention()
 
     @property
     def rope(self) -> RopeScaling:
@@ -105,6 +118,16 @@ class TransformerSettings(Settings):
                             f"model.head_size={self.head_size}.")
         if scaled:
             self._fill("trained_context", max(1, round(self.context / self.rope_factor)))
+
+    @property
+    def attention_kinds(self) -> tuple[AttentionKind, ...]:
+        """The kind of attention of each layer."""
+        return tuple(self.attention[layer % len(self.attention)] for layer in range(self.layers))
+
+    def span(self, kind: AttentionKind) -> int:
+        """The most tokens that a layer of this kind attends to, with the query's own."""
+        sizes = {"local": self.block, "sliding": self.window}
+        return min(sizes.get(kind) or self.context, self.context)
 
     def _fill_sizes(self) -> None:
         """Fills in what was left open, so that a recipe says what was built even if the sizes change later."""
@@ -145,6 +168,32 @@ class TransformerSettings(Settings):
             raise UserError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}.")
         if self.positions == "rotary" and self.head_size % 2:
             raise UserError(f"RoPE rotates pairs, and model.head_size={self.head_size} is odd. Make it even.")
+
+    def _check_attention(self) -> None:
+        """Fills in the kinds of attention and their sizes, and refuses what no layer would use."""
+        if not self.attention:
+            object.__setattr__(self, "attention", ("full",) if self.window is None else ("sliding",))
+        kinds = ",".join(self.attention)
+        if len(self.attention) > self.layers:
+            raise UserError(f"model.attention={kinds} is {len(self.attention)} kinds for model.layers={self.layers}; "
+                            "give one for each layer, or fewer, which are repeated.")
+        for kind, (name, usual) in SIZES_OF_KINDS.items():
+            given = getattr(self, name)
+            if given is not None and kind not in self.attention:
+                raise UserError(f"model.{name}={given} is for layers with model.attention={kind}, not {kinds}. "
+                                "Leave one of the two out.")
+            if given is None and kind in self.attention:
+                object.__setattr__(self, name, usual)
+        if not self.qkv:
+            self._check_x_itself()
+
+    def _check_x_itself(self) -> None:
+        if "compressed" in self.attention:
+            raise UserError("model.qkv=false leaves no keys and values that model.attention=compressed could shorten. "
+                            "Choose another attention.")
+        if self.kv_heads != self.heads or self.heads * self.head_size != self.width:
+            raise UserError(f"model.qkv=false splits x itself into heads: {self.heads} of "
+                            f"{self.width // self.heads} numbers each. Leave out model.kv_heads and model.head_size.")
 
     def _fill(self, name: str, value: int) -> None:
         if not getattr(self, name):

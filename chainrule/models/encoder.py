@@ -40,8 +40,9 @@ class EncoderSettings(TransformerSettings, PretrainedVectors, FrameSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.window is not None:
-            raise UserError(f"model.window={self.window}: an encoder attends to all of its text. Leave it out.")
+        if "sliding" in self.attention:
+            raise UserError(f"model.window={self.window}: an encoder attends to all of its text. Leave it out, or use "
+                            "model.attention=local.")
         if self.features is not None and (self.segments or self.transform or self.vectors):
             raise UserError("model.segments, model.transform and model.vectors are for tokens, and model.features says "
                             "that vectors are read. Leave one or the other out.")

@@ -23,13 +23,16 @@ from chainrule.layers.attention import CrossMemory
 from chainrule.layers.blocks import InputEmbedding, TransformerStack, output_projection, reset_output_projection
 from chainrule.layers.cross_entropy import chunked_cross_entropy, softcap
 from chainrule.layers.embedding import PretrainedVectors
-from chainrule.layers.kv_cache import Cache, KeysValues
+from chainrule.layers.kv_cache import Cache, LayerState
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.settings import Positive
 
 if TYPE_CHECKING:
     from chainrule.compare.budgets import Budget, CorpusSize
+
+
+MIN_CHUNK = 256    # tokens
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,7 @@ class Decoder(LanguageModel):
     def __init__(self, settings: DecoderSettings, vocab: int, *, cross: bool = False):
         super().__init__()
         self.settings, self.context = settings, settings.context
-        if settings.window is not None:
-            self.receptive_field = 1 + settings.layers * (settings.window - 1)
+        self.receptive_field = receptive_field(settings)
         self.embedding = InputEmbedding(settings, nn.Embedding(vocab, settings.width))
         self.stack = TransformerStack(settings, causal=True, cross=cross)
         self.output = output_projection(settings, settings.tied, vocab, self.stack)    # None: tied to the embedding
@@ -84,7 +86,7 @@ class Decoder(LanguageModel):
     def run(
         self, tokens: Tensor, sources: Sequence[CrossMemory] = (), more: Tensor | None = None,
         lengths: Tensor | None = None,
-    ) -> tuple[Tensor, list[KeysValues]]:  # fmt: skip
+    ) -> tuple[Tensor, list[LayerState]]:  # fmt: skip
         """(B, T) from the beginning of a text -> (B, T, D), and each layer's keys and values.
 
         `more` (B, T, D) is added to the vectors of the tokens; `lengths` (B,): those that are not padding.
@@ -111,8 +113,7 @@ class Decoder(LanguageModel):
     # Decoding: with the KV cache
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
-        settings = self.settings
-        return kv_cache.empty(rows, settings.layers, settings.kv_heads, settings.head_size, self.output_matrix)
+        return kv_cache.empty(self.settings, rows, self.output_matrix)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if kernels.use_in_decoding(tokens) and decode.supports(self, tokens, state):
@@ -120,20 +121,42 @@ class Decoder(LanguageModel):
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 
-    def read(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-        """(B, T) -> (B, T, D): `step` without the logits. From an empty cache this is the prefill."""
-        length, sources = state["length"] + tokens.shape[1], self.sources(state)
+    def read(self, tokens: Tensor, state: Cache, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """(B, T) -> (B, T, D): `step` without the logits. From an empty cache this is the prefill.
+
+        `lengths` (B,), in a prefill: the tokens that are not padding.
+        """
+        count, sources, kinds = tokens.shape[1], self.sources(state), self.settings.attention_kinds
+        length = state["length"] + (count if lengths is None else lengths)
         if kv_cache.capacity(state) == 0:
             hidden, layers = self.run(tokens, sources)
-            return hidden, kv_cache.grow(state | kv_cache.from_layers(layers, length), tokens.shape[1], self.context)
-        state = kv_cache.ensure(state, tokens.shape[1], self.context)
-        positions = state["length"][:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        caches = kv_cache.layer_caches(state, positions)
+            cache = kv_cache.from_layers(self.stack.cached(layers, length), length, kinds)
+            return hidden, kv_cache.grow(state | cache, count, self.context)
+        if self.chunk is not None and count > self.chunk:
+            return self._read_in_chunks(tokens, state, self.chunk)
+        state = kv_cache.ensure(state, count, self.context)
+        positions = state["length"][:, None] + torch.arange(count, device=tokens.device)
+        caches = kv_cache.layer_caches(state, positions, kinds)
         x = self.embedding(tokens, positions)
         hidden, layers = self.stack(x, positions, caches=caches, sources=sources)
         if torch.is_grad_enabled():
-            return hidden, state | kv_cache.from_layers(layers, length)
+            return hidden, state | kv_cache.from_layers(layers, length, kinds)
         return hidden, {**state, "length": length}
+
+    def _read_in_chunks(self, tokens: Tensor, state: Cache, size: int) -> tuple[Tensor, Cache]:
+        """The same, `size` tokens at a time: the masks of layers that see few tokens stay small."""
+        kv_cache.check_length(int(state["length"].max()) + tokens.shape[1], self.context)
+        parts = []
+        for part in torch.split(tokens, size, 1):
+            hidden, state = self.read(part, state)
+            parts.append(hidden)
+        return torch.cat(parts, 1), state
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens that are read at once after others; None: any number."""
+        spans = [self.settings.span(kind) for kind in self.settings.attention_kinds if kind in kv_cache.RINGS]
+        return max(MIN_CHUNK, *spans) if spans else None
 
     def sources(self, state: Cache) -> Sequence[CrossMemory]:
         """What the cross-attention of each block attends to; empty without cross-attention."""
@@ -141,6 +164,16 @@ class Decoder(LanguageModel):
 
     def reserve(self, state: Cache, tokens: int) -> Cache:
         return kv_cache.reserve(state, tokens, self.context)
+
+
+def receptive_field(settings: TransformerSettings) -> int | None:
+    """Tokens back on which a prediction can depend: local layers alone keep to a block, a sliding one adds a window."""
+    kinds = settings.attention_kinds
+    if not set(kinds) <= set(kv_cache.RINGS):
+        return None
+    if set(kinds) == {"local"}:
+        return settings.span("local")
+    return 1 + sum(settings.span(kind) - 1 for kind in kinds)
 
 
 GPTSettings = DecoderSettings
@@ -174,8 +207,7 @@ class GPT(Decoder):
         state = super().start(rows)
         if source is None:
             return state
-        _, state = self.read(_shift_right(source), state)
-        return state if lengths is None else {**state, "length": lengths.clone()}    # padding after it is overwritten
+        return self.read(_shift_right(source), state, lengths)[1]
 
     def max_tokens(self, source: Tensor | None) -> int:
         return self.context - (0 if source is None else source.shape[1])

@@ -26,9 +26,11 @@ Activation: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]    # its name on 
 
 
 def is_transformer(model: Model) -> bool:
-    """Whether it is a stack of causal blocks with attention and a feed-forward layer each."""
+    """Whether it is a stack of causal blocks with attention, one key for each token, and a feed-forward layer each."""
     stack = getattr(model, "stack", None)
-    return isinstance(stack, TransformerStack) and stack.causal and stack.sublayers == 2 and not stack.settings.experts
+    if not isinstance(stack, TransformerStack) or "compressed" in stack.settings.attention:
+        return False
+    return stack.causal and stack.sublayers == 2 and not stack.settings.experts
 
 
 def unroll_transformer(subject: Subject, tokens: Tensor) -> Network:
@@ -133,25 +135,34 @@ class UnrolledTransformer:
         mixed = []
         for head, query in enumerate(queries):
             group = head * groups // heads
-            mixed.append(self.mix(query, keys[group], values[group], head, mark))
+            mixed.append(self.mix(attention, query, keys[group], values[group], head, mark))
         joined, out = self.concatenate(mixed), attention.out
+        if not isinstance(out, nn.Linear):
+            return joined
         self.network.below()
         return self.linear(joined, out.weight, out.bias, "o", f"attention output{mark}", "W_Oᵀ")
 
     def project(self, attention: Attention, node: Node, which: int, head: int, mark: str) -> Node:
         """Queries, keys or values of one head."""
         symbol, name, letter = (("q", "queries", "W_Qᵀ"), ("k", "keys", "W_Kᵀ"), ("v", "values", "W_Vᵀ"))[which]
+        letter = "I" if attention.project is None else letter
         several = (attention.heads, attention.kv_heads, attention.kv_heads)[which] > 1
         if several:
             symbol, name = symbol + superscript(head + 1), f"{name} of head {head + 1}"
         name += mark
-        first = sum(attention.project.parts[:which]) + head * attention.head_size
-        rows = slice(first, first + attention.head_size)
-        bias = None if attention.project.bias is None else attention.project.bias[rows]
-        part = self.linear(node, attention.project.weight[rows], bias, symbol, name, letter)
+        part = self.linear(node, *self.projection(attention, which, head), symbol, name, letter)
         if which < 2 and len(attention.norms):
             part = self.norm(part, attention.norms[which], symbol, f"{name}, normed")
         return self.rotate(part, name) if which < 2 and self.settings.positions == "rotary" else part
+
+    def projection(self, attention: Attention, which: int, head: int) -> tuple[Tensor, Tensor | None]:
+        """The matrix and bias of queries, keys or values of one head; without them, rows of the identity: x itself."""
+        first, size = head * attention.head_size, attention.head_size
+        if attention.project is None:
+            return torch.eye(self.settings.width)[first : first + size].to(self.model.output_matrix), None
+        rows = slice(sum(attention.parts[:which]) + first, sum(attention.parts[:which]) + first + size)
+        bias = attention.project.bias
+        return attention.project.weight[rows], None if bias is None else bias[rows]
 
     def rotate(self, node: Node, name: str) -> Node:
         settings = self.settings
@@ -162,15 +173,16 @@ class UnrolledTransformer:
         formula = f"RoPE({node.symbol}_t, t)"
         return self.add(node.symbol, f"{name}, with RoPE", formula, "rotate", node, x=x, cos=cos, sin=sin)
 
-    def mix(self, query: Node, key: Node, value: Node, head: int, mark: str) -> Node:
+    def mix(self, attention: Attention, query: Node, key: Node, value: Node, head: int, mark: str) -> Node:
         """softmax(q k / √d + M) v"""
         self.network.below()
-        scores, sees, added = self.scores(query, key, head)
+        scores, sees, added = self.scores(attention, query, key, head)
         which, bias = superscript(head + 1) * (self.settings.heads > 1), "" if added is None else " + r_{t−j}"
-        formula = f"s_{{t,j}} = k_jᵀ q_t / √d_k{bias}, and −∞ where the causal mask hides j from t"
+        scale = " / √d_k" if attention.scale is None else ""
+        formula = f"s_{{t,j}} = k_jᵀ q_t{scale}{bias}, and −∞ where the causal mask hides j from t"
         inputs: list[Input | str] = [query.id, Input(key.id, "all")]
         s = self.network.add(f"s{which}", f"scores{mark}", formula, "scores", inputs, scores, labels="tokens",
-                             size=self.settings.head_size, sees=sees, added=added)
+                             size=self.settings.head_size if scale else 1, sees=sees, added=added)
         pattern = scores.softmax(-1)
         a = self.network.add(f"a{which}", f"attention weights{mark}", "a_t = softmax(s_t)", "softmax", [s], pattern,
                              labels="tokens")
@@ -179,10 +191,14 @@ class UnrolledTransformer:
         mixed = self.network.add(symbol, f"mixed values{mark}", formula, "mix", [a, Input(value.id, "all")], x)
         return Node(mixed, symbol, x)
 
-    def scores(self, query: Node, key: Node, head: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def scores(
+        self, attention: Attention, query: Node, key: Node, head: int
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(T, T) each: the scores, -∞ where j is masked; whether it is visible; and the relative position bias."""
-        scores = query.x @ key.x.T / math.sqrt(self.settings.head_size)
-        mask = self.model.stack.mask(self.positions[None]).as_tensor(len(self.positions), self.positions.device)
+        scores = query.x @ key.x.T * (attention.scale or 1 / math.sqrt(self.settings.head_size))
+        layout = self.model.stack.layout(self.positions[None])
+        mask = attention.mask(layout, whole=True).as_tensor(len(self.positions), self.positions.device)
+        assert mask is not None                                    # a text is causal
         if mask.dtype == torch.bool:
             sees = mask.expand(1, 1, *scores.shape)[0, 0] if mask.dim() == 4 else mask
             return scores.masked_fill(~sees, -math.inf), sees.int(), None

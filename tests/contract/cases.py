@@ -19,6 +19,7 @@ from chainrule.testing import WithSource, example_batch, learn
 VOCAB = 5
 SEQ2SEQ = {"hidden": 8, "dropout": 0.0}
 GPT = {"layers": 2, "width": 16, "heads": 2, "context": 16}
+EVERY_KIND = "local", "compressed", "sliding", "full"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ CASES = [
     Case("gpt", {**GPT, "positions": "alibi", "heads": 4, "head_size": 6}, rounds=30),
     Case("gpt", {**GPT, "rope_scaling": "yarn", "rope_factor": 4.0, "norm": "layer"}, rounds=30),
     Case("gpt", {**GPT, "experts": 4, "active": 2}, rounds=30),
+    Case("gpt", {**GPT, "attention": ("local",), "block": 4, "kv_heads": 1}, rounds=30),
+    Case("gpt", {**GPT, "attention": ("compressed",), "positions": "relative"}, rounds=30),
+    Case("gpt", {**GPT, "layers": 4, "attention": EVERY_KIND, "block": 5, "window": 4, "stride": 2}, rounds=30),
+    Case("gpt", {**GPT, "qkv": False, "scaled": False, "positions": "learned"}, rounds=30),
     Case("gpt1", {**GPT, "dropout": 0.0}, rounds=30),
     Case("gpt2", {**GPT, "head_size": 6}, rounds=30),
     Case("seq2seq", SEQ2SEQ, 30, source=TOKENS),
@@ -101,6 +106,7 @@ CASES = [
     Case("transformer", {**GPT, "experts": 3, "active": 1, "shared_expert": True}, 30, source=TOKENS),
     Case("transformer", {**GPT, "norm_first": False, "norm": "layer", "positions": "sinusoidal"}, 30, source=TOKENS),
     Case("transformer", {**GPT, "positions": "relative", "kv_heads": 1, "source_features": 3}, 30, source=VECTORS),
+    Case("transformer", {**GPT, "attention": ("local", "compressed"), "block": 3, "stride": 2}, 30, source=TOKENS),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
 ]

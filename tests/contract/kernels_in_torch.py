@@ -136,11 +136,11 @@ def decode_attention(
     *,
     norms: Any = (NO_NORM, NO_NORM),
     rope: tuple[Tensor, Tensor] | None = None,
-    window: int | None = None,
+    layer: str = "full",
     splits: int = 1,
 ) -> AttentionParts:
     """Row by row and head by head; the caches are written in place."""
-    rows, groups, _, size = keys.shape
+    rows, groups, capacity, size = keys.shape
     vectors = packed.view(rows, -1, size)
     heads = vectors.shape[1] - 2 * groups
     out = torch.empty_like(packed[:, : heads * size])
@@ -149,8 +149,10 @@ def decode_attention(
         if rope is not None:
             by = rope[0][position], rope[1][position]
             query, key = apply_rope(query, by), apply_rope(key, by)
-        keys[row, :, position], values[row, :, position] = key.to(keys), vectors[row, heads + groups :]
-        visible = slice(max(0, position + 1 - window) if window else 0, position + 1)
+        slot = position % capacity
+        keys[row, :, slot], values[row, :, slot] = key.to(keys), vectors[row, heads + groups :]
+        begin = {"full": 0, "local": position - slot, "sliding": max(0, position + 1 - capacity)}[layer]
+        visible = torch.arange(begin, position + 1) % capacity
         for head in range(heads):
             group = head * groups // heads
             score = keys[row, group, visible].float() @ query[head].to(keys.dtype).float() / math.sqrt(size)

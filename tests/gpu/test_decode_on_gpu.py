@@ -33,6 +33,7 @@ CHOICES = [
     {"positions": "rotary", "head_size": 128, "norm_scale": True},
     {"positions": "learned", "qk_norm": False, "activation": "gelu-tanh", **LAYER},
     {"positions": "sinusoidal", "kv_heads": 1, "activation": "swiglu", "window": 9, "logit_softcap": 3, **LAYER},
+    {"attention": ("local", "sliding", "full"), "layers": 3, "block": 128, "window": 100},
     {"positions": "none", "head_size": 32, "norm_scale": True, "biases": True, "activation": "gelu", "tied": True},
 ]
 PRECISIONS = [(torch.float32, 1e-4), (torch.float16, 0.01), (torch.bfloat16, 0.06)]    # and how far they may err

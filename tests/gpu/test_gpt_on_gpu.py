@@ -29,6 +29,9 @@ CHOICES = [
     {"positions": "learned", "norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"},
     {"positions": "relative", "kv_heads": 2, "norm_first": False, "norm_scale": True, "activation": "gelu"},
     {"positions": "none", "window": 9, "kv_heads": 1, "activation": "swiglu"},
+    {"attention": ("local", "sliding", "compressed", "full"), "layers": 4, "block": 16, "window": 8},
+    {"attention": ("compressed", "local"), "block": 7, "positions": "relative"},
+    {"qkv": False, "scaled": False, "qk_norm": False},
     {"logit_softcap": 3.0, "tied": True, "norm_scale": True},
 ]
 

@@ -131,31 +131,34 @@ def test_a_fused_linear_layer_has_its_norm_activation_and_residual(
             assert_close(answer, reference.fused_linear(x, weight, shift, **extra), atol=4 * error, rtol=4 * error)
 
 
-CASES: list[tuple[int, int, int, int | None, int, str | None, bool]] = [
-    (2, 2, 32, None, 1, None, False),
-    (4, 2, 32, 7, 1, "rms", True),
-    (3, 1, 64, None, 4, "layer", True),
-    (2, 2, 32, 5, 2, "rms", False),
-    (1, 1, 128, None, 8, None, True),
+CASES: list[tuple[int, int, int, str, int, str | None, bool]] = [
+    (2, 2, 32, "full", 1, None, False),
+    (4, 2, 32, "sliding", 1, "rms", True),
+    (3, 1, 64, "full", 4, "layer", True),
+    (2, 2, 32, "sliding", 2, "rms", False),
+    (2, 1, 32, "local", 1, "rms", True),
+    (2, 2, 64, "local", 4, None, False),
+    (1, 1, 128, "full", 8, None, True),
 ]
 
 
 @EITHER
-@pytest.mark.parametrize(("heads", "groups", "size", "window", "splits", "kind", "rotary"), CASES, ids=str)
+@pytest.mark.parametrize(("heads", "groups", "size", "layer", "splits", "kind", "rotary"), CASES, ids=str)
 def test_attention_reads_the_keys_of_each_row(
-    heads: int, groups: int, size: int, window: int | None, splits: int, kind: str | None, rotary: bool,
+    heads: int, groups: int, size: int, layer: str, splits: int, kind: str | None, rotary: bool,
     dtype: torch.dtype, error: float,
 ) -> None:  # fmt: skip
-    capacity, length = 150, torch.tensor([0, 3, 70, 149])
+    capacity, length = 150 if layer == "full" else 40, torch.tensor([0, 3, 70, 149])
     caches = torch.randn(2, 4, 3, groups, capacity, size).to(dtype)
-    caches[:, :, :, :, 149:] = math.nan                                        # what comes after a row must not be read
-    caches[:, 1, :, :, 3:] = math.nan
+    for row, held in enumerate(length.tolist()):                               # what comes after a row must not be read
+        if layer != "sliding" or held < capacity:
+            caches[:, row, :, :, held % capacity :] = math.nan
     packed = torch.randn(4, (heads + 2 * groups) * size).to(dtype)
-    how: dict[str, Any] = {"window": window}
+    how: dict[str, Any] = {"layer": layer}
     if kind is not None:
         how["norms"] = a_norm(kind, size, dtype), a_norm(kind, size, dtype)
     if rotary:
-        how["rope"] = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(capacity)[None], size, 100.0)]
+        how["rope"] = [part[0, :, 0].contiguous() for part in rope_tables(torch.arange(150)[None], size, 100.0)]
     beside = caches.clone()
     delta = decode_attention.decode_attention(packed, *_layer(caches), length, splits=splits, **how)
     wanted = reference.decode_attention(packed, *_layer(beside), length, **how).mixed

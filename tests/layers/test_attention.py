@@ -78,6 +78,23 @@ def test_the_fused_kernel_and_the_formula_agree(mask_name: str, keys: int) -> No
     assert bool((pattern.triu(1) == 0).all()) == (mask_name not in ("all", "padding"))
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_without_queries_keys_and_values_x_attends_to_itself(heads: int, scaled: bool) -> None:
+    """softmax(X Xᵀ) X, head by head; no parameters at all."""
+    attention, x = Attention(WIDTH, heads, heads, WIDTH // heads, qkv=False, scaled=scaled), some(1, LENGTH, WIDTH)
+    assert not list(attention.parameters())
+    mixed, _ = attention(x, AttentionMask(causal=True))
+    with watch(attention) as seen:
+        assert_close(attention(x, AttentionMask(causal=True))[0], mixed)
+    for now in range(LENGTH):
+        for head, part in enumerate(x[0].chunk(heads, -1)):
+            scores = torch.tensor([float(part[now] @ part[then]) for then in range(now + 1)])
+            weights = (scores / (math.sqrt(WIDTH // heads) if scaled else 1)).softmax(-1)
+            assert_close(mixed[0, now].chunk(heads)[head], weights @ part[: now + 1])
+            assert_close(seen["pattern"][0][0, head, now, : now + 1], weights)
+
+
 @pytest.mark.parametrize("window", [1, 3, 20])
 def test_a_window_is_what_a_brute_force_mask_says(window: int) -> None:
     query, key, value = (some(1, 2, LENGTH, 4, seed=seed) for seed in (1, 2, 3))

@@ -35,6 +35,7 @@ CHOICES: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "kv_heads": 1, "activation": "swiglu", "window": 9, "logit_softcap": 3, **LAYER},
     {"positions": "none", "norm_embedding": False, "norm_scale": True, "biases": True, "activation": "gelu",
      "tied": True},
+    {"attention": ("local", "sliding", "full"), "layers": 3, "block": 8, "window": 5},
 ]
 INTERPRETED = Path(__file__).parents[1] / "kernels" / "interpreted_kernels.py"
 

@@ -179,6 +179,16 @@ def test_a_text_longer_than_the_context_is_refused() -> None:
         model.step(long[:, :1], state)
 
 
+def test_a_list_of_attention_kinds_is_repeated_over_the_layers() -> None:
+    settings = make(GPTSettings, {**SMALL, "layers": 5, "attention": "local,compressed"}, "model")
+    assert settings.attention_kinds == ("local", "compressed", "local", "compressed", "local")
+    assert (settings.block, settings.stride, settings.window) == (256, 3, None)
+    assert settings.span("local") == settings.context                    # a block is never longer than the context
+    assert make(GPTSettings, settings.__dict__, "model") == settings
+    assert made(window=3).settings.attention_kinds == ("sliding", "sliding")
+    assert made().settings.attention_kinds == ("full", "full")
+
+
 def test_the_receptive_field_grows_by_a_window_with_each_layer() -> None:
     assert made(window=3, layers=2).receptive_field == 5
     assert made().receptive_field is None
@@ -311,6 +321,15 @@ WRONG = {
     "model.head_size=3 is odd": {"head_size": "3"},
     "model.layers=-1": {"layers": "-1"},
     "model.window=0": {"window": "0"},
+    "model.block=0": {"attention": "local", "block": "0"},
+    "model.stride=1": {"attention": "compressed", "stride": "1"},
+    "model.attention=locl is not one of .* Did you mean local": {"attention": "full,locl"},
+    "model.attention=full,local,full is 3 kinds for model.layers=2": {"attention": "full,local,full"},
+    "model.block=8 is for layers with model.attention=local, not full": {"block": "8"},
+    "model.window=8 is for layers with model.attention=sliding, not local": {"attention": "local", "window": "8"},
+    "model.stride=4 is for layers with model.attention=compressed, not local": {"attention": "local", "stride": "4"},
+    "model.qkv=false leaves no keys and values": {"qkv": "false", "attention": "compressed"},
+    "model.qkv=false splits x itself into heads: 4 of 4 numbers each": {"qkv": "false", "kv_heads": "2"},
     "model.dropout=1": {"dropout": "1"},
     "it must be more than 0": {"epsilon": "0"},
     "model.rope_theta=5 needs model.positions=rotary, not none": {"rope_theta": "5", "positions": "none"},

@@ -27,6 +27,7 @@ LECTURED = {"positions": "learned", "norm": "layer", "qk_norm": False, "norm_emb
 TRANSFORMERS = [
     {}, LECTURED, {"heads": 2}, {"heads": 4, "kv_heads": 2, "head_size": 2, "layers": 2},
     {"positions": "sinusoidal", "norm_scale": True}, {"positions": "relative", "heads": 2}, {"window": 2},
+    {"attention": ("local",), "block": 3}, {"qkv": False, "heads": 2}, {"qkv": False, "scaled": False, **LECTURED},
     {"norm_first": False, "norm": "layer", "norm_scale": True},
     {"activation": "swiglu", "biases": True, "norm": "layer", "norm_scale": True}, {"activation": "gelu", "tied": True},
     {"activation": "gelu-tanh", "logit_softcap": 2.0}, {"positions": "none", "biases": True},

@@ -74,6 +74,10 @@ class Part:
     keys: str
     heads: int
     size: int                      # d_k
+    qkv: bool = True               # whether queries, keys and values are maps of x, and not x itself
+    scaled: bool = True            # whether scores are divided by √d_k
+    compressed: list[int] = field(default_factory=list)           # numbers of the layers with a key for several tokens
+    stride: int | None = None      # tokens of such a key
     maps: list[Tensor] = field(default_factory=list)              # of each layer: (H, at most SMALL, at most SMALL)
     exact: list[dict[str, Any]] = field(default_factory=list)
 
@@ -101,6 +105,7 @@ def _part_json(part: Part) -> dict[str, Any]:
     return {
         "name": part.name, "queries": part.queries, "keys": part.keys, "size": part.size,
         "layers": len(part.taps), "heads": part.heads, "maps": pack_array(maps.numpy(), "uint8"), "exact": part.exact,
+        "qkv": part.qkv, "scaled": part.scaled, "compressed": part.compressed, "stride": part.stride,
     }
 
 
@@ -177,13 +182,16 @@ def _parts(subject: Subject) -> list[Part]:
 
 
 def _part(subject: Subject, paths: list[str]) -> Part:
-    attention = subject.model.get_submodule(paths[0].rpartition(".")[0])
-    heads = attention.out.in_features // attention.head_size
+    layers: list[Any] = [subject.model.get_submodule(path.rpartition(".")[0]) for path in paths]
+    first, scaled = layers[0], layers[0].scale is None
     if ".cross." in paths[0]:
-        return Part("cross", paths, "text", "source", heads, attention.head_size)
-    if paths[0].startswith("encoder."):
-        return Part("source", paths, "source", "source", heads, attention.head_size)
-    return Part("text", paths, "text", "text", heads, attention.head_size)
+        return Part("cross", paths, "text", "source", first.heads, first.head_size, scaled=scaled)
+    compressed = [number for number, layer in enumerate(layers, 1) if layer.kind == "compressed"]
+    stride = layers[compressed[0] - 1].stride if compressed else None
+    side = "source" if paths[0].startswith("encoder.") else "text"
+    return Part(
+        side, paths, side, side, first.heads, first.head_size, first.project is not None, scaled, compressed, stride
+    )
 
 
 def _chosen(parts: Sequence[Part], options: Options) -> Head:
