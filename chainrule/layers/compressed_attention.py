@@ -1,6 +1,6 @@
 """Memory-compressed attention (Liu et al. 2018, T-DMCA): keys and values are shortened by a strided convolution.
 
-    k'_i = W [k_{3i}; k_{3i+1}; k_{3i+2}]        a convolution of kernel 3 and stride 3, for values likewise
+    k'_i = W [k_{3i}; k_{3i+1}; k_{3i+2}]        a convolution of kernel 3 and stride 3; values in the same way
 
 QK norm and RoPE come after it. In a decoder a query attends to the keys all of whose tokens are at or before its own,
 and such a key has the position of its last token; in an encoder it attends to all, and a key has the position of its

@@ -308,6 +308,41 @@ BUGS = [
         ),
     ),
     Bug(
+        "a block of local attention sees the one before",
+        "chainrule/layers/local_attention.py",
+        "positions[..., None] // self.size == keys // self.size",
+        "positions[..., None] // self.size - keys // self.size <= 1",
+        ("tests/layers/test_local_attention.py::test_a_watched_model_gives_the_same_logits[('local',)-rotary]",),
+    ),
+    Bug(
+        "a sliding window attends to its own block only",
+        "chainrule/layers/local_attention.py",
+        "keys, values = (as_rows(with_block_before(blocks(part, size))) for part in (key, value))",
+        "keys, values = (as_rows(blocks(part, size)[:, 1:].repeat(1, 1, 2, 1, 1)) for part in (key, value))",
+        ("tests/layers/test_local_attention.py::test_it_is_the_sum_over_what_a_token_sees[sliding-8]",),
+    ),
+    Bug(
+        "the padding after a short source pushes its tokens out of the ring",
+        "chainrule/layers/local_attention.py",
+        "ring_positions(length[:, None], self.size)",
+        "ring_positions(length[:, None] * 0 + state[0].shape[2], self.size)",
+        ("tests/layers/test_local_attention.py::test_sources_of_different_lengths_go_on_as_each_would_alone",),
+    ),
+    Bug(
+        "a compressed key is seen before its last token",
+        "chainrule/layers/compressed_attention.py",
+        "ends = s * torch.arange(capacity, device=device) - 1",
+        "ends = s * torch.arange(capacity, device=device) - 2",
+        ("tests/layers/test_compressed_attention.py::test_it_is_the_sum_over_the_whole_groups_so_far[5-3]",),
+    ),
+    Bug(
+        "a compressed key takes a token twice where a text is read in pieces",
+        "chainrule/layers/kv_cache.py",
+        "torch.where(place < waiting, place, place + self.stride - 1 - waiting)",
+        "torch.where(place < waiting, place, place + self.stride - 2 - waiting)",
+        ("tests/layers/test_local_attention.py::test_a_watched_model_gives_the_same_logits[('local', 'sliding', 'compressed', 'full')-rotary]",),
+    ),
+    Bug(
         "a length is forgotten after a step",
         "chainrule/models/gpt.py",
         'return hidden, {**state, "length": length}',
@@ -442,8 +477,8 @@ BUGS = [
     Bug(
         "an encoder is as cheap as if it read only the past",
         "chainrule/flops.py",
-        "own = length if model.bidirectional else",
-        "own = mean_keys(length, None) if model.bidirectional else",
+        "causal=not model.bidirectional)",
+        "causal=True)",
         ("tests/test_plan.py::test_flops_are_those_that_torch_counts[encoder]",),
     ),
     Bug(
