@@ -10,6 +10,7 @@ SCORE, SAMPLING, GENERATE, EVALUATE = (
 MBR = "tests/inference/test_mbr.py"
 EXPERTS = "tests/layers/test_experts.py"
 
+LOCAL = "tests/layers/test_local_attention.py"
 TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED, ADAPTED = "tests/training/test_finetune.py", "tests/training/test_finetune_adapters.py"
@@ -312,21 +313,21 @@ BUGS = [
         "chainrule/layers/local_attention.py",
         "positions[..., None] // self.size == keys // self.size",
         "positions[..., None] // self.size - keys // self.size <= 1",
-        ("tests/layers/test_local_attention.py::test_a_watched_model_gives_the_same_logits[('local',)-rotary]",),
+        (f"{LOCAL}::test_a_watched_model_gives_the_same_logits[('local',)-rotary]",),
     ),
     Bug(
         "a sliding window attends to its own block only",
         "chainrule/layers/local_attention.py",
         "keys, values = (as_rows(with_block_before(blocks(part, size))) for part in (key, value))",
         "keys, values = (as_rows(blocks(part, size)[:, 1:].repeat(1, 1, 2, 1, 1)) for part in (key, value))",
-        ("tests/layers/test_local_attention.py::test_it_is_the_sum_over_what_a_token_sees[sliding-8]",),
+        (f"{LOCAL}::test_it_is_the_sum_over_what_a_token_sees[sliding-8]",),
     ),
     Bug(
         "the padding after a short source pushes its tokens out of the ring",
         "chainrule/layers/local_attention.py",
         "ring_positions(length[:, None], self.size)",
         "ring_positions(length[:, None] * 0 + state[0].shape[2], self.size)",
-        ("tests/layers/test_local_attention.py::test_sources_of_different_lengths_go_on_as_each_would_alone",),
+        (f"{LOCAL}::test_sources_of_different_lengths_go_on_as_each_would_alone",),
     ),
     Bug(
         "a compressed key is seen before its last token",
@@ -340,7 +341,7 @@ BUGS = [
         "chainrule/layers/kv_cache.py",
         "torch.where(place < waiting, place, place + self.stride - 1 - waiting)",
         "torch.where(place < waiting, place, place + self.stride - 2 - waiting)",
-        ("tests/layers/test_local_attention.py::test_a_watched_model_gives_the_same_logits[('local', 'sliding', 'compressed', 'full')-rotary]",),
+        (f"{LOCAL}::test_a_watched_model_gives_the_same_logits[('local', 'sliding', 'compressed', 'full')-rotary]",),
     ),
     Bug(
         "a length is forgotten after a step",
