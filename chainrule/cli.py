@@ -51,7 +51,8 @@ def _demo(parser: ArgumentParser) -> None:
 def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names from `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
-    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask (BERT) or span (T5)")
+    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask (BERT), span (T5) or "
+                                       "denoise (BART)")
     parser.add_argument("--from", dest="base", metavar="RUN",
                         help="start from the weights of another run (fine-tuning)")
     parser.add_argument("--valid", action="append", default=[], metavar="F",
@@ -108,8 +109,10 @@ def _eval(parser: ArgumentParser) -> None:
 
 
 def _predict(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="run directory of --task classify, tag, translate or caption")
-    parser.add_argument("file", nargs="?", default="-", help="a table, or a text on each line (default: stdin)")
+    parser.add_argument("run", help="run directory of any task but lm")
+    parser.add_argument("file", nargs="?", default="-",
+                        help="a table, or a text on each line, with ___ for a blank (default: stdin)")
+    parser.add_argument("--top", type=int, metavar="K", help="print K alternatives for each blank")
     _beam(parser)
     _device(parser)
 
@@ -143,6 +146,9 @@ def _look(parser: ArgumentParser) -> None:
     parser.add_argument("--text", metavar="T", help="text that the models read first")
     parser.add_argument("--file", metavar="F", help="the same from a file; -: stdin")
     parser.add_argument("--view", metavar="NAME", help="the first view; with --out: the only one")
+    parser.add_argument("--word", metavar="W", help="the word of --view contextual (default: the most frequent one)")
+    parser.add_argument("--table", action="store_true",
+                        help="print the numbers of --view attention or contextual instead of a page")
     parser.add_argument("--out", metavar="PAGE.html", help="write a self-contained file instead of serving a page")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at (default: %(default)s, this machine)")
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 8000)")
@@ -157,6 +163,11 @@ def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("--gpu", default="h200", help="h200, h100, a100, rtx4090, … (default: %(default)s)")
     parser.add_argument("--source", type=int, metavar="N",
                         help="tokens in the source of a row, for seq2seq and transformer (default: as in the row)")
+
+
+def _distance(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory of a fine-tuned model (train --from)")
+    parser.add_argument("base", nargs="?", help="run to measure from (default: the one it was trained from)")
 
 
 def _settings(parser: ArgumentParser) -> None:
@@ -222,7 +233,7 @@ COMMANDS = {
         _eval, settings=True,
     ),
     "predict": Command(
-        "query:predict_command", "predict classes, tags or translations, one line for each text",
+        "query:predict_command", "predict classes, tags or translations, or fill in blanks, one line for each text",
         _predict, settings=True,
     ),
     "compare": Command(
@@ -233,6 +244,9 @@ COMMANDS = {
     "plan": Command(
         "show:plan_command", "parameters, FLOPs, memory and days of training, before it starts",
         _plan, settings=True,
+    ),
+    "distance": Command(
+        "show:distance_command", "how far fine-tuning has moved the weights of a run, by layer", _distance
     ),
     "settings": Command("show:settings_command", "list all settings: default, meaning, allowed values", _settings),
     "data": Command("show:data_command", "list known texts; `data get NAME` downloads one", _data),

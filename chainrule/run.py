@@ -154,7 +154,7 @@ class Run:
 
         A tab separates the two texts of a pair, and spaces separate the words of a sentence to tag.
         """
-        if not self.task.examples:
+        if not self.task.predicts:
             self.task.refuse(self)
         if isinstance(inputs, str | Path):
             return self.task.predict(self, self.task.read_inputs(str(inputs), self.reading(settings)), search)

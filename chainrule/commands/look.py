@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 from chainrule.device import choose_device
 from chainrule.errors import UserError
@@ -17,7 +18,7 @@ from chainrule.run import load
 from chainrule.text.sources import find_sources, read_text
 from chainrule.viewer.notebook import TEXT, find_runs, make_file
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.views import find_view
+from chainrule.viewer.views import every_view, find_view
 
 CHARACTERS = 20_000    # of a file: more than any view shows at once
 MISSING = "the live page needs fastapi and uvicorn: pip install 'chainrule[look]'. --out PAGE.html writes a file."
@@ -28,6 +29,8 @@ def look_command(args: Namespace) -> dict[str, Any]:
     if args.view is not None:
         find_view(args.view)
     text = text_of(args)
+    if args.table:
+        return print_table(runs, text, args)
     return write_file(runs, text, args) if args.out is not None else open_page(runs, text, args)
 
 
@@ -50,6 +53,28 @@ def beginning(file: str) -> str:
     return text
 
 
+def options_of(args: Namespace) -> dict[str, str]:
+    """What a view is asked for."""
+    return {} if args.word is None else {"word": args.word}
+
+
+def print_table(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str, Any]:
+    """The numbers of a view, in the terminal."""
+    tables = {view.name: view.table for view in every_view().values() if view.table is not None}
+    if args.out is not None or args.view not in tables:
+        have = " or ".join(f"--view {name}" for name in tables)
+        raise UserError(f"--table prints the numbers of a view instead of a page: give {have}, and no --out.")
+    subjects = [Subject(name, load(path, choose_device(args.device))) for name, path in runs.items()]
+    fitting = [subject for subject in subjects if find_view(args.view).fits(subject)]
+    if not fitting:
+        raise UserError(f"{', '.join(runs)}: the view {args.view} does not fit; it needs a model that has what it "
+                        "shows.")
+    made = {subject.name: tables[args.view]([subject], text, options_of(args)) for subject in fitting}
+    for name, table in made.items() if not args.json else ():
+        print("\n".join([f"{name}:", *table.lines] if len(made) > 1 else table.lines))
+    return {"view": args.view, "runs": {name: table.values for name, table in made.items()}}
+
+
 def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str, Any]:
     out, device = Path(args.out), choose_device(args.device)
     if out.is_dir():
@@ -58,7 +83,7 @@ def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str
         raise UserError(f"--out {out}: {out.parent} is a file, not a folder. Choose another place.")
     subjects = [Subject(name, load(path, device)) for name, path in runs.items()]
     view = None if args.view is None else find_view(args.view)
-    page = make_file(subjects, text, view)
+    page = make_file(subjects, text, view, options_of(args))
     write_text(out, page)
     if not args.json:
         print(f"{out} shows {', '.join(runs)}: {len(page.encode()) / 1e6:.1f} MB, and opens without a network.")
@@ -76,7 +101,7 @@ def open_page(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str,
         raise UserError(MISSING) from None
     app = make_app(Runs(runs, choose_device(args.device)), text, args.host, args.view)
     with open_socket(args.host, args.port) as socket:
-        url = address(socket)
+        url = address(socket) + (f"#contextual.word={quote(args.word)}" if args.word else "")
         print(f"{', '.join(runs)}: {url} (stop with Ctrl-C)", file=sys.stderr, flush=True)
         if not args.no_browser and has_screen():
             webbrowser.open(url)

@@ -8,11 +8,12 @@ from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
 from chainrule.inference.beam import Beam
+from chainrule.inference.fill_in import ALTERNATIVES
 from chainrule.inference.mbr import MinimumBayesRisk
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.text_score import TextScore, score_tokens
 from chainrule.run import Run, SamplingOptions, load
-from chainrule.tasks.task import Search
+from chainrule.tasks.task import Prediction, Search
 from chainrule.text.corpus import read_split
 
 
@@ -110,12 +111,28 @@ def _share(result: dict[str, Any], name: str) -> str:
 
 
 def predict_command(args: Namespace) -> dict[str, Any]:
+    if args.top is not None and not 1 <= args.top <= ALTERNATIVES:
+        raise UserError(f"--top {args.top}: ask for 1 to {ALTERNATIVES} alternatives.")
     run, settings = load_run(args)
     answers = run.predict(args.file, settings=settings, search=search_by(args))
+    if args.top is not None:
+        answers = [_with_top(answer, args.run, args.top) for answer in answers]
     if not args.json:
         for answer in answers:
             print(" ".join(answer["answer"].splitlines()))
+            for number, some in enumerate(answer["alternatives"] if args.top else (), 1):
+                print(f"  {number}: {', '.join(map(_alternative, some))}")
     return {"run": args.run, "answers": answers}
+
+
+def _with_top(answer: Prediction, run: str, top: int) -> Prediction:
+    if "alternatives" not in answer:
+        raise UserError(f"--top is for runs that fill in blanks (--task mask, span or denoise); {run} is another.")
+    return {**answer, "alternatives": [some[:top] for some in answer["alternatives"]]}
+
+
+def _alternative(one: dict[str, Any]) -> str:
+    return f"{one['text'].strip() or repr(one['text'])} {one['p'] if 'p' in one else one['score']:.4f}"
 
 
 def search_by(args: Namespace) -> Search:

@@ -1,4 +1,4 @@
-"""`chainrule settings`, `data` and `plan`: lists of settings and of known texts, and what training would cost."""
+"""`chainrule settings`, `data`, `plan`, `distance`: settings, known texts, what training costs, how far it went."""
 
 import os
 from argparse import Namespace
@@ -25,10 +25,12 @@ from chainrule.plan import (
 )
 from chainrule.progress import short
 from chainrule.recipe import TRAIN, Text
+from chainrule.run import load
 from chainrule.settings import default, hints, meanings, range_of
 from chainrule.tasks import TASKS, find_task, first_task, recipe_for
 from chainrule.text.datasets import catalogue, get
 from chainrule.text.sources import Source
+from chainrule.training.finetune import distances_of_run
 
 # chainrule settings: the name, default, help and allowed values of every setting, from their dataclasses
 
@@ -259,3 +261,16 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:.3g} seconds"
+
+
+# chainrule distance: how far fine-tuning has moved the weights
+
+
+def distance_command(args: Namespace) -> dict[str, Any]:
+    every = distances_of_run(load(args.run), args.base)
+    if not args.json:
+        print(f"{'':<18}{'parameters':>12}{'distance':>12}{'relative':>10}{'from random':>13}")
+        for one in every:
+            print(f"{one.name:<18}{short(one.parameters):>12}{one.distance:>12.4g}{one.relative:>10.2%}"
+                  f"{one.from_random:>13.4g}")
+    return {"run": args.run, "layers": [one.as_dict() for one in every]}

@@ -106,7 +106,15 @@ class TransformerEncoder(Model):
         return hidden
 
     def forward(self, batch: Batch) -> Tensor:
-        return linear(self.transform(self.encode(batch.tokens, batch.lengths)), self.output_matrix, self.bias)
+        return self.logits(self.encode(batch.tokens, batch.lengths))
+
+    def masked_logits(self, batch: Batch) -> Tensor:
+        """(N, V): of the targets that count, row by row."""
+        return self.logits(self.encode(batch.tokens, batch.lengths)[batch.loss_mask])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, D) -> (…, V)"""
+        return linear(self.transform(hidden), self.output_matrix, self.bias)
 
     def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
         hidden, mask = self.encode(batch.tokens, batch.lengths), batch.loss_mask

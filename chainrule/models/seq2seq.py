@@ -48,7 +48,7 @@ class Seq2SeqSettings(StackSettings, SourceSettings):
 
 
 class Seq2Seq(NeuralLanguageModel):
-    tasks = ("translate", "caption")
+    tasks = ("translate", "caption", "span", "denoise")
     needs_source = True
     embedding_parameters = ("embedding.weight", "source_embedding")
     source_parameters = ("encoder.*", "source_embedding.*", "attention.keys.*")

@@ -30,7 +30,7 @@ class EncoderDecoderSettings(DecoderSettings, SourceSettings):
 
 
 class EncoderDecoder(Decoder):
-    tasks = ("translate", "caption", "span")
+    tasks = ("translate", "caption", "span", "denoise")
     needs_source = True
     embedding_parameters = ("embedding", "source_embedding", "stack.bias", "encoder.bias")
     source_parameters = ("encoder.*", "source_embedding.*", "*.memory.*")

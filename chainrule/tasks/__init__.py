@@ -32,6 +32,7 @@ TASKS: Mapping[str, Entry] = {
     "caption": Entry("caption:Caption", "a text from vectors"),
     "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
     "span": Entry("denoise:SpanCorruption", "restore spans that were cut out (T5)"),
+    "denoise": Entry("denoise:NoiseRemoval", "restore a whole text from noise (BART)"),
 }
 
 

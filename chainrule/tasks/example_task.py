@@ -71,7 +71,7 @@ class ExampleCorpus(Corpus):
 
 class ExampleTask(Task, Generic[E]):
     running_text = False
-    examples = True
+    examples = predicts = True
     special_tokens: ClassVar[tuple[str, ...]] = ()   # tokens that the task adds to the tokenizer
     use = "`chainrule predict {run}` and `chainrule eval {run}` use it"
     next_commands = ("predict {run} TEXT", "eval {run} EXAMPLES")

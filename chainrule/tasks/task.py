@@ -84,6 +84,7 @@ class Task(TaskSettings):
     """What a model is trained to do. The defaults are those of a task on running text."""
 
     examples: ClassVar[bool] = False                 # whether it learns from examples, each with an answer
+    predicts: ClassVar[bool] = False                 # whether it answers lines of a file: `predict`
     generates: ClassVar[bool] = False                # whether its model continues a text: `sample` and `score`
     source: ClassVar[Literal["text", "vectors"] | None] = None   # what its model reads before it writes
     reads_frames: ClassVar[bool] = False             # whether its model may read vectors in the place of tokens

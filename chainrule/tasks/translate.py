@@ -65,6 +65,12 @@ class TranslateText(Text):
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
 
 
+class Decoder(Protocol):
+    """A tokenizer, or another way from tokens to a text."""
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
 class WithTargets(Example, Protocol):
     @property
     def targets(self) -> tuple[str, ...]:
@@ -192,16 +198,18 @@ def encode_targets(
     return fitting[0], notes
 
 
-def best_texts(run: Trained, encoded: Sequences, search: Search) -> list[list[ScoredText]]:
+def best_texts(
+    run: Trained, encoded: Sequences, search: Search, decoder: Decoder | None = None
+) -> list[list[ScoredText]]:
     """The texts for each source, the best first; where numbers are finite there is at least one."""
-    found = write_texts(run.model, encoded, run.tokenizer, search)
+    found = write_texts(run.model, encoded, decoder or run.tokenizer, search)
     if not all(found):
         raise UserError(f"{DIVERGED}.")
     return found
 
 
 def write_texts(
-    model: LanguageModel, encoded: Sequences, tokenizer: Tokenizer, search: Search
+    model: LanguageModel, encoded: Sequences, tokenizer: Decoder, search: Search
 ) -> list[list[ScoredText]]:
     """For each source the texts that the search finds, best first, with their scores."""
     found: dict[int, list[ScoredText]] = {}
@@ -216,7 +224,7 @@ def write_texts(
 
 
 def _write_batch(
-    model: LanguageModel, batch: Batch, ids: Sequence[int], tokenizer: Tokenizer, search: Search, at_once: int
+    model: LanguageModel, batch: Batch, ids: Sequence[int], tokenizer: Decoder, search: Search, at_once: int
 ) -> tuple[list[list[ScoredText]], int]:
     """The texts for all rows, so many at a time, and how many that was in the end: fewer where memory ran out."""
     texts: list[list[ScoredText]] = []

@@ -142,6 +142,31 @@ class Sums(Language):
         return digits if place == "first" else {"=": (self.stop, (total, "=")), **digits}
 
 
+class Repeats(Language):
+    """The state is the line so far. No letter comes twice in one half, so the copy follows from the last letter."""
+
+    name = "repeats"
+    idea = "twelve letters in random order, then the same again; a model must find the letter before, and what followed"
+    letters: ClassVar[str] = "abcdefghijkl"
+
+    def after(self, state: State) -> Choices:
+        assert isinstance(state, str)
+        half, size = len(self.letters), len(state)
+        left = [letter for letter in self.letters if letter not in state]
+        if size < half:
+            return {letter: (1 / len(left), state + letter) for letter in left}
+        if size == 2 * half + 1:
+            return {"\n": (1.0, "")}
+        copied = " " if size == half else state[size - half - 1]
+        return {copied: (1.0, state + copied)}
+
+    @cached_property
+    def bits_per_character(self) -> float:
+        """All orders are equally likely; the second half, the space and the new line cost no bits."""
+        half = len(self.letters)
+        return math.log2(math.factorial(half)) / (2 * half + 2)
+
+
 class Brackets(Language):
     """The depth is a random walk: up with `deeper`, down otherwise; at depth 0, a new line or up with `first`."""
 
@@ -219,7 +244,7 @@ class Hidden(Language):
 
 
 LANGUAGES: Mapping[str, Language] = {
-    made.name: made for made in (Die(), Markov(), Hidden(), Brackets(), Rhythm(), Sums())
+    made.name: made for made in (Die(), Markov(), Hidden(), Brackets(), Rhythm(), Sums(), Repeats())
 }
 
 

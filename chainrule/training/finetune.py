@@ -3,14 +3,17 @@
 The body's settings and weights are the run's, and so is its tokenizer, with the task's own tokens after the others. The
 head is new, unless the run had the same labels and the same task. What the recipe freezes is not trained; LoRA adapters
 are added from outside. `model.vectors` instead sets only the embeddings, from a file of word vectors or from a run.
+How far fine-tuning has moved the weights θ from those of the run, θ̂, is measured by layer: ‖θ - θ̂‖ / ‖θ̂‖.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from chainrule import models, run
 from chainrule.errors import UserError
@@ -24,14 +27,15 @@ from chainrule.layers.lora import (
     head_parameters,
     load_body,
     load_head,
+    merged_state_dict,
 )
-from chainrule.layers.parameters import group_parameters
+from chainrule.layers.parameters import group_parameters, layer_count, parameter_depths
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Embeddings, Model
 from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
-from chainrule.tasks import find_task, recipe_for
+from chainrule.tasks import build_for, find_task, recipe_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.training.log import Log
 from chainrule.training.param_groups import freeze
@@ -201,3 +205,81 @@ def _log_trained(model: Model, settings: Gradient, matrices: int, log: Log) -> N
         line = f"{short(trained)} of {short(every)} parameters are trained, the others are frozen"
         line += f"; adapters of rank {settings.lora} on {matrices} matrices" if matrices else ""
         log("frozen", line, trained=trained, parameters=every, adapters=matrices)
+
+
+# The distance of fine-tuned weights from where they began
+
+
+@dataclass(frozen=True)
+class WeightDistance:
+    """Of some weights θ that began as θ̂."""
+
+    name: str                       # of a layer
+    parameters: int
+    distance: float                 # ‖θ - θ̂‖
+    norm: float                     # ‖θ̂‖
+    from_random: float              # ‖θ - θ0‖, where θ0 is a random initialisation
+
+    @property
+    def relative(self) -> float:
+        """‖θ - θ̂‖ / ‖θ̂‖; of weights that were all 0, the distance."""
+        return self.distance / (self.norm or 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"relative": self.relative}
+
+
+@torch.no_grad()
+def weight_distances(model: Model, base: Model, random: Model) -> list[WeightDistance]:
+    """By layer of the body, and last of all of it. Rows of tokens that the base does not have are left out."""
+    body, depths = body_of(base), parameter_depths(body_of(base))
+    here, there, other = merged_state_dict(body_of(model)), dict(body.named_parameters()), body_of(random).state_dict()
+    sums: dict[int, list[float]] = {depth: [0.0] * 4 for depth in sorted(set(depths.values()))}
+    for name, old in there.items():
+        if name not in here or here[name][: len(old)].shape != old.shape:
+            raise UserError(f"the two runs have different bodies: their {name} differs in shape, or one lacks it.")
+        new, start = (weights[name][: len(old)].to(old.device) for weights in (here, other))
+        parts = (old.numel(), _square(new - old), _square(old), _square(new - start))
+        sums[depths[name]] = [total + part for total, part in zip(sums[depths[name]], parts)]
+    top = 1 + layer_count(body)
+    names = {0: "embeddings", top: "above the layers"}
+    every = [_distance(names.get(depth, f"layer {depth}"), total) for depth, total in sums.items()]
+    return [*every, _distance("all", [sum(column) for column in zip(*sums.values())])]
+
+
+def _square(weight: Tensor) -> float:
+    return float(weight.double().square().sum())
+
+
+def _distance(name: str, sums: Sequence[float]) -> WeightDistance:
+    count, *squares = sums
+    return WeightDistance(name, int(count), *map(math.sqrt, squares))
+
+
+def distances_of_run(made: run.Run, base: str | Path | None = None) -> list[WeightDistance]:
+    """Of a fine-tuned run from the run it began from, or from another of the same body."""
+    if base is None:
+        if made.recipe.base is None:
+            raise UserError(f"{made.path} was not trained --from another run. Name the run to compare it with: "
+                            f"chainrule distance {made.path} BASE.")
+        base = run.find_base(made.recipe.base, made.path)
+    random = random_model(made.recipe, len(made.tokenizer), made.labels)
+    return weight_distances(made.model, run.load(base).model, random)
+
+
+def random_model(recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
+    """The model as it would begin without --from, by the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.train.seed)
+        return build_for(recipe, vocab, labels)
+
+
+def log_distance(model: Model, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()) -> None:
+    """At the end of fine-tuning: how far the body has moved."""
+    if recipe.base is None:
+        return
+    base = run.load(run.find_base(recipe.base, out)).model
+    *layers, every = weight_distances(model, base, random_model(recipe, vocab, labels))
+    line = (f"the body moved by {every.relative:.2%} of its norm: {every.distance:.3g} from where it began, "
+            f"{every.from_random:.3g} from a random initialisation")
+    log("distance", line, layers=[one.as_dict() for one in layers], **every.as_dict())

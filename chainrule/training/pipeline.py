@@ -24,7 +24,13 @@ from chainrule.text.mixing import report_mix
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
 from chainrule.training.counting import train_by_counting
 from chainrule.training.distributed import ALONE, Ranks, join_ranks
-from chainrule.training.finetune import initialise, initialise_embeddings, refuse_itself, tokenizer_of
+from chainrule.training.finetune import (
+    initialise,
+    initialise_embeddings,
+    log_distance,
+    refuse_itself,
+    tokenizer_of,
+)
 from chainrule.training.fsdp import full_state_dict, shard
 from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log, spent
@@ -128,6 +134,8 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
             if error.done.rounds:
                 save(error.done)
             raise
+    if done.finished and ranks.first and not isinstance(checkpoints, ShardCheckpoints) and log.last("distance") is None:
+        log_distance(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
     try:
         result = _measure(model, corpus, recipe, log, ranks, done.rounds) if done.finished else None
     except Exception:                                      # such as a lack of memory: the trained model is saved

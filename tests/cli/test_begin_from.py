@@ -93,3 +93,19 @@ def test_mistakes_are_one_line(chainrule, base, words, says):
     assert answer.code == 2, answer
     assert says in answer.err.splitlines()[-1]
     assert sum(line.startswith("chainrule: ") for line in answer.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("more", [(), ("train.lora=2",)])
+def test_the_distance_of_fine_tuned_weights_is_said(chainrule, complaint, base, more):
+    answer = chainrule("train", "pets.tsv", *CLASSIFY, *QUICK, "train.lr=0.01", *more, "--out", "runs/pets")
+    assert "the body moved by " in answer.err
+    found = chainrule("distance", "runs/pets", "--json").json["layers"]
+    assert [one["name"] for one in found] == ["embeddings", "layer 1", "layer 2", "above the layers", "all"]
+    assert 0 < found[-1]["distance"] < found[-1]["from_random"]
+    record = [json.loads(line) for line in (base / "runs/pets/log.jsonl").read_text().splitlines()]
+    (logged,) = [line for line in record if line["event"] == "distance"]
+    assert logged["distance"] == pytest.approx(found[-1]["distance"])
+    printed = chainrule("distance", "runs/pets").out.splitlines()
+    assert [line.split()[0] for line in printed] == ["parameters", "embeddings", "layer", "layer", "above", "all"]
+    assert chainrule("distance", "runs/book", "runs/book", "--json").json["layers"][-1]["distance"] == 0
+    assert "was not trained --from another run" in complaint("distance", "runs/book")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainrule.model import IGNORE
-from chainrule.tasks.denoise import Masked, Spans, choose, sentinel_names, span_count, spans
+from chainrule.tasks.corruption import Masked, Spans, choose, sentinel_names, span_count, spans
 from chainrule.text.batches import Windows
 
 VOCAB, MASK = 1000, 1000

@@ -12,7 +12,7 @@ from chainrule.text.synthetic import LANGUAGES, Brackets, Hidden, entropy, langu
 
 SYMBOLS = {
     "die": "123456", "markov": "abcd", "hidden": "abcd", "brackets": "()[]{}\n", "rhythm": "01",
-    "sums": "0123456789=\n",
+    "sums": "0123456789=\n", "repeats": "abcdefghijkl \n",
 }
 
 
@@ -51,6 +51,14 @@ def test_sums_by_renewal():
     """A line has 5 digits on average, each a choice of ten and whether to stop, and three characters without choice."""
     bits = 5 * (math.log2(10) + entropy((1 / 5, 4 / 5))) / (5 + 3)
     assert language("sums").bits_per_character == pytest.approx(bits, abs=1e-12)
+
+
+def test_repeats_repeat_and_cost_the_logarithm_of_their_orders():
+    for line in language("repeats").text(26 * 50).splitlines():
+        one, _, other = line.partition(" ")
+        assert one == other
+        assert sorted(one) == list("abcdefghijkl")
+    assert language("repeats").bits_per_character == pytest.approx(math.log2(math.factorial(12)) / 26)
 
 
 def test_sums_add_up():

@@ -334,3 +334,33 @@ def test_another_head_of_a_live_page_is_asked_for(gpt, open_url, tmp_path, monke
         assert page.evaluate("document.activeElement.dataset.which") == "tokens"
         assert 1 <= page.locator("#attention .lines-rows li.own").count() <= 4
         assert "attention.tokens=4" in page.evaluate("location.hash")
+
+
+# Heads with names
+
+
+def test_heads_have_the_scores_of_their_patterns(gpt):
+    data = VIEW.make([gpt], LINE, {"tokens": "0"})
+    wanted = patterns(gpt, tokens_of(gpt, LINE))
+    assert [(one["layer"], one["head"]) for one in data["scores"]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for one in data["scores"]:
+        weights = wanted[one["layer"] - 1, one["head"] - 1]
+        assert one["scores"]["previous"] == pytest.approx(np.diagonal(weights, -1).mean(), abs=1e-5)
+        assert one["scores"]["first"] == pytest.approx(weights[1:, 0].mean(), abs=1e-5)
+    assert VIEW.make([task_subject("transformer", "translate")], LINE, {})["scores"] == []
+    assert len(VIEW.table([gpt], LINE, {}).lines) == 5
+    with pytest.raises(UserError, match="heads are named for models that read one text"):
+        VIEW.table([task_subject("transformer", "translate")], LINE, {})
+
+
+def test_a_named_head_is_listed_and_a_click_on_its_row_chooses_it(open_view, gpt, monkeypatch):
+    monkeypatch.setattr("chainrule.inference.head_scores.NAMED", 0.01)
+    page, data = open_view(VIEW, [gpt], LINE, {"tokens": "0"})
+    page.locator("#attention .attention-scores summary").click()
+    row = page.locator("#attention tr[data-head='2.1']")
+    last = data["scores"][2]
+    assert row.locator("td").last.inner_text() == last["name"]
+    assert row.locator("td").nth(2).inner_text() == f"{last['scores']['previous']:.3f}"
+    row.locator("button").click()
+    assert f"layer 2, head 1: {last['name']}" in page.locator("#attention .readout").inner_text()
+    assert "attention.layer=2" in page.url

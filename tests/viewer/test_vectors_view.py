@@ -10,7 +10,7 @@ from viewer.subjects import TEXT, subject
 
 from chainrule.errors import UserError
 from chainrule.inference.vectors import Vectors, analogy, nearest
-from chainrule.viewer.views.vectors import COUNT, VIEW, find_token, known_vectors, plane, reachable
+from chainrule.viewer.views.vectors import COUNT, VIEW, find_token, known_vectors, plane
 
 WORDS = "king man woman queen he she his her house tree water fire stone bread wine the a of and to in"
 
@@ -57,7 +57,7 @@ def test_vectors_of_one_number_lie_on_a_line():
 
 def test_only_tokens_that_a_text_can_become_are_shown():
     one = subject("rnn", text="abba cab")
-    assert [one.run.tokenizer.show(token) for token in reachable(one.run.tokenizer)] == known_vectors(one).words
+    assert [one.run.tokenizer.show(token) for token in one.run.tokenizer.spelled()] == known_vectors(one).words
     assert sorted(known_vectors(one).words) == ["a", "b", "c", "·"]
 
 

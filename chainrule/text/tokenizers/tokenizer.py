@@ -6,6 +6,7 @@ Id 0 is always the boundary, which begins and ends every text and which no text 
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -29,6 +30,7 @@ UNITS: dict[str, type[ByteLevel] | type[CharacterLevel] | type[WordLevel] | type
     unit.name: unit for unit in (ByteLevel, CharacterLevel, WordLevel, BPE)
 }
 KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
+FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
 
 
@@ -130,6 +132,16 @@ class Tokenizer:
 
     def id(self, token: str) -> int | None:
         return self._ids.get(token)
+
+    def span(self, text: str, begin: int, end: int) -> slice:
+        """Where the tokens of the word text[begin:end] are among those of the text, with the space before it."""
+        return slice(len(self.encode(text[:begin].rstrip(" "))), len(self.encode(text[:end])))
+
+    def spelled(self) -> list[int]:
+        """Tokens whose text is encoded as them again: not the boundary, nor the bytes of unknown characters."""
+        texts = [self.decode([token]) for token in range(len(self))]
+        same = (token for token, ids in enumerate(self.encode_many(texts)) if ids.tolist() == [token])
+        return [token for token in same if not FALLBACK.fullmatch(self.token(token))]
 
     @cached_property
     def _ids(self) -> dict[str, int]:

@@ -34,10 +34,19 @@ class View:
     several: bool = False                      # shows several models at once; else the first that fits
     reads: bool = True                         # shows a text; else only the model
     plots: bool = False                        # draws with Plotly
+    table: Callable[[Sequence[Subject], str, Options], "Table"] | None = None    # its numbers, for a terminal
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a view says without a drawing."""
+
+    lines: Sequence[str]                       # for people
+    values: Mapping[str, Any]                  # the same, plain values for JSON
 
 
 NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
-         "vectors", "cost")
+         "vectors", "contextual", "cost")
 
 
 @cache

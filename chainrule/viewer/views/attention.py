@@ -22,6 +22,7 @@ from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.generate import sample
+from chainrule.inference.head_scores import TITLES, HeadScores, score_heads
 from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY, watch
 from chainrule.tasks.classify import EXTRACT
@@ -29,7 +30,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import visible
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.views import Options, View
+from chainrule.viewer.views import Options, Table, View
 
 LIMIT = 1024          # tokens that are drawn
 SMALL = 64            # pixels of a small map, at most
@@ -97,7 +98,35 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "chosen": dict(zip(("part", "layer", "head"), chosen)),
         "texts": {name: _row_json(subject, row) for name, row in forward.texts.items()},
         "parts": [_part_json(part) for part in parts],
+        "titles": TITLES,
+        "scores": [head.as_dict() for head in _scores(subject, forward)],
     }
+
+
+def _scores(subject: Subject, forward: ForwardPass) -> list[HeadScores]:
+    """Of the heads of a model that reads one text; none for those that read a source, or too short a text."""
+    tokens = forward.texts["text"].tokens
+    if subject.reads_source or len(tokens) < 2:
+        return []
+    model, taps = subject.model, subject.taps("pattern")
+
+    def read(rows: Tensor) -> Any:
+        return model.step(rows, model.start(len(rows))) if subject.continues_text else subject.body.encode(rows)
+
+    return score_heads(model, subject.run.tokenizer, read, taps, tokens, getattr(model, "context", None))
+
+
+def _table(subjects: Sequence[Subject], text: str, options: Options) -> Table:
+    """The score of each head, and the name of those that have one."""
+    forward = _forward(subjects[0], text, {"tokens": "0", **options})
+    heads = _scores(subjects[0], forward)
+    if not heads:
+        raise UserError(f"{subjects[0].name}: heads are named for models that read one text, of one token or more.")
+    lines = ["layer head  " + " ".join(f"{name:>10}" for name in TITLES)]
+    for head in heads:
+        scores = " ".join(f"{'–' if score is None else f'{score:.3f}':>10}" for score in head.scores.values())
+        lines.append(f"{head.layer:>5} {head.head:>4}  {scores}  {head.name or ''}".rstrip())
+    return Table(lines, {"heads": [head.as_dict() for head in heads]})
 
 
 def _part_json(part: Part) -> dict[str, Any]:
@@ -274,5 +303,5 @@ def word_spans(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[int, s
 VIEW = View(
     "attention", "Attention",
     "Every head of every layer is a small map; choose one to see how much each token attends to each other.",
-    _fits, _make,
+    _fits, _make, table=_table,
 )

@@ -7,7 +7,6 @@ vectors, and its page computes the same.
 Shapes: V tokens, M on the map, N whose vectors are sent, E embedding.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.vectors import Neighbours, Vectors, analogy, nearest
-from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import Options, View
@@ -24,7 +22,6 @@ from chainrule.viewer.views import Options, View
 ON_MAP = 2000        # tokens; the first of a vocabulary of words or characters are the most frequent
 NUMBERS = 200_000    # of vectors that are sent: about 1 MB
 COUNT = 12           # neighbours
-FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 QUESTIONS = (("king", "man", "woman"), ("his", "he", "she"), ("was", "is", "are"))
 
 
@@ -53,17 +50,10 @@ def known_vectors(subject: Subject) -> Vectors:
     matrix, tokenizer = subject.body.embeddings.detach().float().cpu().numpy(), subject.run.tokenizer
     if not torch.from_numpy(matrix).isfinite().all():
         raise UserError(f"the vectors of {subject.name} are not all finite numbers.")
-    met = [token for token in reachable(tokenizer) if matrix[token].any()] or list(range(len(matrix)))
+    met = [token for token in tokenizer.spelled() if matrix[token].any()] or list(range(len(matrix)))
     named = {tokenizer.show(token): token for token in reversed(met)}
     places = sorted(named.values())
     return Vectors([tokenizer.show(token) for token in places], matrix[places])
-
-
-def reachable(tokenizer: Tokenizer) -> list[int]:
-    """Tokens whose text is encoded as them again: not the boundary, nor the bytes of unknown characters."""
-    texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
-    same = (token for token, ids in enumerate(tokenizer.encode_many(texts)) if ids.tolist() == [token])
-    return [token for token in same if not FALLBACK.fullmatch(tokenizer.token(token))]
 
 
 def plane(units: Tensor) -> tuple[Tensor, list[float]]:

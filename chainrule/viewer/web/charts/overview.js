@@ -16,11 +16,13 @@ export function makeOverview(pick) {
   /** @type {Set<string> | null} */
   let framed = null;
   let chosen = { layer: 1, head: 1 };
+  /** @type {Map<string, string>} */
+  let names = new Map();
   let width = 0, size = LEAST;
 
   const paint = () => {
     size = Math.max(LEAST, Math.min(MOST, Math.floor((width - LEFT) / maps.shape[1]) - GAP));
-    draw(canvas, maps, framed, chosen, size);
+    draw(canvas, maps, framed, chosen, size, names);
   };
   canvas.addEventListener("click", (event) => {
     const box = canvas.getBoundingClientRect();
@@ -39,17 +41,19 @@ export function makeOverview(pick) {
   paintedToFit(element, canvas, (now) => { width = now; }, paint);
   return {
     element,
-    /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string> | null} marked those with a frame, as `1.2` @param {Place} now */
-    show(other, marked, now) {
-      [maps, framed, chosen] = [other, marked, now];
+    /** @param {{ shape: number[], values: ArrayLike<number> }} other (L, H, height, width) @param {Set<string> | null} marked those with a frame, as `1.2` @param {Place} now
+     * @param {Map<string, string>} [named] names of heads, by places as `1.2` */
+    show(other, marked, now, named = new Map()) {
+      [maps, framed, chosen, names] = [other, marked, now, named];
       canvas.setAttribute("aria-label", `all heads, small; chosen: layer ${now.layer}, head ${now.head}; arrow keys choose another`);
       if (width) keepPainted(canvas, paint);
     },
   };
 }
 
-/** @param {HTMLCanvasElement} canvas @param {{ shape: number[], values: ArrayLike<number> }} maps @param {Set<string> | null} framed @param {Place} chosen @param {number} size */
-function draw(canvas, { shape: [layers, heads, height, width], values }, framed, chosen, size) {
+/** @param {HTMLCanvasElement} canvas @param {{ shape: number[], values: ArrayLike<number> }} maps @param {Set<string> | null} framed @param {Place} chosen @param {number} size
+ * @param {Map<string, string>} names */
+function draw(canvas, { shape: [layers, heads, height, width], values }, framed, chosen, size, names) {
   const brush = stretch(canvas, LEFT + heads * (size + GAP), TOP + layers * (size + GAP));
   const all = picture(width, layers * heads * height, (row, column) => values[row * width + column] / 255);
   brush.font = "12px system-ui, sans-serif";
@@ -64,6 +68,7 @@ function draw(canvas, { shape: [layers, heads, height, width], values }, framed,
       brush.fillRect(x, y, size, size);
       brush.drawImage(all, 0, ((layer - 1) * heads + head - 1) * height, width, height, x, y, size, size);
       frame(brush, x, y, size, layer === chosen.layer && head === chosen.head, framed !== null && framed.size < layers * heads && framed.has(`${layer}.${head}`));
+      title(brush, names.get(`${layer}.${head}`) ?? "", x, y, size);
     }
   }
 }
@@ -72,6 +77,17 @@ function draw(canvas, { shape: [layers, heads, height, width], values }, framed,
 function label(brush, number, x, y) {
   brush.fillStyle = colour("--soft");
   brush.fillText(String(number), x, y);
+}
+
+/** The name of a head at the top of its map, where a causal pattern is empty; one that does not fit is left out.
+ * @param {import("chainrule/paint").Brush} brush @param {string} name @param {number} x @param {number} y @param {number} size */
+function title(brush, name, x, y, size) {
+  brush.font = "10px system-ui, sans-serif";
+  if (name && brush.measureText(name).width < size - 4) {
+    brush.fillStyle = colour("--ink");
+    brush.fillText(name, x + size / 2, y + 9);
+  }
+  brush.font = "12px system-ui, sans-serif";
 }
 
 /** @param {import("chainrule/paint").Brush} brush @param {number} x @param {number} y @param {number} size @param {boolean} chosen @param {boolean} marked */

@@ -14,7 +14,8 @@ import { renew } from "chainrule/renew";
  *   qkv: boolean, scaled: boolean, compressed: number[], stride: number | null }} Part the numbers of compressed layers from 1 */
 /** @typedef {{ part: string, layer: number, head: number }} Chosen layer and head from 1 */
 /** @typedef {{ name: string, left_out: number, cut: number, continues: boolean, asked: { tokens: number, seed: number }, chosen: Chosen,
- *   texts: Record<string, Text>, parts: Part[] }} Data */
+ *   texts: Record<string, Text>, parts: Part[], titles: Record<string, string>, scores: Scored[] }} Data */
+/** @typedef {{ layer: number, head: number, name: string | null, scores: Record<string, number | null> }} Scored what a head attends to, by its definitions */
 /** @typedef {import("chainrule/heat").Weights} Weights */
 /** @typedef {import("chainrule/lines").Spot} Spot */
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
@@ -32,6 +33,7 @@ export function render(element, data, state, live) {
   const heat = makeHeat({ title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? select({ side: "rows", place: cell.row }, cell.column) : rest()) });
   const why = html("p", { class: "note" });
   const closer = html("div", { class: "attention-head" }, lines.element, heat.element);
+  const scores = html("details", { class: "attention-scores", hidden: true });
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
   let latest = 0;
@@ -44,7 +46,7 @@ export function render(element, data, state, live) {
   const rest = () => {
     lines.mark(null);
     heat.mark({ row: -1, column: -1 });
-    readout.replaceChildren(html("b", {}, named(now())), "Point at a token or a cell, or focus them and use the arrow keys.");
+    readout.replaceChildren(html("b", {}, named(now(), data)), "Point at a token or a cell, or focus them and use the arrow keys.");
   };
   const choose = async (/** @type {Partial<Chosen>} */ change, again = false) => {
     const next = { ...now(), ...change }, turn = ++latest;
@@ -73,10 +75,13 @@ export function render(element, data, state, live) {
     const part = partOf(data, now());
     renew(controls, ...pickers(data, state, live, now(), choose, drawHead));
     formula.replaceChildren(...explained(data, part));
-    overview.show(unpack(part.maps), live ? null : new Set(part.exact.map(({ layer, head }) => `${layer}.${head}`)), now());
+    const names = new Map(part.name === "text" ? data.scores.map(({ layer, head, name }) => [`${layer}.${head}`, name ?? ""]) : []);
+    overview.show(unpack(part.maps), live ? null : new Set(part.exact.map(({ layer, head }) => `${layer}.${head}`)), now(), names);
+    scores.hidden = part.name !== "text" || !data.scores.length;
+    scores.replaceChildren(html("summary", {}, "what each head attends to"), scoreTable(data, now(), choose));
   };
   const draw = () => { drawAll(); drawHead(); };
-  element.append(controls, formula, overview.element, readout, why, closer);
+  element.append(controls, formula, overview.element, scores, readout, why, closer);
   draw();
   if (live && !exact(data, now())) choose({});
   return (/** @type {Data} */ other) => { data = other; latest++; draw(); };
@@ -96,8 +101,21 @@ const partOf = (data, { part }) => data.parts.find(({ name }) => name === part) 
 /** @param {Data} data @param {Chosen} chosen */
 const exact = (data, chosen) => partOf(data, chosen).exact.find(({ layer, head }) => layer === chosen.layer && head === chosen.head);
 
-/** @param {Chosen} chosen */
-const named = ({ layer, head }) => `layer ${layer}, head ${head}`;
+/** With its name, if it has one. @param {Chosen} chosen @param {Data} data */
+function named({ part, layer, head }, data) {
+  const name = part === "text" ? data.scores.find((one) => one.layer === layer && one.head === head)?.name : null;
+  return `layer ${layer}, head ${head}${name ? `: ${name}` : ""}`;
+}
+
+/** Mean weights from tokens to others, by the definition of each score. @param {Data} data @param {Chosen} now @param {(change: Partial<Chosen>) => void} choose */
+function scoreTable(data, now, choose) {
+  const names = Object.keys(data.titles);
+  const head = html("tr", {}, ...["layer", "head", ...names.map((name) => data.titles[name]), "name"].map((title) => html("th", { scope: "col" }, title)));
+  const rows = data.scores.map((one) => html("tr", { class: one.layer === now.layer && one.head === now.head ? "chosen" : "", "data-head": `${one.layer}.${one.head}` },
+    html("td", {}, one.layer), html("td", {}, html("button", { type: "button", click: () => choose({ part: "text", layer: one.layer, head: one.head }) }, one.head)),
+    ...names.map((name) => html("td", { title: one.scores[name] }, fixed(one.scores[name], 3))), html("td", {}, one.name ?? "")));
+  return html("div", { class: "scroll" }, html("table", {}, html("thead", {}, head), html("tbody", {}, ...rows)));
+}
 
 /** @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live @param {Chosen} now
  * @param {(change: Partial<Chosen>, again?: boolean) => void} choose @param {() => void} drawHead */
