@@ -25,6 +25,7 @@ from chainrule.errors import UserError
 from chainrule.exercises import ADAPTERS, EXERCISES, MATERIAL, SNAPSHOTS, Exercise
 from chainrule.exercises.adapting import adapter_names
 from chainrule.exercises.snapshots import write_snapshot
+from chainrule.testing import ContractError
 
 SECONDS = 60.0    # that one test may take
 UNWRITTEN = "is not written yet"
@@ -142,6 +143,9 @@ def _problem(test: Callable[[], None], seconds: float) -> str:
             test()
     except NotImplementedError as error:
         return f"{_where(error)} {UNWRITTEN}"
+    except ContractError as error:                       # the laws alone; pytest shows the numbers too
+        lines = str(error).splitlines()
+        return "\n".join([*lines[:1], *(line for line in lines[1:] if line.startswith("check_"))])
     except AssertionError as error:
         return str(error) or f"an assertion failed in {_where(error)}"
     except (Exception, SystemExit) as error:

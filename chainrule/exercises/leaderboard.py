@@ -101,13 +101,13 @@ def judge(path: Path, rules: Rules, folder: Path) -> dict[str, Any]:
 
 
 def run_stage(words: Sequence[str], folder: Path, limit: float, late: str) -> dict[str, Any]:
-    """What a process of submission.py wrote; its whole process group is ended when it is done or late."""
+    """What a process of submission.py wrote. It runs in `folder`, and ends with all processes that it started."""
     result, errors = folder / RESULT, folder / "stderr.txt"
     result.unlink(missing_ok=True)
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "chainrule.exercises.submission", *words], stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True, cwd=folder, env=_environment(),
         )
         try:
             code = process.wait(limit)
@@ -123,7 +123,14 @@ def run_stage(words: Sequence[str], folder: Path, limit: float, late: str) -> di
         return dict(json.loads(result.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return {"problem": f"its process ended with code {code}" + (f": {said[-1][:300]}" if said else "")}
+        how = f"code {code}" if code >= 0 else signal.Signals(-code).name
+        return {"problem": f"its process ended with {how}" + (f": {said[-1][:300]}" if said else "")}
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, in which Python finds the same chainrule wherever it is started."""
+    paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _rows(

@@ -147,14 +147,20 @@ def load_trained(submission: Path, out: Path) -> tuple["LanguageModel", "Tokeniz
 
 def require_laws(model: "LanguageModel", tokenizer: "Tokenizer") -> None:
     """The laws on which the figure rests: the future is not seen, rows do not mix, probabilities sum to one."""
+    import torch
+
     from chainrule import testing
     from chainrule.inference.forward import vocabulary_size
 
     vocab = vocabulary_size(model)
     if vocab != len(tokenizer):
         raise Refusal(f"the model has {vocab} logits, and its tokenizer ({tokenizer.unit}) {len(tokenizer)} tokens")
+    with torch.inference_mode():
+        tokens = testing.some_tokens(model, 2, testing.CONTEXT // 2)
+        if model.step(tokens, model.start(2))[0].isnan().any():
+            raise Refusal("the model gives numbers that are not finite: it diverged")
     laws: list[Callable[[LanguageModel], None]] = [
-        testing.check_chunks_do_not_matter, testing.check_future_is_not_seen, testing.check_rows_are_independent,
+        testing.check_future_is_not_seen, testing.check_chunks_do_not_matter, testing.check_rows_are_independent,
         testing.check_scores_agree_with_steps,
     ]
     laws += [testing.check_probabilities_sum_to_one] if vocab <= LARGEST else []

@@ -198,3 +198,15 @@ def test_a_difference_of_lists_is_described():
         same_list([1, 3], [1, 2], "x")
     with pytest.raises(AssertionError, match="x has 1 entries, not 2"):
         same_list([1], [1, 2], "x")
+
+
+def test_broken_laws_are_named_one_line_each(call):
+    call("feedforward", "mine")
+    source = (SOLUTIONS / "feedforward.py").read_text()
+    Path("mine/feedforward.py").write_text(source.replace("self.E[windows]", "(self.E[windows] + tokens.sum())"))
+    (found,) = check_folder(Path("mine"))
+    title, *laws = found.outcomes[-1].problem.splitlines()
+    assert title.startswith("FeedForwardLM breaks ")
+    assert laws
+    assert all(line.startswith("check_") for line in laws)
+    assert any("rows" in line for line in laws)

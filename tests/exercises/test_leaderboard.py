@@ -46,14 +46,14 @@ WRONG = {
     "future": (
         "return self.logits[tokens], state",
         "return self.logits[tokens.roll(-1, 1)], state",
-        "breaks a law of the protocol: check_",
+        "breaks a law of the protocol: check_future_is_not_seen",
     ),
     "cheat": (
         "    def step(",
         "    def score(self, tokens, targets, state):\n        return 0.0 * tokens, state\n\n    def step(",
         "breaks a law of the protocol: check_scores_agree_with_steps",
     ),
-    "nan": ("(counts + 0.5).log()", "counts / 0 * float('nan')", "breaks a law"),
+    "nan": ("(counts + 0.5).log()", "counts * float('nan')", "gives numbers that are not finite: it diverged"),
     "narrow": (
         "torch.zeros(257, 257)",
         "torch.zeros(260, 260)",
