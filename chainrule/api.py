@@ -18,6 +18,7 @@ from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
 from chainrule.settings import flatten
 from chainrule.tasks import find_task, recipe_for
+from chainrule.text.synthetic import LANGUAGES
 from chainrule.training.finetune import finetune_recipe
 from chainrule.training.pipeline import make_run
 
@@ -86,6 +87,8 @@ def training_recipe(
     from_file = {name: str(table.pop(name)) for name in ("kind", "task", "from") if name in table}
     given = over(table, ({} if minutes is None else {"train.minutes": minutes}) | dict(settings))
     kind, base = kind or from_file.get("kind"), base or from_file.get("from")
+    if base is None and all(is_language(text) for text in texts):
+        given = {"text.tokenizer": "characters"} | given    # they have no words
     task = task or from_file.get("task", "lm")
     if base is None and "train.minutes" in given:
         refuse_minutes(kind or KIND, task)
@@ -94,6 +97,11 @@ def training_recipe(
     if minutes is None or base is not None:
         return chosen
     return fit_to_minutes(chosen, given, texts, valid, minutes, device)
+
+
+def is_language(text: str) -> bool:
+    """Whether it names a synthetic language (text/synthetic.py), all of it or one split."""
+    return text.partition(":")[0] in LANGUAGES and not Path(text).exists()
 
 
 def refuse_settings(texts: Sequence[str], recipe: Recipe) -> None:

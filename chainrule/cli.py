@@ -83,6 +83,8 @@ def _sample(parser: ArgumentParser) -> None:
                         help="divides the probability of tokens that the text already has")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT",
                         help="stop before this text; can be repeated")
+    parser.add_argument("--past-end", action="store_true",
+                        help="go on after the end of a text (for words: of a line, </s>), up to --tokens")
     parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1, help="number of texts (default: %(default)s)")
     _device(parser)
@@ -91,6 +93,20 @@ def _sample(parser: ArgumentParser) -> None:
 def _score(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("file", nargs="?", default="-", help="text to score (default: stdin)")
+    _device(parser)
+
+
+def _next(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory of a language model")
+    parser.add_argument("--prompt", default="", help="the context (default: the beginning of a text)")
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="tokens in the table (default: %(default)s)")
+    _device(parser)
+
+
+def _analogy(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory of word vectors, or of a model with embeddings")
+    parser.add_argument("words", nargs="+", help="three words a b c, for a − b + c; or one, for its neighbours")
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="words in the list (default: %(default)s)")
     _device(parser)
 
 
@@ -118,10 +134,10 @@ def _predict(parser: ArgumentParser) -> None:
 
 
 def _beam(parser: ArgumentParser) -> None:
-    parser.add_argument("--beam", type=int, default=4, help="beam size of beam search; 1: greedy (default: 4)")
-    parser.add_argument("--alpha", type=float, default=1.0,
-                        help="length penalty: log p / ((5 + n) / 6)^alpha (default: 1)")
-    parser.add_argument("--limit", type=int, default=256, metavar="N", help="tokens in a text at most (default: 256)")
+    parser.add_argument("--beam", type=int, metavar="W", help="beam size of beam search; 1: greedy (default: 4)")
+    parser.add_argument("--alpha", type=float, metavar="A",
+                        help="length penalty: log p / ((5 + n) / 6)^alpha (default: 0.6)")
+    parser.add_argument("--limit", type=int, metavar="N", help="tokens in a text at most (default: 256)")
     parser.add_argument("--samples", type=int, metavar="N",
                         help="minimum Bayes risk instead of a beam: of N samples, the one most like the others")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T",
@@ -189,7 +205,8 @@ def _export(parser: ArgumentParser) -> None:
 
 
 def _import(parser: ArgumentParser) -> None:
-    parser.add_argument("path", help="file to read: an ARPA n-gram model, or word vectors")
+    parser.add_argument("path", help="file to read: an ARPA n-gram model, word vectors, or a model written by hand "
+                                     "(TOML); or a built-in one: comparison, rhythm, summation, weather")
     parser.add_argument("out", help="run directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run")
 
@@ -228,6 +245,7 @@ COMMANDS = {
     "score": Command(
         "query:score_command", "bits (-log2 p) of each token of a text", _score, settings=True
     ),
+    "next": Command("words:next_command", "the next-word table: p(w | context) of the most probable tokens", _next),
     "eval": Command(
         "query:eval_command", "evaluate a model on held-out text: bits per byte, perplexity, task metrics",
         _eval, settings=True,
@@ -235,6 +253,9 @@ COMMANDS = {
     "predict": Command(
         "query:predict_command", "predict classes, tags or translations, or fill in blanks, one line for each text",
         _predict, settings=True,
+    ),
+    "analogy": Command(
+        "words:analogy_command", "words nearest to a − b + c, such as king − man + woman, by their vectors", _analogy
     ),
     "compare": Command(
         "compare:compare_command", "compare kinds of models on one text, each with the same training time",
@@ -251,7 +272,9 @@ COMMANDS = {
     "settings": Command("show:settings_command", "list all settings: default, meaning, allowed values", _settings),
     "data": Command("show:data_command", "list known texts; `data get NAME` downloads one", _data),
     "export": Command("convert:export_command", "write a model in another program's format", _export),
-    "import": Command("convert:import_command", "make a run from another program's model", _import),
+    "import": Command(
+        "convert:import_command", "make a run from another program's model, or from one written by hand", _import
+    ),
     "exercise": Command("exercise:exercise_command", "list, copy and check the exercises for students", _exercise),
     "leaderboard": Command(
         "exercise:leaderboard_command", "rank submissions by bits per byte on a hidden text", _leaderboard

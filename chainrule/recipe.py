@@ -25,7 +25,7 @@ Minutes: TypeAlias = Annotated[float, Range(above=0, most=10**7)]
 class Text(Settings, part="text"):
     """`text.*`: the tokenizer and the split."""
 
-    tokenizer: str = "bpe"          # bytes, characters, words, bpe, or the path of a trained tokenizer.json
+    tokenizer: str = "bpe"          # bytes, characters, words, bpe, symbols, or the path of a tokenizer.json
     vocab: Annotated[int, Range(1, 1 << 31)] | None = None  # largest vocabulary; none: all tokens (bpe: by text size)
     min_count: Count = 2            # words that occur less often become <unk> (words only)
     errors: Literal["strict", "replace"] = "strict"  # for bytes that are not UTF-8: stop with an error, or read U+FFFD

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -32,7 +31,7 @@ from chainrule.inference.generate import generate, stream_text
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.text_score import TextScore, score_tokens
 from chainrule.inference.vectors import evaluate_words
-from chainrule.model import BOUNDARY, LanguageModel
+from chainrule.model import LanguageModel
 from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten, make
 from chainrule.tasks import build_for, find_task
@@ -51,7 +50,7 @@ INSTEAD = "Choose another folder, or replace it with --overwrite."
 MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
 ADAPTER = "adapter.safetensors"
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
-SEARCH = Beam(4, 1.0, limit=256)                  # how texts are searched for by default
+SEARCH = Beam()                                   # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
 CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside")    # what is ours in checkpoints/
 
@@ -86,7 +85,7 @@ class Run:
     tokenizer: Tokenizer
     model: Any
     about: Mapping[str, Any]        # all of recipe.json: version, splits, done, files, and the recipe
-    labels: tuple[str, ...] = ()    # names of the classes or tags, where it has them
+    labels: tuple[str, ...] = ()    # names of the classes, tags or hidden states, where it has them
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.recipe.kind}, --task {self.recipe.task}>"
@@ -99,37 +98,44 @@ class Run:
 
     @overload
     def generate(
-        self, prompt: str = "", tokens: int = 200, *, rows: None = None, **sampling: Unpack[SamplingOptions]
+        self, prompt: str = "", tokens: int = 200, *, rows: None = None, past_end: bool = False,
+        **sampling: Unpack[SamplingOptions]
     ) -> str: ...
 
     @overload
     def generate(
-        self, prompt: str, tokens: int = 200, *, rows: int, **sampling: Unpack[SamplingOptions]
+        self, prompt: str, tokens: int = 200, *, rows: int, past_end: bool = False,
+        **sampling: Unpack[SamplingOptions]
     ) -> list[str]: ...
 
     @overload
     def generate(
-        self, prompt: list[str], tokens: int = 200, *, rows: None = None, **sampling: Unpack[SamplingOptions]
+        self, prompt: list[str], tokens: int = 200, *, rows: None = None, past_end: bool = False,
+        **sampling: Unpack[SamplingOptions]
     ) -> list[str]: ...
 
     def generate(
-        self, prompt: str | list[str] = "", tokens: int = 200, *, rows: int | None = None,
+        self, prompt: str | list[str] = "", tokens: int = 200, *, rows: int | None = None, past_end: bool = False,
         **sampling: Unpack[SamplingOptions],
     ) -> str | list[str]:
         """Samples a continuation of the prompt, of at most so many tokens; a list for several `rows` or prompts.
 
-        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, stop and seed.
+        `sampling`: temperature, top_k, top_p, min_p, repetition_penalty, stop and seed. A sample stops at the end of
+        the text, which for words is the end of a line, `</s>`; with `past_end` the next text follows it.
         """
-        texts = generate(self.language_model, self.tokenizer, prompt, tokens, Sampling(**sampling), rows or 1)
+        model, options = self.language_model, Sampling(**sampling)
+        texts = generate(model, self.tokenizer, prompt, tokens, options, rows or 1, past_end)
         return texts[0] if isinstance(prompt, str) and rows is None else texts
 
-    def stream(self, prompt: str = "", tokens: int = 200, **sampling: Unpack[SamplingOptions]) -> Iterator[str]:
+    def stream(
+        self, prompt: str = "", tokens: int = 200, *, past_end: bool = False, **sampling: Unpack[SamplingOptions]
+    ) -> Iterator[str]:
         """`generate`, piece by piece while it is sampled."""
-        return stream_text(self.language_model, self.tokenizer, prompt, tokens, Sampling(**sampling))
+        return stream_text(self.language_model, self.tokenizer, prompt, tokens, Sampling(**sampling), past_end)
 
     def score(self, text: str) -> TextScore:
         """The bits, -log2 p, of each token of a text and of its end."""
-        stream = np.concatenate([[BOUNDARY], self.tokenizer.encode(text), [BOUNDARY]])
+        stream = self.tokenizer.framed(text)
         return score_tokens(self.language_model, self.tokenizer, stream, len(text.encode()))
 
     def evaluate(
@@ -152,7 +158,8 @@ class Run:
     ) -> list[Prediction]:
         """The prediction for each text of a list, or of a file: its `answer`, and what the task adds to it.
 
-        A tab separates the two texts of a pair, and spaces separate the words of a sentence to tag.
+        A tab separates the two texts of a pair, and spaces separate the words of a sentence to tag. An HMM that is a
+        language model answers with the Viterbi path of each text.
         """
         if not self.task.predicts:
             self.task.refuse(self)
@@ -205,11 +212,12 @@ def save(
     weights: Mapping[str, torch.Tensor] | None = None,
     labels: Sequence[str] = (),
     adapter: bool = False,
+    excerpt: str = "",
 ) -> None:
     """Writes a run. An earlier run at `path` stays intact unless all of the new one could be written.
 
-    `weights`: the state to save, where it is not the model's `state_dict`; `labels`: names of the classes or tags;
-    `adapter`: the weights are an update of those of the recipe's base.
+    `weights`: the state to save, where it is not the model's `state_dict`; `labels`: names of classes, tags or hidden
+    states; `adapter`: the weights are an update of those of the recipe's base; `excerpt`: a text that pages open with.
     """
     path, done = Path(path), done or Done(finished=True)
     mine, other = (ADAPTER, MODEL) if adapter else (MODEL, ADAPTER)
@@ -217,9 +225,10 @@ def save(
         aside = {name: stack.enter_context(write_aside(path / name)) for name in (RECIPE, LOG, TOKENIZER, mine)}
         write_tensors(model.state_dict() if weights is None else weights, aside[mine])
         tokenizer.save(aside[TOKENIZER])
-        aside[LOG].write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in log), encoding="utf-8")
+        aside[LOG].write_text(_log_text(log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
         about |= {"labels": list(labels)} if labels else {}
+        about |= {"excerpt": excerpt} if excerpt else {}
         about["files"] = {name: _facts(aside[name]) for name in (mine, TOKENIZER)}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
@@ -279,7 +288,7 @@ def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
         raise UserError(f"{out} holds a run already. {INSTEAD}")
     about, done = made.about, Done(**made.about["done"])
     save(out, made.model, made.tokenizer, made.recipe, splits=about["splits"], done=done, log=read_log(path),
-         labels=made.labels)
+         labels=made.labels, excerpt=about.get("excerpt", ""))
     return made
 
 
@@ -347,6 +356,15 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
     except UserError as error:
         made_by = f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}"
         raise UserError(f"{made_by}: {error}") from error
+
+
+def write_log(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Replaces the log of a run, and leaves its other files as they are."""
+    write_text(path / LOG, _log_text(records))
+
+
+def _log_text(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

@@ -123,7 +123,8 @@ def range_of(hint: Any) -> Range | None:
 def _check_range(name: str, value: Any, hint: Any) -> None:
     if (allowed := range_of(hint)) and value is not None:
         for number in value if isinstance(value, tuple) else (value,):
-            allowed.check(name, number)
+            if not isinstance(number, str):    # a word that the type allows beside numbers
+                allowed.check(name, number)
 
 
 @cache
@@ -203,10 +204,18 @@ def read(value: Any, hint: Any, name: str) -> Any:
 
 
 def _read_union(value: Any, hint: Any, name: str) -> Any:
-    options = [option for option in get_args(hint) if option is not NoneType]
     if value is None or value in ("none", "None"):
         return None
-    return read(value, options[0], name)
+    options = [option for option in get_args(hint) if option is not NoneType]
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
+    if value in words:
+        return value
+    try:
+        return read(value, options[0], name)
+    except UserError as error:
+        if not words or get_origin(options[0]) is Literal:
+            raise
+        raise UserError(f"{str(error).removesuffix('.')}, nor {' or '.join(map(str, words))}.") from None
 
 
 def _read_tuple(parts: list[Any], options: tuple[Any, ...], name: str) -> tuple[Any, ...]:

@@ -1,13 +1,18 @@
-"""`chainrule export` and `import`: models in the formats of other programs (ARPA, word2vec, GloVe), merged adapters."""
+"""`chainrule export` and `import`: models in the formats of other programs (ARPA, word2vec, GloVe), merged adapters.
+
+`import` also makes runs of models that are written by hand (formats/hand_written.py).
+"""
 
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from chainrule.errors import UserError
+from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
+from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.vector_files import looks_like_vectors, read_vectors, write_vectors
 from chainrule.inference.vectors import vectors_of
 from chainrule.models.word2vec import Word2Vec
@@ -45,24 +50,47 @@ def _print_size(file: Path) -> int:
     return size
 
 
+@dataclass(frozen=True)
+class Imported:
+    model: Any
+    tokenizer: Tokenizer
+    recipe: Recipe
+    what: str                                 # for people
+    facts: dict[str, Any]                     # for JSON
+    labels: tuple[str, ...] = ()              # names of its states or classes
+    excerpt: str = ""                         # a text that pages open with
+
+
 def import_command(args: Namespace) -> dict[str, Any]:
-    out, path, log = Path(args.out), Path(args.path), Log()
-    model, tokenizer, recipe, what = _vectors(path) if looks_like_vectors(path) else _arpa(path)
-    if look_before_writing(out, recipe, args.overwrite) is not None:
+    out, log, made = Path(args.out), Log(), _read(args.path)
+    if look_before_writing(out, made.recipe, args.overwrite) is not None:
         raise UserError(f"{out} holds a run already. Choose another folder, or replace it with --overwrite.")
-    log("import", f"{out}: {what['what']}", path=args.path)
-    save(out, model, tokenizer, recipe, log=log.records)
-    return {"run": str(out), **what, "vocab": len(tokenizer)}
+    log("import", f"{out}: {made.what}", path=args.path)
+    save(out, made.model, made.tokenizer, made.recipe, log=log.records, labels=made.labels, excerpt=made.excerpt)
+    return {"run": str(out), "what": made.what, **made.facts, "vocab": len(made.tokenizer)}
 
 
-def _arpa(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
+def _read(name: str) -> Imported:
+    """The model in a file, or the built-in one of that name."""
+    path = Path(name)
+    if (written := find_hand_written(name)) is not None:
+        made = read_hand_written(written)
+        return Imported(made.model, made.tokenizer, made.recipe, made.what, {}, made.labels, made.excerpt)
+    if not path.exists():
+        known = built_in_models()
+        near = did_you_mean(name, known) or f" Models that are built in: {', '.join(known)}."
+        raise UserError(f"there is no file {name}.{near}")
+    return _vectors(path) if looks_like_vectors(path) else _arpa(path)
+
+
+def _arpa(path: Path) -> Imported:
     model, tokenizer = read_arpa(path)
     recipe = make_recipe("ngram", type(model), {"text.tokenizer": "words", "model.order": model.order})
     what = f"an n-gram of order {model.order} over {len(tokenizer):,} words"
-    return model, tokenizer, recipe, {"what": what, "order": model.order}
+    return Imported(model, tokenizer, recipe, what, {"order": model.order})
 
 
-def _vectors(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
+def _vectors(path: Path) -> Imported:
     """As a word2vec that cannot be trained further: such files do not hold its output vectors."""
     vectors = read_vectors(path)
     size = vectors.matrix.shape[1]
@@ -72,4 +100,4 @@ def _vectors(path: Path) -> tuple[Any, Tokenizer, Recipe, dict[str, Any]]:
     ids = [tokenizer.id(word) for word in vectors.words]
     model.vectors[ids] = torch.from_numpy(vectors.matrix)
     what = f"vectors of {size} numbers for {len(vectors):,} words"
-    return model, tokenizer, recipe, {"what": what, "embedding": size}
+    return Imported(model, tokenizer, recipe, what, {"embedding": size})

@@ -14,9 +14,9 @@ from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.files import write_text
 from chainrule.progress import say, set_quiet
-from chainrule.run import load
+from chainrule.run import load, read_about
 from chainrule.text.sources import find_sources, read_text
-from chainrule.viewer.notebook import TEXT, find_runs, make_file
+from chainrule.viewer.notebook import find_runs, make_file, opening_text
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import every_view, find_view
 
@@ -29,17 +29,20 @@ def look_command(args: Namespace) -> dict[str, Any]:
     if args.view is not None:
         find_view(args.view)
     text = text_of(args)
+    if text is None:
+        text = opening_text(map(read_about, runs.values()))
     if args.table:
         return print_table(runs, text, args)
     return write_file(runs, text, args) if args.out is not None else open_page(runs, text, args)
 
 
-def text_of(args: Namespace) -> str:
+def text_of(args: Namespace) -> str | None:
+    """The text that was given; None: none was."""
     if args.text is not None and args.file is not None:
         raise UserError("--text and --file both give a text; use one of them.")
     if args.file is not None:
         return beginning(args.file)
-    return TEXT if args.text is None else str(args.text)
+    return None if args.text is None else str(args.text)
 
 
 def beginning(file: str) -> str:

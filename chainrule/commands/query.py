@@ -28,8 +28,8 @@ def sample_command(args: Namespace) -> dict[str, Any]:
     if run.model.learns_by == "gradient" and device.type == "cuda" and multiplies_bfloat16(device):
         run.model.bfloat16()                               # as good for sampling, and twice as fast
     if args.rows == 1 and not args.json:
-        return {"texts": [print_stream(run, args.prompt, args.tokens, options)]}
-    texts = run.generate(args.prompt, args.tokens, rows=args.rows, **options)
+        return {"texts": [print_stream(run, args.prompt, args.tokens, args.past_end, options)]}
+    texts = run.generate(args.prompt, args.tokens, rows=args.rows, past_end=args.past_end, **options)
     if not args.json:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{args.prompt}{text}")
@@ -43,9 +43,9 @@ def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:
     return load(args.run, args.device, model), others
 
 
-def print_stream(run: Run, prompt: str, tokens: int, options: SamplingOptions) -> str:
+def print_stream(run: Run, prompt: str, tokens: int, past_end: bool, options: SamplingOptions) -> str:
     """Prints the text while it is sampled; the prompt too, once there is a first piece and no error."""
-    pieces = run.stream(prompt, tokens, **options)
+    pieces = run.stream(prompt, tokens, past_end=past_end, **options)
     written = next(pieces, "")
     print(prompt + written, end="", flush=True)
     for piece in pieces:
@@ -137,6 +137,6 @@ def _alternative(one: dict[str, Any]) -> str:
 
 def search_by(args: Namespace) -> Search:
     """How output texts are searched for, by the options of the command line."""
-    if args.samples is None:
-        return Beam(args.beam, args.alpha, limit=args.limit)
-    return MinimumBayesRisk(args.samples, Sampling(args.temperature), args.limit)
+    given = {"width": args.beam, "alpha": args.alpha, "limit": args.limit}
+    beam = Beam(**{name: value for name, value in given.items() if value is not None})
+    return beam if args.samples is None else MinimumBayesRisk(args.samples, Sampling(args.temperature), beam.limit)

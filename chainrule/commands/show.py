@@ -92,10 +92,8 @@ def print_settings(parts: dict[str, list[Row]]) -> None:
 
 def _allowed(hint: Any) -> str:
     """The options of a Literal, or the range of a number."""
-    for part in (hint, *get_args(hint)):
-        if get_origin(part) is Literal:
-            return ", ".join(map(str, get_args(part)))
-    return str(range_of(hint) or "")
+    words = next((get_args(part) for part in (hint, *get_args(hint)) if get_origin(part) is Literal), ())
+    return ", or ".join(filter(None, [str(range_of(hint) or ""), ", ".join(map(str, words))]))
 
 
 def _plain(value: Any) -> str:

@@ -195,7 +195,7 @@ def measure_run(kind: str, recipe: Recipe, corpus: Corpus, path: Path, device: s
     run, (_, split) = load(path, device), held_out(corpus)
     scored = score_split(run.model, run.tokenizer, split)
     excerpt = Excerpt.of(run.tokenizer.decode(split.tokens))
-    (sample,) = generate(run.model, run.tokenizer, excerpt.prompt, SAMPLE)
+    (sample,) = generate(run.model, run.tokenizer, excerpt.prompt, SAMPLE, past_end=run.tokenizer.lines)
     size, growth = state_size(run.model, split.tokens)
     log, targets = read_log(path), len(corpus.splits["train"].tokens) - 1
     facts = {

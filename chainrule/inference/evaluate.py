@@ -63,7 +63,7 @@ def sign(model: LanguageModel, tokenizer: Tokenizer, split: Split, stride: int |
         tokenizer=tokenizer.sha256[:12],
         context="all" if model.context is None else str(model.context),
         stride="none" if stride is None else str(stride),
-        boundary="line" if tokenizer.lines else "document",
+        boundary=tokenizer.boundary,
         text=split.sha256[:12],
         chainrule=__version__,
     )

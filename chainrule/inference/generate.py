@@ -1,12 +1,15 @@
 """Text generation by sampling: sample a token, feed it back, and so on; whole texts, or a stream of their characters.
 
-A seed repeats a sample, and a row does not depend on how many other rows there are.
+A seed repeats a sample, and a row does not depend on how many other rows there are. The next-token table shows the
+distribution from which the next token would be sampled.
 
 Shapes: B rows, T steps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.decoding import SYNC_EVERY, DecodeLoop, Tokens, prefill_prompts, sync_every
-from chainrule.inference.forward import device_of, eval_mode
+from chainrule.inference.forward import device_of, eval_mode, on_device
 from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniform_blocks, uniforms
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -59,13 +62,17 @@ def generate(
     limit: int = 256,
     sampling: Sampling = DEFAULT,
     rows: int = 1,
+    past_end: bool = False,
 ) -> list[str]:
-    """What follows the prompt, `rows` times; or what follows each of several prompts, all sampled together."""
+    """What follows the prompt, `rows` times; or what follows each of several prompts, all sampled together.
+
+    A text ends at the boundary, which for words is the end of a line, `</s>`; `past_end`: the next text follows.
+    """
     if rows < 1:
         raise UserError(f"{rows} rows cannot be sampled; ask for 1 or more.")
     prompts = [prompt] * rows if isinstance(prompt, str) else prompt
-    texts = [Continuation(tokenizer, prompt, sampling.stop) for prompt in prompts]
-    columns = sample(model, [text.prompt for text in texts], limit, sampling, ends=not tokenizer.lines)
+    texts = [Continuation(tokenizer, prompt, sampling.stop, past_end) for prompt in prompts]
+    columns = sample(model, [text.prompt for text in texts], limit, sampling, ends=has_end(tokenizer, past_end))
     written = [""] * len(texts)
     while (block := list(islice(columns, SYNC_EVERY))) and not all(text.over for text in texts):
         for row, tokens in enumerate(torch.stack(block, 1).tolist()):
@@ -74,11 +81,12 @@ def generate(
 
 
 def stream_text(
-    model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", limit: int = 256, sampling: Sampling = DEFAULT
+    model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", limit: int = 256, sampling: Sampling = DEFAULT,
+    past_end: bool = False,
 ) -> Iterator[str]:
     """What follows the prompt, piece by piece: whole characters only, and no part of a stop text."""
-    text = Continuation(tokenizer, prompt, sampling.stop)
-    for column in sample(model, [text.prompt], limit, sampling, ends=not tokenizer.lines):
+    text = Continuation(tokenizer, prompt, sampling.stop, past_end)
+    for column in sample(model, [text.prompt], limit, sampling, ends=has_end(tokenizer, past_end)):
         if piece := text.add(column.tolist()):
             yield piece
         if text.over:
@@ -87,10 +95,15 @@ def stream_text(
         yield piece
 
 
+def has_end(tokenizer: Tokenizer, past_end: bool) -> bool:
+    """Whether the boundary ends a sample."""
+    return tokenizer.boundary != "none" and not past_end
+
+
 class Continuation:
     """The text of one row, token by token, up to its end or a stop text."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: str, stop: Sequence[str]):
+    def __init__(self, tokenizer: Tokenizer, prompt: str, stop: Sequence[str], past_end: bool = False):
         self.prompt: Tokens = tokenizer.encode(prompt)
         if tokenizer.lines and prompt.endswith("\n"):    # a tokenizer drops it at the end of a file
             self.prompt = np.append(self.prompt, BOUNDARY)
@@ -98,7 +111,8 @@ class Continuation:
         for token in self.prompt.tolist():               # it decides whether a space comes first
             self.pieces.feed(token)
         self.space = " " if tokenizer.lines and prompt.endswith(" ") else ""    # the prompt has it already
-        self.ends = not tokenizer.lines                  # is the boundary the end of the text?
+        self.ends = has_end(tokenizer, past_end)         # is the boundary the end of the text?
+        self.documents = tokenizer.boundary == "document"
         self.held = ""                                   # text that may begin a stop text
         self.over = False
 
@@ -111,7 +125,7 @@ class Continuation:
             if token == BOUNDARY and self.ends:
                 certain += self.rest()
                 break
-            piece = self.pieces.feed(token)
+            piece = "\n" if token == BOUNDARY and self.documents else self.pieces.feed(token)
             certain += self._settle(piece.removeprefix(self.space))
             self.space = ""
         return certain
@@ -132,3 +146,46 @@ class Continuation:
         safe = len(self.held) - max(begun, default=0)
         certain, self.held = self.held[:safe], self.held[safe:]
         return certain
+
+
+# The next-token table: p(w | context) of the most probable tokens. An n-gram estimated by maximum likelihood has
+# p(w | h) = c(hw) / c(h·), and these counts are in the table too.
+
+EQUAL = 1e-5    # relative: probabilities are stored as float32 logarithms
+
+
+@dataclass(frozen=True)
+class NextToken:
+    token: str                  # as it is shown
+    p: float
+    counts: tuple[int, int] | None = None    # c(hw) and c(h·), where p is their ratio
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"token": self.token, "p": self.p, **({} if self.counts is None else {"counts": list(self.counts)})}
+
+
+@torch.inference_mode()
+def next_tokens(model: LanguageModel, tokenizer: Tokenizer, prompt: str = "", top: int = 10) -> list[NextToken]:
+    """The `top` most probable tokens after the prompt; those with probability 0 are left out."""
+    if top < 1:
+        raise UserError(f"a table of {top} tokens cannot be made; ask for 1 or more.")
+    read = Continuation(tokenizer, prompt, ()).prompt
+    with eval_mode(model):
+        log_probs = prefill_prompts(model, [read]).logits[0].double().log_softmax(-1)
+    if log_probs.isnan().any():
+        raise UserError(f"the model gives {prompt!r} probability 0, so no token can follow it.")
+    best, ids = (-log_probs).sort(stable=True)
+    tokens = [(id, p) for id, p in zip(ids[:top].tolist(), (-best[:top]).exp().tolist()) if p > 0]
+    if hasattr(model, "backoff"):
+        return [NextToken(tokenizer.show(id), p, _counts(model, read, id, p)) for id, p in tokens]
+    return [NextToken(tokenizer.show(id), p) for id, p in tokens]
+
+
+def _counts(model: Any, read: Tokens, id: int, p: float) -> tuple[int, int] | None:
+    """The counts of the longest context that was seen in training, if p is exactly their ratio."""
+    text = on_device(model, np.array([BOUNDARY, *read, id]))
+    seen = [step.counts for step in model.backoff(text) if step.counts is not None and int(step.counts.total[-1]) > 0]
+    if not seen:
+        return None
+    ngram, total = int(seen[-1].ngram[-1]), int(seen[-1].total[-1])
+    return (ngram, total) if abs(ngram / total - p) < EQUAL * p else None

@@ -190,11 +190,9 @@ def measure_overlap(texts: Sequence[str], references: Sequence[Sequence[str]], *
 
 
 def _sacrebleu_metrics(lowercase: bool) -> tuple[Any, Any]:
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError:
-        raise UserError("BLEU and chrF are sacreBLEU's: pip install 'chainrule[translate]'") from None
+    from sacrebleu.metrics.bleu import BLEU  # here, because importing it takes time
+    from sacrebleu.metrics.chrf import CHRF
+
     return BLEU(lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
 
 

@@ -99,12 +99,13 @@ def _totals(model: LanguageModel, stream: Tokens, ends: Places) -> Nats:
 
 def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tuple[str, float]]:
     """Every token of the text as it is displayed, with its bits; the last is the end of the text."""
-    return stream_bits(model, tokenizer, np.concatenate([[BOUNDARY], tokenizer.encode(text), [BOUNDARY]]))
+    return stream_bits(model, tokenizer, tokenizer.framed(text))
 
 
 def stream_bits(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens) -> list[tuple[str, float]]:
     """The same for every token of a stream except the first."""
     bits = score_stream(model, stream) / math.log(2)
+    bits[bits <= 0] = 0.0                    # of a certain token: -0.0, or less than 0 by rounding
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
 
 

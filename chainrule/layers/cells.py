@@ -1,6 +1,6 @@
 """Recurrent cells: Elman, GRU and LSTM, one time step each. W multiplies the hidden state h, U the input x.
 
-    Elman    h' = σ(Wh + Ux + b), where σ is tanh, relu or the logistic function
+    Elman    h' = σ(Wh + Ux + b), where σ is tanh, relu, the logistic function or the identity
     GRU      r, z = σ(Wh + Ux + b);  n = tanh(Ux + b_U + r∗(Wh + b_W));  h' = (1 - z)∗n + z∗h
     LSTM     f, i, o = σ(W·[h, x] + b);  C̃ = tanh(W_C·[h, x] + b_C);  C' = f∗C + i∗C̃;  h' = o∗tanh(C')
 
@@ -41,7 +41,7 @@ class Cell:
     gates: tuple[str, ...]               # names of the gates, in the order of the `gates` activation
     step: Step
     module: Callable[..., nn.RNNBase]    # of torch; holds the weights in the memory layout of cuDNN
-    kernel: Callable[..., Any]           # of torch; runs all time steps at once
+    kernel: Callable[..., Any] | None    # of torch; runs all time steps at once; None: there is no such kernel
 
 
 def elman_step(activation: Callable[[Tensor], Tensor]) -> Step:
@@ -73,6 +73,7 @@ CELLS: Mapping[str, Cell] = {    # an Elman cell is named by its σ; sigmoid run
     "tanh": Cell(("hidden",), ("hidden",), (), elman_step(torch.tanh), nn.RNN, torch.rnn_tanh),
     "relu": Cell(("hidden",), ("hidden",), (), elman_step(torch.relu), nn.RNN, torch.rnn_relu),
     "sigmoid": Cell(("hidden",), ("hidden",), (), elman_step(torch.sigmoid), nn.RNN, torch.rnn_tanh),
+    "identity": Cell(("hidden",), ("hidden",), (), elman_step(lambda z: z), nn.RNN, None),
     "gru": Cell(("hidden",), ("hidden", "gates"), ("reset", "update"), gru_step, nn.GRU, torch.gru),
     "lstm": Cell(
         ("hidden", "cell"), ("hidden", "cell", "gates"), ("input", "forget", "candidate", "output"),

@@ -38,6 +38,7 @@ def run_fused(
     # Biases, one layer, no dropout of its own; gradients may be needed in eval too, so cuDNN gets a flag.
     how = (flatten_weights(every) if x.is_cuda else every, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2)
     kernel = CELLS[cell].kernel
+    assert kernel is not None, "a cell without a kernel runs unrolled"
     if lengths is None:
         outputs, *last = kernel(x, _one_or_pair(initial), *how, True)
     else:

@@ -1,6 +1,6 @@
 """Embedding of tokens, with the output projection and weight tying; of words by a character CNN; of a source's vectors.
 
-    x = E[token];   logits = U h + b,  where U = E if the weights are tied (Press & Wolf 2017)
+    x = E[token], or one-hot: x = e_token;   logits = U h + b,  where U = E if tied (Press & Wolf 2017)
     x_w = W max_i relu(filters · [e_i, e_{i+1}, …]),  filters 2 to 5 bytes wide (Kim et al. 2016)
 
 Shapes: B rows, T tokens, V vocabulary, E embedding, H hidden units, S source tokens or vectors, F features of a vector,
@@ -9,7 +9,7 @@ or bytes of the longest word, N words, K filters.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, LanguageModel, State
 from chainrule.settings import BelowOne, Settings, Size
 
+OneHot: TypeAlias = Literal["onehot"]
+ONE_HOT: OneHot = "onehot"
+MOST_ONE_HOT = 1 << 14      # numbers: the vectors of such a vocabulary take 1 GB
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedVectors(Settings):
@@ -27,6 +31,20 @@ class PretrainedVectors(Settings):
 
     vectors: str | None = None      # file of word vectors, or a run, to initialise the embedding from; none: random
     vectors_frozen: bool = False    # freeze the embedding that model.vectors initialised
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(self, "embedding", None) != ONE_HOT:
+            return
+        if getattr(self, "features", None) is not None:
+            raise UserError("model.embedding=onehot is for tokens, and model.features says that vectors are read. "
+                            "Leave one out.")
+        if getattr(self, "tied", False):
+            raise UserError("model.embedding=onehot has no embedding matrix for the output to share. Add "
+                            "model.tied=false.")
+        if self.vectors is not None:
+            raise UserError(f"model.vectors={self.vectors} initialises an embedding, and model.embedding=onehot has "
+                            "none. Use one of them.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +55,8 @@ class FrameSettings(Settings):
 
 
 class TokenEmbedding(nn.Module):
+    weight: Tensor                        # (V, E)
+
     def __init__(self, vocab: int, size: int, hidden: int | None, *, tied: bool = True, dropout: float = 0.0):
         """`hidden`: H, the input size of the output projection; None: an embedding without one."""
         super().__init__()
@@ -84,6 +104,27 @@ class TokenEmbedding(nn.Module):
 
     def _projected(self, hidden: Tensor) -> Tensor:
         return hidden if self.project is None else self.project(hidden)
+
+
+class OneHotEmbedding(TokenEmbedding):
+    """x = e_i, the one-hot vector of token i (E = V), with nothing to learn; a matrix that reads x has V columns."""
+
+    def __init__(self, vocab: int, hidden: int | None, *, dropout: float = 0.0):
+        if vocab > MOST_ONE_HOT:
+            raise UserError(f"model.embedding=onehot with a vocabulary of {vocab:,}: a one-hot vector may have at most "
+                            f"{MOST_ONE_HOT:,} numbers. Use a smaller text.vocab, or an embedding.")
+        super().__init__(vocab, 1, hidden, tied=False, dropout=dropout)
+        del self.weight
+        self.register_buffer("weight", torch.eye(vocab), persistent=False)
+
+
+def embed_tokens(
+    size: int | OneHot, vocab: int, hidden: int | None, *, tied: bool, dropout: float = 0.0
+) -> TokenEmbedding:
+    """An embedding of so many numbers, or one-hot vectors."""
+    if isinstance(size, str):
+        return OneHotEmbedding(vocab, hidden, dropout=dropout)
+    return TokenEmbedding(vocab, size, hidden, tied=tied, dropout=dropout)
 
 
 class NeuralLanguageModel(LanguageModel):

@@ -88,6 +88,9 @@ class RecurrentLayer(nn.Module):
 
     def forward(self, x: Tensor, state: Vectors, lengths: Tensor | None) -> tuple[Tensor, Vectors]:
         """(B, T, D), (B, K·H) -> (B, T, K·H), (B, K·H)"""
+        if CELLS[self.cell].kernel is None:
+            hidden, after, _ = self.unrolled(x, state, None if lengths is None else lengths.to(x.device))
+            return hidden, after
         weights = self.weights()
         precision = weights[0].W.dtype       # that of the state, even where a kernel computes in a lower one
         initial = [self._by_direction(state[name].to(precision)) for name in self.state_names]

@@ -21,8 +21,9 @@ from chainrule.layers.embedding import (
     FeatureProjection,
     FrameSettings,
     NeuralLanguageModel,
+    OneHot,
     PretrainedVectors,
-    TokenEmbedding,
+    embed_tokens,
 )
 from chainrule.model import BOUNDARY, Tap
 from chainrule.settings import BelowOne, Range, Size
@@ -43,7 +44,7 @@ class FeedForwardSettings(PretrainedVectors, FrameSettings):
     order: Annotated[int, Range(2, 1000)] = 6  # tokens in an n-gram: the predicted one and the order - 1 before it
     layers: Annotated[int, Range(1, 10_000)] = 1  # hidden layers
     hidden: Size = 512              # hidden units in a layer
-    embedding: Size = 256           # embedding dimension
+    embedding: Size | OneHot = 256  # embedding dimension; onehot: one-hot vectors of the tokens, with no embedding
     activation: Literal["tanh", "relu", "sigmoid", "gelu"] = "gelu"  # g; Bengio et al. use tanh
     tied: bool = False              # weight tying: output matrix = embedding (h is projected if sizes differ)
     direct: bool = False            # direct connections from the embeddings to the output, past the hidden layers
@@ -68,15 +69,17 @@ class FeedForward(NeuralLanguageModel):
         super().__init__()
         self.receptive_field = settings.order - 1
         self.activation = ACTIVATIONS[settings.activation]
-        self.inputs, window = settings.embedding, self.receptive_field * settings.embedding
+        size = settings.embedding
+        self.inputs = vocab if isinstance(size, str) else size
+        window = self.receptive_field * self.inputs
         sizes = [window, *[settings.hidden] * settings.layers]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.direct = settings.direct
         self.dropout = nn.Dropout(settings.dropout)
         self.width = settings.hidden + window * settings.direct
-        self.project = None if settings.features is None else FeatureProjection(settings.features, settings.embedding)
+        self.project = None if settings.features is None else FeatureProjection(settings.features, self.inputs)
         if self.project is None:
-            self.embedding = TokenEmbedding(vocab, settings.embedding, self.width, tied=settings.tied)
+            self.embedding = embed_tokens(size, vocab, self.width, tied=settings.tied)
         self.hidden = Tap()                                              # (B, T, H) of the last layer
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:

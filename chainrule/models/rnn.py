@@ -21,8 +21,9 @@ from chainrule.layers.embedding import (
     FeatureProjection,
     FrameSettings,
     NeuralLanguageModel,
+    OneHot,
     PretrainedVectors,
-    TokenEmbedding,
+    embed_tokens,
 )
 from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import Tap
@@ -51,7 +52,8 @@ class StackSettings(PretrainedVectors):
 
     layers: Annotated[int, Range(1, 10_000)] = 2  # stacked layers
     hidden: Size = 512                       # hidden units in a layer
-    embedding: Size | None = None            # embedding dimension; none: as many as hidden units
+    embedding: Size | OneHot | None = None   # embedding dimension; none: as many as hidden units; onehot: x is the
+                                             # one-hot vector of a token, and nothing is embedded
     tied: bool = True                        # weight tying: output matrix = embedding (h is projected if sizes differ)
     start: Literal["zero", "learned"] = "zero"  # initial hidden state
     bidirectional: bool = False              # half of the units read from right to left; only to classify and to tag
@@ -79,7 +81,7 @@ class RecurrentSettings(StackSettings, FrameSettings):
 
 @dataclass(frozen=True)
 class ElmanSettings(RecurrentSettings):
-    nonlinearity: Literal["tanh", "relu", "sigmoid"] = "tanh"  # activation function σ in h' = σ(Wh + Ux + b)
+    nonlinearity: Literal["tanh", "relu", "sigmoid", "identity"] = "tanh"  # activation σ in h' = σ(Wh + Ux + b)
 
 
 TRUNCATED_BPTT = {"train.batching": "streams", "train.length": 128, "train.tokens": 4096}
@@ -94,16 +96,15 @@ class RecurrentModel(NeuralLanguageModel):
 
     def __init__(self, settings: RecurrentSettings, vocab: int, cell: str):
         super().__init__()
-        self.inputs, self.width = settings.embedding or settings.features or settings.hidden, settings.hidden
+        size = settings.embedding or settings.features or settings.hidden
+        self.inputs, self.width = vocab if isinstance(size, str) else size, settings.hidden
         self.bidirectional = settings.bidirectional
         self.backward = settings.hidden // 2 if settings.bidirectional else 0
         self.drop_input, between, self.drop_output = make_dropouts(settings)
         self.project = make_frame_projection(settings)
         if self.project is None:
             output = None if settings.bidirectional else settings.hidden
-            self.embedding = TokenEmbedding(
-                vocab, self.inputs, output, tied=settings.tied, dropout=settings.embedding_dropout
-            )
+            self.embedding = embed_tokens(size, vocab, output, tied=settings.tied, dropout=settings.embedding_dropout)
         self.stack = make_stack(settings, cell, self.inputs, between)
         self.activations = {name: Tap(self.stack.gates if name == "gates" else ()) for name in self.stack.activations}
         for name, tap in self.activations.items():
@@ -153,7 +154,8 @@ def make_frame_projection(settings: RecurrentSettings) -> nn.Module | None:
     """(B, T, F) -> (B, T, E). Without model.embedding the cell reads the vectors as they are; None: it reads tokens."""
     if settings.features is None:
         return None
-    return FeatureProjection(settings.features, settings.embedding) if settings.embedding else nn.Identity()
+    size = settings.embedding
+    return FeatureProjection(settings.features, size) if isinstance(size, int) else nn.Identity()
 
 
 def make_dropouts(settings: StackSettings) -> tuple[nn.Module, nn.Module, nn.Module]:

@@ -31,12 +31,13 @@ from chainrule.layers.embedding import (
 from chainrule.layers.recurrent import RecurrentStack
 from chainrule.model import State, Tap
 from chainrule.models.rnn import StackSettings, make_dropouts, make_stack
-from chainrule.settings import Count
+from chainrule.settings import Count, Size
 
 
 @dataclass(frozen=True)
 class Seq2SeqSettings(StackSettings, SourceSettings):
     cell: Literal["lstm", "gru", "tanh", "relu", "sigmoid"] = "lstm"  # the last three: Elman's cell with that σ
+    embedding: Size | None = None            # embedding dimension; none: as many as hidden units
     bidirectional: bool = True               # half of the encoder's units read from right to left
     attention: Literal["none", "dot", "bilinear", "additive"] = "bilinear"  # the score function; none: no attention
     query_layers: Count = 1                  # decoder layers below the attention; those above read its output

@@ -194,9 +194,10 @@ def require_json(request: Request) -> None:
 
 def view_data(view: View, runs: Runs, question: Question) -> str:
     """JSON of what a view draws, of those of the runs that it fits."""
-    subjects = [subject for subject in map(runs.subject, dict.fromkeys(question.runs)) if view.fits(subject)]
+    every = [runs.subject(name) for name in dict.fromkeys(question.runs)]
+    subjects = [subject for subject in every if view.fits(subject)]
     if not subjects:
-        raise UserError(f"{view.name} does not fit {', '.join(question.runs)}: the model lacks what this view shows.")
+        raise UserError(f"{view.name} does not fit {', '.join(question.runs)}: {view.why_not(every)}.")
     chosen = subjects if view.several else subjects[:1]
     small = max(count_parameters(subject.model) for subject in chosen) < SMALL
     torch.set_num_threads(1 if small else THREADS)

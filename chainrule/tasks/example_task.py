@@ -159,6 +159,9 @@ class ExampleTask(Task, Generic[E]):
             rows = self.read_rows(Source(Path(file)), text)
             if rows is not None:
                 return tuple(rows)
+        if getattr(text, "input", None) == "frames":
+            raise UserError(f"{'stdin' if file == '-' else file}: this model reads vectors. Give it a table of numbers "
+                            "(.csv, .tsv, .jsonl) or an array (.npy).")
         return self.read_lines(lines_of(file), file)
 
     def read_lines(self, lines: Iterable[str], name: str = "stdin") -> Sequence[E]:

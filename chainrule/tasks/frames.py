@@ -288,9 +288,17 @@ def measure_frames(model: Model, split: ExampleSplit, labels: Sequence[str]) -> 
 def frame_answers(model: Model, encoded: EncodedFrames, labels: Sequence[str]) -> list[Prediction]:
     """The label of each frame, and the outputs behind it; a model without labels answers with its output y_t."""
     return [
-        {"answer": " ".join(_answer(output, labels) for output in outputs), "outputs": outputs.tolist()}
+        {"answer": " ".join(_answer(output, labels) for output in outputs), "outputs": outputs.tolist(),
+         **({"probabilities": softmax(outputs).tolist()} if labels else {})}
         for outputs in frame_logits(model, encoded)
     ]
+
+
+def softmax(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(T, C) -> (T, C)"""
+    powers = np.exp(outputs - outputs.max(-1, keepdims=True))
+    shares: NDArray[np.float64] = powers / powers.sum(-1, keepdims=True)
+    return shares
 
 
 def _answer(output: NDArray[np.float64], labels: Sequence[str]) -> str:

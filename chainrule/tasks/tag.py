@@ -24,7 +24,7 @@ from chainrule.inference.forward import eval_mode
 from chainrule.inference.metrics import measure_tags
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Recipe
-from chainrule.settings import BelowOne, Settings
+from chainrule.settings import BelowOne, Settings, Size
 from chainrule.tasks.batching import (
     Ids,
     Ragged,
@@ -62,6 +62,7 @@ class TagHead(Settings, part="head"):
 
     dropout: BelowOne = 0.1             # dropout on each word's vector during training
     char_cnn: bool = False              # also read each word's characters, by a convolution: helps with unknown words
+    outputs: Size | None = None         # numbers y_t for each frame instead of a tag, of a model written by hand
 
 
 class Tag(ExampleTask[Any]):
@@ -88,12 +89,14 @@ class Tag(ExampleTask[Any]):
 
         body = models.build(recipe.kind, recipe.model, vocab)
         char_cnn = CharCNN(body.inputs) if recipe.head.char_cnn else None
-        return TokenClassifier(body, len(labels), recipe.head.dropout, char_cnn=char_cnn)
+        return TokenClassifier(body, recipe.head.outputs or len(labels), recipe.head.dropout, char_cnn=char_cnn)
 
     def _counts(self, recipe: Recipe) -> bool:
         return self.model_class(recipe.kind).learns_by == "counting"
 
     def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
+        if getattr(recipe.head, "outputs", None):
+            raise UserError("head.outputs is of models that are written by hand, and tags are learned. Leave it out.")
         return complete_frames(recipe, texts)
 
     def read(self, sources: Sequence[Source], text: TagText) -> Iterable[Tagged | Frames]:
@@ -129,6 +132,8 @@ class Tag(ExampleTask[Any]):
         return measure_tagging(model, corpus.splits["valid"], corpus.labels, known)
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        if not run.labels:
+            raise UserError("this model has no tags: it gives numbers, which `chainrule predict` prints.")
         if isinstance(split.encoded, EncodedFrames):
             return measure_frames(run.model, split, run.labels)
         return measure_tagging(run.model, split, run.labels, Vocabulary(run.tokenizer))

@@ -1,7 +1,7 @@
 """Corpus: text that is split, tokenized and stored on disk once, then memory-mapped and reused until something changes.
 
-A split is one stream `0 document 0 document 0` (for words, `0 line 0 line 0`) in uint16 or uint32, and a JSON file
-describes it. Everything is read in pieces of bounded size: memory does not grow with the text.
+A split is one stream `0 document 0 document 0` (words: `0 line 0 line 0`; symbols: `0 document document`) in uint16 or
+uint32, and a JSON file describes it. Everything is read in pieces of bounded size: memory does not grow with the text.
 """
 
 import hashlib
@@ -211,7 +211,7 @@ def _write(path: Path, parts: Sequence[Selection], settings: Text, tokenizer: To
             for _, document in groupby(part.pieces(settings), key=lambda numbered: numbered[0]):
                 for ids in tokenizer.encode_chunks(_watched(text.seen(piece for _, piece in document), advance)):
                     file.write(ids.astype(dtype).tobytes())
-                file.write(boundary)
+                file.write(boundary if tokenizer.boundary != "none" else b"")
             ends.append((file.tell() // dtype.itemsize - 1, text.bytes))
         tokens = file.tell() // dtype.itemsize
     sha = text.digest.hexdigest()

@@ -19,8 +19,10 @@ from chainrule.progress import short
 from chainrule.recipe import Recipe
 from chainrule.run import Done
 from chainrule.tasks import build_for, find_task, recipe_for
+from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus, MixedSplit
 from chainrule.text.mixing import report_mix
+from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
 from chainrule.training.counting import train_by_counting
 from chainrule.training.distributed import ALONE, Ranks, join_ranks
@@ -39,6 +41,8 @@ from chainrule.training.validation import evaluate_together
 from chainrule.training.word_vectors import PairModel, held_out_loss, train_by_pairs
 
 __all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
+
+EXCERPT = 80    # characters of held-out text in a run, with which pages of it open
 
 TRAINERS: dict[str, Callable[..., Done]] = {
     "counting": train_by_counting, "gradient": train_by_gradient, "pairs": train_by_pairs,
@@ -88,6 +92,7 @@ def make_run(
     task = find_task(recipe.task)
     recipe = task.complete(recipe, texts)
     refuse_itself(recipe, out)
+    _refuse_without_boundary(recipe, task)
     with join_ranks(device) as ranks, ExitStack() as until_made:
         if sharded and not ranks.distributed:
             raise UserError("train.shard=true shards the weights over several ranks, and here is only one: "
@@ -114,6 +119,16 @@ def make_run(
         return _train(_to_device(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
 
+def _refuse_without_boundary(recipe: Recipe, task: Task) -> None:
+    """A closed alphabet has no boundary (tokenizers/symbols.py), and some kinds and all other tasks need one."""
+    if recipe.text.tokenizer != SymbolLevel.name:
+        return
+    resets = getattr(task.model_class(recipe.kind), "resets_at_boundary", False)
+    if resets or not task.generates:
+        why = f"{recipe.kind} starts again at it" if task.generates else f"--task {task.name} ends its texts with it"
+        raise UserError(f"text.tokenizer=symbols has no boundary token, and {why}. Use text.tokenizer=characters.")
+
+
 def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
     """On one device, a copy on each of several (data parallel), or a shard of it on each (FSDP)."""
     ranks.broadcast(model.state_dict().values())
@@ -136,15 +151,12 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
             raise
     if done.finished and ranks.first and not isinstance(checkpoints, ShardCheckpoints) and log.last("distance") is None:
         log_distance(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
-    try:
-        result = _measure(model, corpus, recipe, log, ranks, done.rounds) if done.finished else None
-    except Exception:                                      # such as a lack of memory: the trained model is saved
-        if not isinstance(checkpoints, ShardCheckpoints):  # each rank has its shard in a checkpoint already
-            save(done)
-        raise
-    save(done)
+    save(done)                                             # before the evaluation, which may be long, or be killed
     if done.finished and ranks.first:
         run.forget_checkpoints(out)
+    result = _measure(model, corpus, recipe, log, ranks, done.rounds) if done.finished else None
+    if result and ranks.first:
+        run.write_log(out, log.records)
     return RunResult(out, result, interrupted=result is None, finished=done.finished)
 
 
@@ -157,7 +169,16 @@ def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: D
         weights = trainable_tensors(model) if adapter else merged_state_dict(model)
     if checkpoints.ranks.first:
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
-                 labels=getattr(corpus, "labels", ()), adapter=adapter)
+                 labels=getattr(corpus, "labels", ()), adapter=adapter, excerpt=_excerpt(corpus, recipe))
+
+
+def _excerpt(corpus: Any, recipe: Recipe) -> str:
+    """The beginning of the held-out text, up to the end of a word, if the model continues texts."""
+    if not find_task(recipe.task).generates:
+        return ""
+    split = corpus.splits.get("valid", corpus.splits["train"])
+    text: str = corpus.tokenizer.decode(split.tokens[1 : 1 + EXCERPT].tolist())[:EXCERPT].lstrip()
+    return text[: text.rfind(" ")] if " " in text else text
 
 
 def _load_or_build(out: Path, about: Mapping[str, Any] | None, recipe: Recipe, corpus: Any) -> tuple[Any, Log, Done]:

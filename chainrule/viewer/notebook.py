@@ -5,7 +5,7 @@
     chainrule.look(model, "To be, or", tokenizer=tokenizer)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -36,8 +36,9 @@ def make_file(
     else:
         panels = within_limit([panel for each in every_view().values() for panel in try_panels(each, subjects, text)])
     if not panels:
-        lacking = "no view fits" if view is None else f"the view {view.name} does not fit"
-        raise UserError(f"{names(subjects)}: {lacking}; a view needs a model that has what it shows.")
+        why = "no view fits; a view needs a model that has what it shows" if view is None else (
+            f"the view {view.name} does not fit: {view.why_not(subjects)}")
+        raise UserError(f"{names(subjects)}: {why}.")
     return make_page(f"Views of {names(subjects)}", "", panels)
 
 
@@ -89,7 +90,12 @@ def _groups(view: View, subjects: Sequence[Subject]) -> list[tuple[str, str, Seq
 
 
 TEXT = 'The king said: "Who is there (and why)?" Nobody answered, and the king'
-"""What models read if no text is given."""
+"""What models read if no text is given and none is stored with their runs."""
+
+def opening_text(runs: Iterable[Mapping[str, Any]]) -> str:
+    """The held-out text that the first run with one has in its recipe.json; so a page begins in its own alphabet."""
+    return next((str(about["excerpt"]) for about in runs if about.get("excerpt")), TEXT)
+
 
 HEIGHT = 720    # pixels of the frame in a notebook
 
@@ -117,7 +123,7 @@ class Page:
 
 def look(
     models: Viewable | Sequence[Viewable],
-    text: str = TEXT,
+    text: str | None = None,
     view: str | None = None,
     *,
     tokenizer: Tokenizer | None = None,
@@ -126,6 +132,7 @@ def look(
 ) -> Page:
     """Shows a run, the path of one, or several of them; one view, or all that fit.
 
+    `text`: what the models read; None: the beginning of a run's held-out text.
     `tokenizer`: needed for a model without its run. `options`: those of the view, such as layer=2 of attention.
     """
     if options and view is None:
@@ -133,6 +140,7 @@ def look(
     several = [models] if isinstance(models, str) or not isinstance(models, Sequence) else models
     subjects = with_unique_names([subject for one in several for subject in subjects_of(one, tokenizer, device)])
     chosen = {name: str(value) for name, value in options.items()}
+    text = opening_text(subject.run.about for subject in subjects) if text is None else text
     return Page(make_file(subjects, text, None if view is None else find_view(view), chosen))
 
 

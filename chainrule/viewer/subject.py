@@ -54,9 +54,21 @@ class Subject:
         return isinstance(self.model, LanguageModel) and self.task.generates
 
     @property
+    def encodes_text(self) -> bool:
+        """Whether its body gives each token of a text a vector."""
+        return hasattr(self.body, "encode") and getattr(self.run.recipe.model, "features", None) is None
+
+    @property
     def reads_source(self) -> bool:
         """Whether it generates a text from a source that is a text."""
         return isinstance(self.model, LanguageModel) and self.task.source == "text"
+
+    @property
+    def described(self) -> str:
+        """Its kind and size: 'rnn with 3,075 parameters and a vocabulary of 259'."""
+        size, vocab = sum(parameter.numel() for parameter in self.model.parameters()), len(self.run.tokenizer)
+        about = f"{self.run.recipe.kind} with {size:,} parameters and a vocabulary of {vocab:,}"
+        return about if self.task.name == "lm" else f"{about}, trained for --task {self.task.name}"
 
     def has(self, tap: str) -> bool:
         """Whether a tap of this name (its last part) is anywhere in the model."""

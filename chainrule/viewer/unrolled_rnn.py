@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from chainrule.layers.cells import Weights
-from chainrule.layers.embedding import TokenEmbedding
+from chainrule.layers.embedding import OneHotEmbedding, TokenEmbedding
 from chainrule.layers.recurrent import RecurrentLayer, RecurrentStack
 from chainrule.model import Model
 from chainrule.viewer.network import TIME, Input, Network, superscript
 from chainrule.viewer.subject import Subject
 
-SQUASH = {"tanh": "tanh", "relu": "relu", "sigmoid": "σ"}
+SQUASH = {"tanh": "tanh", "relu": "relu", "sigmoid": "σ", "identity": ""}
 
 
 def is_recurrent(model: Model) -> bool:
@@ -30,7 +30,9 @@ def unroll_rnn(subject: Subject, tokens: Tensor) -> Network:
     logits, seen = subject.trace(tokens, *model.activations)
     embedding = model.embedding.weight
     read = embedding[tokens[0]]
-    x = network.add("x", "embedding", "x_t = E[w_t]", "lookup", [], read, matrix=embedding)
+    one_hot = isinstance(model.embedding, OneHotEmbedding)
+    name, formula = ("one-hot vector", "x_t = e_{w_t}") if one_hot else ("embedding", "x_t = E[w_t]")
+    x = network.add("x", name, formula, "lookup", [], read, matrix=embedding)
     for number, layer in enumerate(model.stack.layers):
         first = dict(zip(model.stack.state_names, model.stack.initial[:, number]))
         unrolled = UnrolledLayer(network, layer, {name: part[0, :, number] for name, part in seen.items()}, first,
@@ -72,7 +74,8 @@ class UnrolledLayer:
         low = "" if symbol == "h" else f"_{symbol[0]}"
         formula = f"{symbol}_t = {SQUASH[squash]}(W{low} h_{{t-1}} + U{low} x_t + b{low or '_h'})"
         return self.add(symbol, name, formula, "linear", Input("h" + self.mark + ".0", "before"), self.x, values=values,
-                        letters=[f"W{low}", f"U{low}"], matrices=[W, U], bias=bias, squash=squash, sums=sums, **facts)
+                        letters=[f"W{low}", f"U{low}"], matrices=[W, U], bias=bias, **({"squash": squash, "sums": sums}
+                        if squash != "identity" else {}), **facts)
 
 
 def _elman(layer: UnrolledLayer) -> str:

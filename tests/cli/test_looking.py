@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from chainrule.commands import look as command
+from chainrule.run import load
 from chainrule.serve import server
-from chainrule.viewer.notebook import TEXT
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_text_may_come_from_a_file_or_from_stdin(page, book, monkeypatch):
     _, text = page("--view", "surprise", "--file", "-")
     assert _pieces(text) == "a cow"
     _, text = page("--view", "surprise")
-    assert _pieces(text) == TEXT
+    assert _pieces(text) == load("runs/four").about["excerpt"]
 
 
 def _pieces(page):

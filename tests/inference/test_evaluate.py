@@ -27,7 +27,7 @@ from chainrule.text.corpus import prepare
 class Unit:
     unit: str = "bytes"
     lossless: bool = True
-    lines: bool = False
+    boundary: str = "document"
     sha256: str = "a" * 64
 
 
@@ -76,7 +76,7 @@ def test_the_mean_is_over_tokens_not_over_pieces(monkeypatch) -> None:
 
 
 def test_a_lossy_tokenizer_has_no_bits_per_byte_and_says_why() -> None:
-    numbers = evaluate(Uniform(UniformSettings(), 8), Unit("words", lossless=False, lines=True), Text()).as_dict()
+    numbers = evaluate(Uniform(UniformSettings(), 8), Unit("words", lossless=False, boundary="line"), Text()).as_dict()
     assert numbers["bits_per_byte"] is None
     assert numbers["perplexity"] == pytest.approx(8)
     assert "words" in numbers["why"]
@@ -128,7 +128,7 @@ def test_a_signature_says_how_the_number_was_measured() -> None:
     wanted += f"|chainrule:{__version__}"
     assert evaluate(model, Unit(), Text()).signature == wanted
     assert evaluate(model, Unit(), Text(), stride=1).signature == wanted.replace("stride:2", "stride:1")
-    lines = evaluate(Uniform(UniformSettings(), 8), Unit("words", lines=True), Text()).signature
+    lines = evaluate(Uniform(UniformSettings(), 8), Unit("words", boundary="line"), Text()).signature
     assert "|context:all|stride:none|boundary:line|" in lines
     assert str(Signature.parse(wanted)) == wanted
 

@@ -207,10 +207,13 @@ def test_rows_and_prompts_are_distinguished() -> None:
         generate(model, BYTES, "ab", 3, GREEDY, rows=0)
 
 
-def test_lines_go_on_past_the_boundary() -> None:
+def test_a_line_ends_at_the_boundary_and_the_next_one_follows_where_it_is_asked_for() -> None:
     model = Recite([2, 3, 4, 0], len(WORDS))
-    assert generate(model, WORDS, "", 6, GREEDY) == ["the cat sat\nthe cat"]
-    assert "".join(stream_text(model, WORDS, "", 9, Sampling(temperature=0, stop=("\n",)))) == "the cat sat"
+    assert generate(model, WORDS, "", 6, GREEDY) == ["the cat sat"]
+    assert "".join(stream_text(model, WORDS, "", 6, GREEDY)) == "the cat sat"
+    assert generate(model, WORDS, "", 6, GREEDY, past_end=True) == ["the cat sat\nthe cat"]
+    stopped = stream_text(model, WORDS, "", 9, Sampling(temperature=0, stop=("\n",)), past_end=True)
+    assert "".join(stopped) == "the cat sat"
 
 
 @pytest.mark.parametrize(
@@ -224,5 +227,5 @@ def test_lines_go_on_past_the_boundary() -> None:
 )
 def test_prompt_and_continuation_are_one_text(prompt: str, wanted: str) -> None:
     model = Recite([2, 3, 4, 0], len(WORDS))
-    assert generate(model, WORDS, prompt, 4, GREEDY) == [wanted]
-    assert "".join(stream_text(model, WORDS, prompt, 4, GREEDY)) == wanted
+    assert generate(model, WORDS, prompt, 4, GREEDY, past_end=True) == [wanted]
+    assert "".join(stream_text(model, WORDS, prompt, 4, GREEDY, past_end=True)) == wanted

@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import sys
 
 import pytest
 import sacrebleu
@@ -97,12 +96,9 @@ def test_results_are_plain_values():
     assert set(values) == {"bleu", "chrf", "rouge_l", "texts", "signature"} | intervals
 
 
-def test_what_cannot_be_measured_is_refused(monkeypatch):
+def test_what_cannot_be_measured_is_refused():
     with pytest.raises(ValueError, match="1 texts and references for 2"):
         measure_overlap(["a"], [["a"], ["b"]])
     for written, wanted in (([], []), (["a"], [[]])):
         with pytest.raises(UserError, match="to measure"):
             measure_overlap(written, wanted)
-    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
-    with pytest.raises(UserError, match=r"pip install 'chainrule\[translate\]'"):
-        measure_overlap(["a"], [["a"]])

@@ -8,6 +8,7 @@ SCORE, SAMPLING, GENERATE, EVALUATE = (
     f"tests/inference/test_{name}.py" for name in ("score", "sampling", "generate", "evaluate")
 )
 MBR = "tests/inference/test_mbr.py"
+BY_HAND = "tests/formats/test_hand_written.py"
 EXPERTS = "tests/layers/test_experts.py"
 
 LOCAL = "tests/layers/test_local_attention.py"
@@ -519,10 +520,52 @@ BUGS = [
     ),
     Bug(
         "the score of a text leaves out its end",
-        "chainrule/run.py",
-        "stream = np.concatenate([[BOUNDARY], self.tokenizer.encode(text), [BOUNDARY]])",
-        "stream = np.concatenate([[BOUNDARY], self.tokenizer.encode(text)])",
+        "chainrule/text/tokenizers/tokenizer.py",
+        'np.concatenate([[BOUNDARY], ids, [BOUNDARY] * (self.boundary != "none")])',
+        "np.concatenate([[BOUNDARY], ids])",
         ("tests/test_api.py::test_a_score_is_that_of_the_command_line",),
+    ),
+    Bug(
+        "a closed alphabet ends its texts",
+        "chainrule/text/corpus.py",
+        'file.write(boundary if tokenizer.boundary != "none" else b"")',
+        "file.write(boundary)",
+        ("tests/text/test_symbols.py::test_a_corpus_has_as_many_targets_as_characters",),
+    ),
+    Bug(
+        "a one-hot vector is all ones",
+        "chainrule/layers/embedding.py",
+        "torch.eye(vocab)",
+        "torch.ones(vocab, vocab)",
+        ("tests/layers/test_one_hot.py::test_an_elman_network_reads_the_columns_of_u",),
+    ),
+    Bug(
+        "a distribution by hand may sum to less than one",
+        "chainrule/formats/hand_written.py",
+        "abs(math.fsum(numbers) - 1) > ROUNDING",
+        "math.fsum(numbers) - 1 > ROUNDING",
+        (f"{BY_HAND}::test_a_mistake_in_the_tables_is_named",),
+    ),
+    Bug(
+        "W by hand is transposed",
+        "chainrule/formats/hand_written.py",
+        '"hidden units by hidden units"))',
+        '"hidden units by hidden units").T)',
+        (f"{BY_HAND}::test_a_network_of_symbols_computes_the_lectures_formula",),
+    ),
+    Bug(
+        "the next-word table counts the shortest context",
+        "chainrule/inference/generate.py",
+        "int(seen[-1].ngram[-1]), int(seen[-1].total[-1])",
+        "int(seen[0].ngram[-1]), int(seen[0].total[-1])",
+        ("tests/cli/test_word_tables.py::test_the_next_word_table_of_the_eleven_sentences_has_the_lectures_fractions",),
+    ),
+    Bug(
+        "a sample of words goes on after the end of a line",
+        "chainrule/inference/generate.py",
+        'return tokenizer.boundary != "none" and not past_end',
+        'return tokenizer.boundary == "document" and not past_end',
+        (f"{GENERATE}::test_a_line_ends_at_the_boundary_and_the_next_one_follows_where_it_is_asked_for",),
     ),
     Bug(
         "a step is a sum of means",

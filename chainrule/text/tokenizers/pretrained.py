@@ -41,7 +41,7 @@ class Pretrained(Unit):
         self.tokenizer = HuggingFace.from_str(json.dumps(spec))
         self.tokenizer.encode_special_tokens = True            # a text that spells a special token is ordinary text
         tokens = self.tokenizer.get_vocab(with_added_tokens=True)
-        self.boundary: str = self.tokenizer.id_to_token(BOUNDARY) or BOUNDARY_NAME
+        self.boundary_name: str = self.tokenizer.id_to_token(BOUNDARY) or BOUNDARY_NAME
         self.names = [""] * (1 + max(tokens.values()))
         for token, id in tokens.items():
             self.names[id] = nameable(token)
@@ -58,9 +58,9 @@ class Pretrained(Unit):
 
     def _without_boundary(self, text: str) -> Ids:
         """A text that contains the boundary's name, which would be encoded as id 0: it is cut within the name."""
-        parts = text.split(self.boundary)
-        middle = len(self.boundary) // 2
-        head, tail = self.boundary[:middle], self.boundary[middle:]
+        parts = text.split(self.boundary_name)
+        middle = len(self.boundary_name) // 2
+        head, tail = self.boundary_name[:middle], self.boundary_name[middle:]
         halves = [tail * (place > 0) + part + head * (place < len(parts) - 1) for place, part in enumerate(parts)]
         return np.concatenate(hugging_face_ids(self.tokenizer, halves))
 

@@ -1,7 +1,8 @@
 """Tokenizer: one class for all units of text, saved as a tokenizer.json that Hugging Face's `tokenizers` reads.
 
-Id 0 is always the boundary, which begins and ends every text and which no text can spell. A task may add special tokens
-(a mask, a delimiter) after all others: the other ids stay the same, and no text can spell special tokens either.
+Id 0 is the boundary, which begins and ends every text and which no text can spell; only `symbols` has none. A task may
+add special tokens (a mask, a delimiter) after all others: the other ids stay the same, and no text can spell special
+tokens either.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,12 @@ from chainrule.text.tokenizers.bpe import BPE
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.characters import CharacterLevel
 from chainrule.text.tokenizers.pretrained import Pretrained, with_boundary_first
+from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.text.tokenizers.unit import SPECIAL, Ids, Spec, StreamDecoder, Unit, frame, refuse_vocab
 from chainrule.text.tokenizers.words import WordLevel
 
-UNITS: dict[str, type[ByteLevel] | type[CharacterLevel] | type[WordLevel] | type[BPE]] = {
-    unit.name: unit for unit in (ByteLevel, CharacterLevel, WordLevel, BPE)
-}
+Trainable: TypeAlias = type[ByteLevel] | type[CharacterLevel] | type[WordLevel] | type[BPE] | type[SymbolLevel]
+UNITS: dict[str, Trainable] = {unit.name: unit for unit in (ByteLevel, CharacterLevel, WordLevel, BPE, SymbolLevel)}
 KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
 FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
@@ -40,7 +42,8 @@ class Tokenizer:
         self._unit = unit
         self.unit = unit.name                        # bytes, characters, words, bpe or pretrained
         self.lossless = unit.lossless                # decoding gives back every text exactly
-        self.lines = unit.lines                      # each line is a text of its own
+        self.boundary = unit.boundary                # what id 0 begins and ends: document, line or none
+        self.lines = unit.boundary == "line"         # each line is a text of its own
         self.sha256 = hashlib.sha256(file.encode()).hexdigest()
 
     @classmethod
@@ -80,6 +83,11 @@ class Tokenizer:
     def encode(self, text: str) -> Ids:
         """Ids without a boundary at the ends. For words a newline is id 0, and one at the end is dropped."""
         return np.concatenate([np.empty(0, np.uint32), *self.encode_chunks([text])])
+
+    def framed(self, text: str) -> Ids:
+        """`0 text 0`: the ids of a text between boundaries; without a boundary, `0 text`."""
+        ids = self.encode(text)
+        return np.concatenate([[BOUNDARY], ids, [BOUNDARY] * (self.boundary != "none")]).astype(np.uint32)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         if any(len(text) > CHUNK for text in texts):

@@ -7,7 +7,7 @@ slow, the unit has a faster way to them. `cut` says where a text can be cut so t
 import codecs
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ SPECIAL = re.compile(r"<\|[a-z]+[0-9]*\|>")
 """Names of the special tokens that a task adds after all others. No text can spell these either."""
 
 
+Boundary: TypeAlias = Literal["document", "line", "none"]
+"""What lies between two boundaries (id 0): a document, or each line; or there is no boundary."""
+
+
 class StreamDecoder(Protocol):
     """Decodes tokens one at a time: returns text as soon as its characters are complete."""
 
@@ -38,7 +42,7 @@ class StreamDecoder(Protocol):
 class Unit:
     name: ClassVar[str]
     lossless: bool = True                  # decoding gives back every text exactly
-    lines: bool = False                    # each line is a text of its own
+    boundary: Boundary = "document"        # what id 0 begins and ends; none: it is a symbol like any other
     names: Sequence[str]                   # of every token, without white space
 
     def encode(self, text: str) -> Ids:

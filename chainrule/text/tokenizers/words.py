@@ -111,7 +111,7 @@ NEWLINE = ord("\n")
 class WordLevel(Unit):
     name = "words"
     lossless = False
-    lines = True
+    boundary = "line"
 
     def __init__(self, spec: Spec):
         names = token_names(spec)

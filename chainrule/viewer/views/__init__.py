@@ -35,6 +35,11 @@ class View:
     reads: bool = True                         # shows a text; else only the model
     plots: bool = False                        # draws with Plotly
     table: Callable[[Sequence[Subject], str, Options], "Table"] | None = None    # its numbers, for a terminal
+    needs: str = "a model that has what it shows"    # the models that it fits, in words
+
+    def why_not(self, subjects: Sequence[Subject]) -> str:
+        """Why it fits none of them: what it needs, and what they are."""
+        return f"it needs {self.needs}, and {'; '.join(f'{one.name} is {one.described}' for one in subjects)}"
 
 
 @dataclass(frozen=True)

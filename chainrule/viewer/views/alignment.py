@@ -70,7 +70,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
 
 
 def _beam(options: Options) -> Beam:
-    width, alpha = options.get("width") or "4", options.get("alpha") or "0.6"
+    width, alpha = options.get("width") or f"{Beam.width}", options.get("alpha") or f"{Beam.alpha}"
     try:
         paths, power = int(width), float(alpha)
     except ValueError:
@@ -146,4 +146,5 @@ VIEW = View(
     "The text is a source, from which the model generates. The map shows which source tokens each generated token "
     "attended to, the tree how the beam search found it.",
     _fits, _make,
+    needs="a model that generates from a source text with attention, such as a seq2seq or a transformer",
 )

@@ -43,7 +43,7 @@ Head: TypeAlias = tuple[str, int, int]
 
 
 def _fits(subject: Subject) -> bool:
-    reads = subject.continues_text or subject.reads_source or hasattr(subject.body, "encode")
+    reads = subject.continues_text or subject.reads_source or subject.encodes_text
     return subject.has("pattern") and reads and getattr(subject.model, "char_cnn", None) is None
 
 
@@ -161,8 +161,8 @@ def _continuation(subject: Subject, text: str, more: int, seed: int) -> ForwardP
     more = min(more, limit // 2)
     read = subject.read(text, limit - more)
     given = read.tokens[0].tolist()
-    lines = subject.run.tokenizer.lines
-    columns = sample(model, [np.array(given[1:], np.int64)], more, Sampling(seed=seed), ends=not lines)
+    ends = subject.run.tokenizer.boundary == "document"
+    columns = sample(model, [np.array(given[1:], np.int64)], more, Sampling(seed=seed), ends=ends)
     tokens = given + [int(column) for column in columns]
     row = on_device(model, np.array([tokens]))
     return ForwardPass(lambda: model.step(row, model.start(1)), {"text": TokenRow(tokens, len(given))}, read.left_out)
@@ -303,5 +303,5 @@ def word_spans(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[int, s
 VIEW = View(
     "attention", "Attention",
     "Every head of every layer is a small map; choose one to see how much each token attends to each other.",
-    _fits, _make, table=_table,
+    _fits, _make, table=_table, needs="a model with attention, such as a gpt, an encoder or a transformer",
 )

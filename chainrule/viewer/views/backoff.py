@@ -115,4 +115,5 @@ VIEW = View(
     "Each token is coloured by the longest n-gram ending in it that was seen in training. Choose one to see every "
     "order: its counts, the probability it reserves for words unseen in this context, and its result.",
     lambda subject: subject.continues_text and hasattr(subject.model, "backoff"), _make,
+    needs="an n-gram language model",
 )

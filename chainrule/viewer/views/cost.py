@@ -223,4 +223,5 @@ VIEW = View(
     "Time and memory as a text grows, measured on this machine. Both axes are logarithmic, so a power of T is a "
     "straight line and its exponent is the slope.",
     lambda subject: subject.continues_text, _make, several=True, reads=False, plots=True,
+    needs="a language model of plain text",
 )

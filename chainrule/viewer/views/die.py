@@ -163,5 +163,5 @@ def _read(subject: Subject, tokens: Tensor, state: State) -> tuple[Tensor, State
 VIEW = View(
     "die", "The weighted die",
     "Which token may come next, by each model's probabilities. Click a face to append it, or roll the die.",
-    lambda subject: subject.continues_text, _make, several=True,
+    lambda subject: subject.continues_text, _make, several=True, needs="a language model of plain text",
 )

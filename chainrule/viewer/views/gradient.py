@@ -77,4 +77,5 @@ VIEW = View(
     "How much of the gradient of the loss at the last token reaches each token before it. Where the line falls "
     "steeply, the model cannot learn from tokens far back.",
     _fits, _make, several=True, plots=True,
+    needs="a neural language model of plain text",
 )

@@ -78,5 +78,5 @@ VIEW = View(
     "lens", "Layer by layer",
     "What the model would predict after each layer, if it were the last one: its best guess, and the rank of the token "
     "that did follow.",
-    _fits, _make,
+    _fits, _make, needs="a language model of several layers, such as a gpt",
 )

@@ -47,7 +47,7 @@ class Group:
 
 
 def _fits(subject: Subject) -> bool:
-    return (subject.continues_text or hasattr(subject.body, "encode")) and any(subject.has(tap) for tap in TAPS)
+    return (subject.continues_text or subject.encodes_text) and any(subject.has(tap) for tap in TAPS)
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
@@ -244,5 +244,5 @@ VIEW = View(
     "neurons", "Neurons over text",
     "Each token is coloured by the activation of one unit after reading it. Units that follow a feature of the text "
     "are found by their correlation with it over this text.",
-    _fits, _make,
+    _fits, _make, needs="a neural network that reads text",
 )

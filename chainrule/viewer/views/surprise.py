@@ -41,5 +41,5 @@ def text_with_bits(subject: Subject, text: str) -> dict[str, Any]:
 VIEW = View(
     "surprise", "Surprise",
     "Each token is coloured by its bits, −log₂ p: how much it surprised a model that had read all before it.",
-    lambda subject: subject.continues_text, _make, several=True,
+    lambda subject: subject.continues_text, _make, several=True, needs="a language model of plain text",
 )

@@ -100,9 +100,12 @@ def _strongest(model: HMM, messages: Messages | None) -> Tensor:
 def _model(subject: Subject, shown: Tensor) -> dict[str, Any]:
     """π, a and b of the states that are shown."""
     model = subject.model
-    probabilities, symbols = model.emission[shown].topk(min(SYMBOLS, model.emission.shape[1]))
+    most = int((model.emission[shown] > 0).sum(1).max())                    # symbols that a state emits
+    probabilities, symbols = model.emission[shown].topk(min(SYMBOLS, max(1, most)))
+    names = subject.run.labels
     return {
         "shown": shown.tolist(),
+        **({"names": [names[state] for state in shown.tolist()]} if names else {}),
         "initial": pack_array(model.initial[shown]),
         "transition": pack_array(model.transition[shown][:, shown]),        # (K, K)
         "symbols": [subject.show(some) for some in symbols.tolist()],
@@ -143,4 +146,5 @@ VIEW = View(
     "States from top to bottom, time from left to right; the line is the most probable path (Viterbi). Choose a cell "
     "to see the sum that gives its value, and the emissions and transitions of its state.",
     lambda subject: subject.continues_text and hasattr(subject.model, "trellis"), _make,
+    needs="a hidden Markov model (hmm)",
 )

@@ -49,4 +49,6 @@ VIEW = View(
     "Each step computes one vector from others, from the embedding of a token to the softmax. Step forward and back "
     "with the buttons or the arrow keys; choose a number to see how it was computed.",
     _fits, _make,
+    needs="a recurrent network or a gpt that predicts the next token, "
+    f"with at most {PARAMETERS:,} parameters and a vocabulary of at most {VOCAB}",
 )

@@ -104,5 +104,5 @@ VIEW = View(
     "vectors", "Vectors",
     "Every token has a vector. Tokens with similar use have similar directions: words with a large cosine are "
     "neighbours, and the difference between man and woman is about that between king and queen.",
-    _fits, _make, reads=False, plots=True,
+    _fits, _make, reads=False, plots=True, needs="a model with embeddings",
 )

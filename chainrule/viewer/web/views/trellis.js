@@ -7,7 +7,7 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {import("chainrule/arrays").Values} Values */
 /** @typedef {"alpha" | "gamma" | "delta"} Mode */
-/** @typedef {{ name: string, states: number, shown: number[], symbols: string[][], initial: Packed, transition: Packed, emission: Packed,
+/** @typedef {{ name: string, states: number, shown: number[], names?: string[], symbols: string[][], initial: Packed, transition: Packed, emission: Packed,
  *   tokens?: string[], begins: number[], log_p: (number | null)[], scale: number[], height: (number | null)[], path: number[],
  *   alpha: Packed, beta: Packed, gamma: Packed, delta: Packed, arriving: Packed, emits: Packed, winner: Packed }} Data */
 /** @typedef {{ from: number, factors: number[], product: number }} Term what one state adds to a sum */
@@ -16,6 +16,7 @@ const MODES = { alpha: "forward α", gamma: "posterior γ", delta: "Viterbi δ" 
 const TERMS = 8;             // at most so many are written out one by one
 const MATTERS = 1e-4;        // and such as are more than this share of the sum
 const ROW = 24;              // pixels of a state
+const LONGEST = 14;          // characters of a state's name beside the grid
 const HEAD = 30;             // pixels of the tokens' names
 const ARRAYS = /** @type {const} */ (["initial", "transition", "emission", "alpha", "beta", "gamma", "delta", "arriving", "emits", "winner"]);
 
@@ -94,7 +95,10 @@ class Trellis {
   }
 
   /** @param {number} row */
-  name(row) { return String(this.data.shown[row]); }
+  name(row) { return this.data.names?.[row] ?? String(this.data.shown[row]); }
+
+  /** @param {number} state by its number among all states */
+  nameOf(state) { return this.data.shown.includes(state) ? this.name(this.data.shown.indexOf(state)) : String(state); }
 
   /** What the other states, those that are not shown, are called. */
   get others() { return this.data.states - this.rows; }
@@ -127,8 +131,9 @@ function paint(grid, hmm, mode, time, row) {
     svg("rect", { class: "chosen", x: time * width + 1, y: HEAD + row * ROW + 1, width: width - 2, height: ROW - 2, rx: 3 }));
   const scroll = grid.querySelector(".scroll");
   if (scroll) return void scroll.replaceChildren(made);
-  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true }, ...hmm.data.shown.map((state, at) =>
-    svg("text", { x: 0, y: y(at) + 5 }, `${state}`, svg("tspan", { class: "trellis-soft", x: 34 }, hmm.data.symbols[at].slice(0, 5).join(" "))))),
+  const names = hmm.data.shown.map((_, at) => hmm.name(at).slice(0, LONGEST)), beside = Math.max(34, 12 + 8 * Math.max(...names.map((name) => name.length)));
+  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true, style: `width: calc(7.5rem + ${beside}px)` }, ...names.map((name, at) =>
+    svg("text", { x: 0, y: y(at) + 5 }, name, svg("tspan", { class: "trellis-soft", x: beside }, hmm.data.symbols[at].slice(0, 5).join(" "))))),
     html("div", { class: "scroll", tabindex: 0, role: "application", "aria-label": "the trellis: the arrow keys choose a cell" }, made));
 }
 
@@ -142,7 +147,7 @@ function* cells(hmm, mode, width) {
   for (let time = 0; time < hmm.length; time++) for (let row = 0; row < hmm.rows; row++) {
     const value = values[time * hmm.rows + row];
     if (value >= 0.004) yield svg("rect", { class: "cell", x: time * width + 1, y: HEAD + row * ROW + 1, width: width - 2, height: ROW - 2,
-      rx: 3, "fill-opacity": (0.9 * Math.sqrt(value)).toFixed(3), "data-cell": `${time}.${hmm.name(row)}`, "data-value": value });
+      rx: 3, "fill-opacity": (0.9 * Math.sqrt(value)).toFixed(3), "data-cell": `${time}.${hmm.data.shown[row]}`, "data-value": value });
   }
 }
 
@@ -228,7 +233,7 @@ function explainArrival(hmm, mode, time, row) {
       ["s'", symbols(sum ? `α_{s'}(${time})` : `δ_{s'}(${time})`), symbols(`a_{s',${s}}`), "product"]),
     html("p", { class: "trellis-sum" }, sum ? "α = " : "δ = ", low("b", s, ",", hmm.data.tokens?.[time]), symbols(` · ${words}${sum ? ` / c_{${time + 1}}` : ""} = `),
       number(emits), " · ", number(total), ...scaled, " = ", result(value)),
-    ...(sum || begins ? [] : [html("p", { class: "trellis-sum" }, symbols(`Δ_{${s}}(${time + 1})`), " = ", html("b", { class: "trellis-winner" }, hmm.at("winner", time, row)))]),
+    ...(sum || begins ? [] : [html("p", { class: "trellis-sum" }, symbols(`Δ_{${s}}(${time + 1})`), " = ", html("b", { class: "trellis-winner" }, hmm.nameOf(hmm.at("winner", time, row))))]),
   ];
 }
 
