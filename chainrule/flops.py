@@ -5,6 +5,7 @@ backward. In attention, so does each number of a key that a query attends to, an
 costs a recurrent network a·T FLOPs, and a Transformer a·T + b·T².
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, cast
@@ -61,6 +62,12 @@ def forward_flops(model: Model, length: int, source: int | None = None) -> float
     """The same of the forward pass alone."""
     read, ratio = source_weights(model), 1.0 if source is None else source / length
     return 2.0 * (multiplied_weights(model) - read + ratio * read) + attention_flops(model, length, source or length)
+
+
+def row_flops(model: Model, lengths: Iterable[int]) -> list[float]:
+    """FLOPs of the forward pass of one row, for rows of these lengths: a·T, with attention a·T + b·T²."""
+    weights = 2.0 * multiplied_weights(model)
+    return [length * (weights + attention_flops(model, length, length)) for length in lengths]
 
 
 def multiplied_weights(model: nn.Module) -> int:
@@ -130,3 +137,8 @@ def mean_keys(length: int, window: int | None) -> float:
     """Keys that a query attends to, on average over a row: 1, 2, … up to the window."""
     window = min(window or length, length)
     return window - window * (window - 1) / 2 / length
+
+
+def kv_cache_bytes(settings: TransformerSettings) -> int:
+    """Of one token, in bf16."""
+    return 2 * 2 * settings.layers * settings.kv_heads * settings.head_size

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from chainrule.errors import UserError
-from chainrule.flops import GPUS, training_flops
+from chainrule.flops import GPUS, kv_cache_bytes, training_flops
 from chainrule.layers.cross_entropy import CHUNK_LOGITS
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models import build, model_class
@@ -149,10 +149,6 @@ def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) 
     encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
     outputs = sum(len(weight) for _, weight in inside) + (ratio - 1) * encoder * (source is not None)
     return Work(parameters, flops, hidden, hidden, 4.0 * outputs, 0, logits)     # kept: the output of each matrix
-
-
-def kv_cache_bytes(settings: TransformerSettings) -> int:
-    return 2 * 2 * settings.layers * settings.kv_heads * settings.head_size
 
 
 def activation_bytes(settings: TransformerSettings, ratio: float = 0.0) -> float:

@@ -1,10 +1,11 @@
-"""Cost against length: measured seconds and bytes for a text of T tokens, and the power of T that they follow.
+"""Cost against length: counted FLOPs, and measured seconds and bytes, for a text of T tokens.
 
     learn     one training step on T tokens, forward and backward
     write     T tokens one by one, each read once, with the state (a Transformer's KV cache) carried on
-    reread    T tokens one by one, the whole text read again for each: so T becomes T²
+    reread    T tokens one by one, the whole text read again for each: T becomes T², and T² becomes T³
 
-Bytes are the peak of what tensors hold beyond what was held before: by the GPU's own count, or on a CPU by following
+FLOPs are exact at any length, and so is what they grow by: a recurrent network is linear in T and takes its T steps one
+after the other; a Transformer is quadratic, and learns from all T tokens at once. Bytes are the peak of what tensors hold beyond what was held before: by the GPU's own count, or on a CPU by following
 every tensor that torch allocates (memory inside its kernels is not seen). A model is measured once, and again with the
 option `again`.
 """
@@ -24,8 +25,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.errors import UserError
+from chainrule.flops import kv_cache_bytes, row_flops
 from chainrule.inference.forward import device_of, eval_mode, vocabulary_size
-from chainrule.model import Batch, LanguageModel
+from chainrule.layers.recurrent import RecurrentStack
+from chainrule.layers.transformer_settings import TransformerSettings
+from chainrule.model import Batch, LanguageModel, tensors
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import Options, View
 
@@ -37,6 +41,9 @@ REPEATS = 3
 REREADS = 32      # times at most that a text is read again; the rest is extrapolated
 
 _measured: WeakKeyDictionary[Any, dict[str, list["Cost"]]] = WeakKeyDictionary()
+
+
+COUNTED = [1 << power for power in range(4, 15)]    # lengths for which FLOPs are counted, beyond any context too
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,49 @@ def model_costs(subject: Subject, again: bool) -> dict[str, Any]:
     found = _measured[subject.model]
     return {
         "name": subject.name, "kind": subject.run.recipe.kind, "context": subject.model.context,
+        "counted": count_costs(subject.model) if subject.model.learns_by == "gradient" else {},
+        "parallel": not any(isinstance(part, RecurrentStack) for part in subject.model.modules()),
         "ways": {way: [asdict(cost) for cost in some] for way, some in found.items()},
         "slopes": {way: {what: _power(some, what) for what in ("seconds", "bytes")} for way, some in found.items()},
     }
+
+
+# Counting
+
+
+def count_costs(model: LanguageModel) -> dict[str, dict[str, Any]]:
+    """For each way: FLOPs at the lengths COUNTED, as a polynomial of T where they are one, and the power at the end."""
+    forward = dict(zip(COUNTED, row_flops(model, COUNTED), strict=True))
+    every = np.cumsum(row_flops(model, range(1, COUNTED[-1] + 1)))          # all prefixes read again
+    flops = {"learn": [3 * forward[length] for length in COUNTED], "write": list(forward.values()),
+             "reread": [float(every[length - 1]) for length in COUNTED]}
+    return {
+        way: {
+            "tokens": COUNTED, "flops": counts, "state": [state_bytes(model, length) for length in COUNTED],
+            "terms": polynomial(COUNTED, counts, 3 if way == "reread" else 2),
+            "power": math.log2(counts[-1] / counts[-2]),
+        }
+        for way, counts in flops.items()
+    }
+
+
+def polynomial(lengths: Sequence[int], counts: Sequence[float], degree: int) -> list[float] | None:
+    """The coefficients of T, T², … that give the counts exactly; None: they are no such polynomial."""
+    rows = np.array([[float(length) ** power for power in range(1, degree + 1)] for length in lengths])
+    found = np.linalg.solve(rows[:degree], np.array(counts[:degree]))
+    found[np.abs(found) < 1e-9 * np.abs(found).max()] = 0.0
+    return found.tolist() if np.allclose(rows @ found, counts, rtol=1e-6) else None
+
+
+def state_bytes(model: LanguageModel, length: int) -> int:
+    """Bytes of the state after `length` tokens, in float32: the KV cache, or what a recurrent network carries on."""
+    settings = getattr(model, "settings", None)
+    if isinstance(settings, TransformerSettings):
+        return 2 * kv_cache_bytes(settings) * min(length, settings.window or length)     # they are counted in bf16
+    return sum(part.numel() * part.element_size() for part in tensors(model.start(1)))
+
+
+# Measuring
 
 
 def ways(subject: Subject) -> list[str]:
@@ -97,9 +144,6 @@ def _device(subject: Subject) -> str:
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
     return f"a CPU with {threads} thread{'s' if threads > 1 else ''}"
-
-
-# Measuring
 
 
 def measure_costs(model: LanguageModel, way: str, lengths: Sequence[int], *, repeats: int = REPEATS) -> list[Cost]:
@@ -220,8 +264,8 @@ def _storages(parts: Any) -> dict[int, torch.UntypedStorage]:
 
 VIEW = View(
     "cost", "Cost against length",
-    "Time and memory as a text grows, measured on this machine. Both axes are logarithmic, so a power of T is a "
-    "straight line and its exponent is the slope.",
+    "What a text of T tokens costs: FLOPs, which are counted and exact; time and memory, measured on this machine. Both "
+    "axes are logarithmic, so a power of T is a straight line and its exponent is the slope.",
     lambda subject: subject.continues_text, _make, several=True, reads=False, plots=True,
     needs="a language model of plain text",
 )
