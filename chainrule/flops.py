@@ -130,7 +130,7 @@ def attended_keys(settings: TransformerSettings, kind: AttentionKind, length: in
         groups, rest = divmod(length, settings.stride)
         seen = settings.stride * groups * (groups - 1) / 2 + groups * (rest + 1)    # of queries 1 to T: t // stride
         return 1 + (seen / length if causal else -(-length // settings.stride))     # and the null key
-    return mean_keys(length, settings.span(kind)) if causal else length
+    return mean_keys(length, None if kind == "full" else settings.span(kind)) if causal else length
 
 
 def mean_keys(length: int, window: int | None) -> float:
@@ -139,6 +139,13 @@ def mean_keys(length: int, window: int | None) -> float:
     return window - window * (window - 1) / 2 / length
 
 
-def kv_cache_bytes(settings: TransformerSettings) -> int:
-    """Of one token, in bf16."""
-    return 2 * 2 * settings.layers * settings.kv_heads * settings.head_size
+def kv_cache_bytes(settings: TransformerSettings, length: int) -> int:
+    """Of a row of `length` tokens, in bf16: each layer keeps what can still be attended to."""
+    kept = sum(_cached_tokens(settings, kind, length) for kind in settings.attention_kinds)
+    return 2 * 2 * kept * settings.kv_heads * settings.head_size
+
+
+def _cached_tokens(settings: TransformerSettings, kind: AttentionKind, length: int) -> int:
+    if kind == "compressed" and settings.stride:
+        return 1 + length // settings.stride
+    return length if kind == "full" else min(length, settings.span(kind))

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from viewer.subjects import subject
 
+from chainrule.flops import multiplied_weights
 from chainrule.viewer.views import cost
-from chainrule.viewer.views.cost import VIEW, Cost, lengths
+from chainrule.viewer.views.cost import VIEW, Cost, count_costs, lengths, polynomial
 
 LAW = {"learn": (1e-4, 1), "write": (3e-4, 1), "reread": (1e-5, 2)}
 
@@ -73,6 +74,7 @@ def test_longer_texts_are_left_out_where_time_runs_out(monkeypatch, known, two):
 def test_what_counts_has_nothing_to_go_down(known):
     (model,) = VIEW.make([subject("ngram")], "", {})["models"]
     assert model["ways"].keys() == {"write", "reread"}
+    assert model["counted"] == {}
 
 
 def test_one_length_has_no_slope(known):
@@ -103,12 +105,56 @@ def cells(page, name):
     return page.locator(f"#cost [data-{name}]").evaluate_all(f"all => all.map(one => +one.dataset.{name})")
 
 
-def test_the_lines_are_what_was_measured_and_the_powers_their_slopes(open_view, known, two):
-    page, _ = open_view(VIEW, two)
+def drawn(page, mode):
+    """The name, lengths and costs of each line of the chart in that mode."""
     read = "(line) => [line.name, [...line.x], [...line.y]]"
-    lines = page.evaluate(f"document.querySelector('.cost-chart').data.map({read})")
-    assert [name for name, _, _ in lines[:4]] == ["rnn, write", "rnn, reread", "gpt, write", "gpt, reread"]
-    for name, x, y in lines[:4]:
+    return page.evaluate(f"document.querySelector('.cost-chart').data.filter((l) => l.mode === '{mode}').map({read})")
+
+
+def test_the_first_chart_shows_what_is_counted(open_view, known, two):
+    """A recurrent network is linear and serial, a Transformer quadratic and parallel: the claim of the lectures."""
+    page, data = open_view(VIEW, two)
+    lines = drawn(page, "lines")
+    assert [name for name, _, _ in lines] == ["rnn, learn", "gpt, learn"]
+    for (_, x, y), model in zip(lines, data["models"]):
+        assert x == cost.COUNTED
+        assert y == pytest.approx(model["counted"]["learn"]["flops"])
+    rnn, gpt = cells(page, "power")
+    assert rnn == pytest.approx(1)
+    assert gpt > 1.8
+    serial = page.locator("#cost [data-serial]").evaluate_all("all => all.map((one) => one.dataset.serial)")
+    assert serial == ["T", "1"]
+    assert "T²" in page.locator("#cost .cost-terms").last.inner_text()
+
+
+def test_counted_flops_are_a_polynomial_of_the_length():
+    rnn, gpt = (count_costs(subject(kind).model) for kind in ("rnn", "gpt"))
+    linear, square = rnn["learn"]["terms"]
+    assert square == 0
+    model = subject("rnn").model
+    assert linear == 6 * multiplied_weights(model)
+    settings = subject("gpt").model.settings
+    pair = 4 * settings.layers * settings.heads * settings.head_size
+    linear, square = gpt["learn"]["terms"]
+    assert square == pytest.approx(3 * pair / 2)                            # half of all pairs are seen
+    assert linear == pytest.approx(6 * multiplied_weights(subject("gpt").model) + 3 * pair / 2)
+    assert gpt["reread"]["terms"][2] == pytest.approx(pair / 6)             # the sum of t² is T³ / 3
+    assert [count / 16 for count in gpt["write"]["state"]] == [gpt["write"]["state"][0] / 16 * 2**n for n in range(11)]
+    assert len(set(rnn["write"]["state"])) == 1
+
+
+def test_what_is_no_polynomial_says_so():
+    assert polynomial([1, 2, 4, 8], [5.0, 20.0, 80.0, 320.0], 2) == [0.0, 5.0]
+    assert polynomial([1, 2, 4, 8], [1.0, 2.0, 4.0, 7.0], 2) is None
+
+
+def test_the_dots_are_what_was_measured_and_the_powers_their_slopes(open_view, known, two):
+    page, _ = open_view(VIEW, two, address="#cost.of=write&cost.what=seconds")
+    dots = drawn(page, "markers")
+    assert [name for name, _, _ in dots] == ["rnn, write", "rnn, reread", "gpt, write", "gpt, reread"]
+    for (_, x, y), (_, at, line) in zip(dots, drawn(page, "lines")):
+        assert line[at.index(x[-1])] == pytest.approx(y[-1], rel=1e-6)      # the speed of the longest text
+    for name, x, y in dots:
         scale, power = LAW[name.partition(", ")[2]]
         assert y == pytest.approx([scale * length**power for length in x], rel=1e-6)
         assert math.log(y[-1] / y[0]) / math.log(x[-1] / x[0]) == pytest.approx(power)
@@ -120,8 +166,9 @@ def test_the_lines_are_what_was_measured_and_the_powers_their_slopes(open_view, 
 
 def test_other_costs_are_chosen_by_keyboard_and_the_address_remembers(open_view, known, two):
     page, _ = open_view(VIEW, two)
+    page.locator("#cost input[value=write]").check()
     page.locator("#cost input[value=write]").focus()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
     assert "cost.of=learn" in page.url
     page.locator("#cost input[value=bytes]").check()
     assert cells(page, "cost") == [256_000, 64_000]
@@ -129,11 +176,11 @@ def test_other_costs_are_chosen_by_keyboard_and_the_address_remembers(open_view,
     assert cells(again, "cost") == [256_000, 64_000]
     assert "256kB for 256" in again.locator("#cost").inner_text()
     odd, _ = open_view(VIEW, two, address="#cost.of=nothing&cost.what=dollars")
-    assert len(cells(odd, "cost")) == 4
+    assert len(cells(odd, "cost")) == 2
 
 
 def test_a_live_page_measures_again_when_asked(open_view, known, two):
-    page, _ = open_view(VIEW, two)
+    page, _ = open_view(VIEW, two, address="#cost.of=write&cost.what=seconds")
     before = len(known)
     page.expose_function("askPython", lambda options: VIEW.make(two, "", options))
     page.evaluate("""async () => {

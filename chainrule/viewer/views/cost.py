@@ -5,9 +5,9 @@
     reread    T tokens one by one, the whole text read again for each: T becomes T², and T² becomes T³
 
 FLOPs are exact at any length, and so is what they grow by: a recurrent network is linear in T and takes its T steps one
-after the other; a Transformer is quadratic, and learns from all T tokens at once. Bytes are the peak of what tensors hold beyond what was held before: by the GPU's own count, or on a CPU by following
-every tensor that torch allocates (memory inside its kernels is not seen). A model is measured once, and again with the
-option `again`.
+after the other; a Transformer is quadratic, and learns from all T tokens at once. Bytes are the peak of what tensors
+hold beyond what was held before: by the GPU's own count, or on a CPU by following every tensor that torch allocates
+(memory inside its kernels is not seen). A model is measured once, and again with the option `again`.
 """
 
 import math
@@ -107,7 +107,7 @@ def state_bytes(model: LanguageModel, length: int) -> int:
     """Bytes of the state after `length` tokens, in float32: the KV cache, or what a recurrent network carries on."""
     settings = getattr(model, "settings", None)
     if isinstance(settings, TransformerSettings):
-        return 2 * kv_cache_bytes(settings) * min(length, settings.window or length)     # they are counted in bf16
+        return 2 * kv_cache_bytes(settings, length)                 # which is of bf16
     return sum(part.numel() * part.element_size() for part in tensors(model.start(1)))
 
 
@@ -264,8 +264,8 @@ def _storages(parts: Any) -> dict[int, torch.UntypedStorage]:
 
 VIEW = View(
     "cost", "Cost against length",
-    "What a text of T tokens costs: FLOPs, which are counted and exact; time and memory, measured on this machine. Both "
-    "axes are logarithmic, so a power of T is a straight line and its exponent is the slope.",
+    "What a text of T tokens costs: FLOPs, which are counted and exact; time and memory, measured on this machine. "
+    "Both axes are logarithmic, so a power of T is a straight line and its exponent is the slope.",
     lambda subject: subject.continues_text, _make, several=True, reads=False, plots=True,
     needs="a language model of plain text",
 )
