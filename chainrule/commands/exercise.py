@@ -1,4 +1,7 @@
-"""`chainrule exercise` and `chainrule leaderboard`: copying and checking exercises, and a table of submissions."""
+"""`chainrule exercise` and `chainrule leaderboard`: copying and checking exercises, and a table of submissions.
+
+Listing and copying need no torch, so what does is imported where it is used.
+"""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,9 +9,7 @@ from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.exercises import EXERCISES, LESSONS, Exercise, find_exercises, of_lesson
-from chainrule.exercises.check import check_folder
 from chainrule.exercises.copying import copy_exercises
-from chainrule.exercises.leaderboard import Rules, as_markdown, judge_all, write_board
 
 
 def exercise_command(args: Namespace) -> dict[str, Any]:
@@ -47,6 +48,8 @@ def copy_command(args: Namespace) -> dict[str, Any]:
 
 
 def check_command(args: Namespace) -> dict[str, Any]:
+    from chainrule.exercises.check import check_folder
+
     if args.seed is not None and args.seed < 0:
         raise UserError(f"--seed {args.seed}: it must be 0 or more.")
     verdicts = check_folder(Path(args.folder), args.seed)
@@ -59,6 +62,8 @@ def check_command(args: Namespace) -> dict[str, Any]:
 
 
 def leaderboard_command(args: Namespace) -> dict[str, Any]:
+    from chainrule.exercises.leaderboard import Rules, as_markdown, judge_all, write_board
+
     rules = Rules(Path(args.train), Path(args.hidden), args.minutes)
     out = Path(args.out)
     if out.exists() and not args.overwrite:

@@ -107,6 +107,8 @@ def exercises_in(folder: Path) -> list[Exercise]:
         bound = adapter_names(path)
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}. Fix it, and check again.") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error.reason}. Save it as UTF-8, and check again.") from None
     exercises = [exercise for exercise in EXERCISES.values()
                  if adapter_names(MATERIAL / exercise.lesson / ADAPTERS, exercise.module) & bound]
     if not exercises:

@@ -98,6 +98,7 @@ def test_the_copied_tests_run_where_they_are(call, tmp_path, monkeypatch):
         (("check", "nowhere"), "nowhere is not a folder"),
         (("check", "empty"), "empty has no adapters.py"),
         (("check", "broken"), "broken/adapters.py, line 1: "),
+        (("check", "latin"), "latin/adapters.py is not UTF-8"),
         (("check", "unbound"), "unbound/adapters.py binds no exercise"),
         (("check", "raises"), "raises/adapters.py cannot be imported: ValueError: no."),
         (("viterbi", "empty"), "empty exists already"),
@@ -113,17 +114,19 @@ def test_a_mistake_is_one_line_and_nothing_is_lost(call, tmp_path, words, said):
         "broken": "def (",
         "unbound": "x = 1",
         "raises": "raise ValueError('no')\ndef viterbi(): pass",
+        "latin": "# \udcfc",
     }.items():
         (tmp_path / folder).mkdir()
         if source:
-            (tmp_path / folder / "adapters.py").write_text(source)
+            (tmp_path / folder / "adapters.py").write_text(source, encoding="utf-8", errors="surrogateescape")
     (tmp_path / "file.txt").write_text("mine")
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert said in line
     assert (tmp_path / "file.txt").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "empty", "file.txt", "raises", "unbound"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["broken", "empty", "file.txt", "latin", "raises", "unbound"]
 
 
 def test_errors_of_the_students_code_name_the_line(call):

@@ -50,8 +50,7 @@ def _attention(
     """The output of chainrule's attention, and its weights (B, h, T, T)."""
     width = X.shape[-1]
     layer = Attention(width, heads, heads, width // heads).double()
-    layer.project.weight.copy_(torch.cat([W_Q, W_K, W_V], 1).T)
-    layer.out.weight.copy_(W_O.T)
+    layer.load_state_dict({"project.weight": torch.cat([W_Q, W_K, W_V], 1).T, "out.weight": W_O.T})
     with watch(layer, "pattern") as seen:
         found, _ = layer(X, mask)
     return found, seen["pattern"][0]
