@@ -46,6 +46,7 @@ class Batch:
     source: Tensor | None = None           # (B, S) or (B, S, F): what the text is about
     source_lengths: Tensor | None = None   # (B,)
     reset: Tensor | None = None            # (B,) True where a row of a stream is reset instead of continued
+    documents: Tensor | None = None        # (B, T) the document of each token of a packed row; None: each row has one
 
     @property
     def loss_mask(self) -> Tensor:
@@ -89,6 +90,7 @@ class Model(nn.Module):
     stacked_on: ClassVar[Mapping[str, str]] = {}     # a stack of layers -> the one below it, where layers are in two
     source_parameters: ClassVar[tuple[str, ...]] = ()    # patterns of names: weights that multiply a source's vectors
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
+    packs: bool = False                              # whether it keeps the documents of a packed row apart by itself
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 
     @classmethod

@@ -35,6 +35,13 @@ class Text(Settings, part="text"):
 
 
 @dataclass(frozen=True)
+class RunningText(Text):
+    """`text.*` of a text in which every token is predicted."""
+
+    packed: bool = False            # documents in a row do not see each other: attention, state and positions restart
+
+
+@dataclass(frozen=True)
 class Counting(Settings, part="train"):
     """`train.*` of kinds that learn by counting: in one pass, or by EM."""
 
@@ -160,7 +167,7 @@ class TaskSettings:
     """What a task adds to a recipe. These are the values of `lm`; each Task (tasks/task.py) has its own."""
 
     name: ClassVar[str] = "lm"
-    text: ClassVar[type[Text]] = Text                       # its `text.*` settings
+    text: ClassVar[type[Text]] = RunningText                # its `text.*` settings
     heads: ClassVar[Mapping[str, type[Settings]]] = {}      # its `head.*` settings, by how a kind learns; none: no head
     train: ClassVar[Mapping[str, type[Settings]]] = {}      # its `train.*` settings; none: TRAIN
     running_text: ClassVar[bool] = True                     # whether every token of a running text is a target

@@ -59,7 +59,8 @@ def print_positions(scored: Mapping[str, ByPosition]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    print(f"{longest.unit.replace('_', ' ')} over {longest.windows:,} windows\n{longest.signature}")
+    unit = longest.unit.replace("_", " ")
+    print(f"{unit} over {longest.windows:,} windows of {longest.ends[-1]:,} tokens\n{longest.signature}")
 
 
 def short_name(word: str) -> str:

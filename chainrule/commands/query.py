@@ -59,7 +59,7 @@ def score_command(args: Namespace) -> dict[str, Any]:
     run, settings = load_run(args)
     model = run.language_model
     split = read_split(args.file, run.reading(settings), run.tokenizer)
-    scored = score_tokens(model, run.tokenizer, split.tokens, split.bytes)
+    scored = score_tokens(model, run.tokenizer, split.tokens, split.bytes, split.packed)
     if not args.json:
         print_bits(scored)
     return {"run": args.run, **scored.as_dict(), "shown": list(scored.tokens), "bits": scored.finite_bits}

@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.score import Tokens, stream_pieces, stride_of
+from chainrule.inference.score import Tokens, score_documents, stream_pieces, stride_of
 from chainrule.model import LanguageModel, Model
 from chainrule.progress import track
 from chainrule.text.corpus import Split
@@ -38,7 +38,7 @@ class Signature:
 
     unit: str         # what a token is
     tokenizer: str    # sha256 of the tokenizer, shortened
-    context: str      # tokens of context that a prediction could use; all: the whole text
+    context: str      # tokens of context that a prediction could use; all: the whole text; of a document: only its own
     stride: str       # targets counted in each window; none: no windows
     boundary: str     # whether the end of each line or of each document is a target
     text: str         # sha256 of the text, shortened
@@ -61,7 +61,7 @@ def sign(model: LanguageModel, tokenizer: Tokenizer, split: Split, stride: int |
     return Signature(
         unit=tokenizer.unit,
         tokenizer=tokenizer.sha256[:12],
-        context="all" if model.context is None else str(model.context),
+        context=("all" if model.context is None else str(model.context)) + " of a document" * split.packed,
         stride="none" if stride is None else str(stride),
         boundary=tokenizer.boundary,
         text=split.sha256[:12],
@@ -100,8 +100,15 @@ class Result:
         return values
 
 
-def total_nats(model: LanguageModel, tokens: Tokens, stride: int | None = None) -> float:
+TotalNats: TypeAlias = Callable[[LanguageModel, Tokens, int | None], float]
+
+
+def _stream_nats(model: LanguageModel, tokens: Tokens, stride: int | None = None) -> float:
     return math.fsum(float(piece.sum()) for piece in stream_pieces(model, tokens, stride=stride))
+
+
+def _document_nats(model: LanguageModel, tokens: Tokens, stride: int | None = None) -> float:
+    return math.fsum(score_documents(model, tokens))
 
 
 def evaluate(
@@ -110,7 +117,7 @@ def evaluate(
     split: Split,
     *,
     stride: int | None = None,
-    total_nats: Callable[[LanguageModel, Tokens, int | None], float] = total_nats,
+    total_nats: TotalNats | None = None,
 ) -> Result:
     """The model on every token of the split, each once. `total_nats`: another way to sum them, such as over ranks."""
     signature = str(sign(model, tokenizer, split, stride))
@@ -118,7 +125,7 @@ def evaluate(
     if tokens < 1:
         raise UserError("the text to evaluate on is empty.")
     began = time.perf_counter()
-    total = total_nats(model, split.tokens, stride)
+    total = (total_nats or (_document_nats if split.packed else _stream_nats))(model, split.tokens, stride)
     seconds = time.perf_counter() - began
     bits_per_byte = total / math.log(2) / split.bytes if tokenizer.lossless and split.bytes else None
     return Result(

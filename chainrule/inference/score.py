@@ -82,6 +82,11 @@ def score_windows(model: LanguageModel, windows: Tokens) -> Nats:
     return np.concatenate(scored)
 
 
+def score_documents(model: LanguageModel, tokens: Tokens) -> Nats:
+    """`score_stream` with each document scored separately, from boundary to boundary (text.packed)."""
+    return _score_each(model, tokens, np.flatnonzero(np.append(tokens[1:-1] == BOUNDARY, True)) + 1)
+
+
 def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
     """Nats of each text, its end included."""
     return _totals(model, *_stream(texts))
@@ -102,9 +107,11 @@ def token_bits(model: LanguageModel, tokenizer: Tokenizer, text: str) -> list[tu
     return stream_bits(model, tokenizer, tokenizer.framed(text))
 
 
-def stream_bits(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens) -> list[tuple[str, float]]:
-    """The same for every token of a stream except the first."""
-    bits = score_stream(model, stream) / math.log(2)
+def stream_bits(
+    model: LanguageModel, tokenizer: Tokenizer, stream: Tokens, packed: bool = False
+) -> list[tuple[str, float]]:
+    """The same for every token of a stream except the first; `packed`: each document separately."""
+    bits = (score_documents if packed else score_stream)(model, stream) / math.log(2)
     bits[bits <= 0] = 0.0                    # of a certain token: -0.0, or less than 0 by rounding
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
 

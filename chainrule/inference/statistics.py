@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import Result, evaluate, require_alike
 from chainrule.inference.forward import eval_mode, on_device
-from chainrule.inference.score import Nats, Places, Tokens, score_stream
+from chainrule.inference.score import Nats, Places, Tokens, score_documents, score_stream
 from chainrule.model import LanguageModel, state_bytes
 from chainrule.text.corpus import Split
 from chainrule.text.synthetic import Language
@@ -81,7 +81,7 @@ def score_split(model: LanguageModel, tokenizer: Tokenizer, split: Split) -> Sco
 
     def total_nats(model: LanguageModel, tokens: Tokens, stride: int | None) -> float:
         nonlocal kept
-        kept = score_stream(model, tokens, stride=stride)
+        kept = score_documents(model, tokens) if split.packed else score_stream(model, tokens, stride=stride)
         return math.fsum(kept)
 
     result = evaluate(model, tokenizer, split, total_nats=total_nats)

@@ -117,9 +117,14 @@ class TextScore:
         return {**totals, **metrics, **({"why": self.why} if self.why else {})}
 
 
-def score_tokens(model: LanguageModel, tokenizer: Tokenizer, stream: Tokens, size: int) -> TextScore:
-    """The score of every token of a stream but the first, which is a boundary; `size`: bytes of the text."""
-    tokens, bits = zip(*stream_bits(model, tokenizer, stream), strict=True)
+def score_tokens(
+    model: LanguageModel, tokenizer: Tokenizer, stream: Tokens, size: int, packed: bool = False
+) -> TextScore:
+    """The score of every token of a stream but the first, which is a boundary; `size`: bytes of the text.
+
+    `packed`: each document of the stream is scored separately.
+    """
+    tokens, bits = zip(*stream_bits(model, tokenizer, stream, packed), strict=True)
     why = why_no_number(sum(bits) * math.log(2) / len(bits), tokenizer)
     return TextScore(tokens, bits, size, tokenizer.lossless, why)
 

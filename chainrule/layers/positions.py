@@ -14,8 +14,17 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from chainrule.layers.transformer_settings import ROPE_THETA, RopeScaling
+
+
+def positions_in_documents(documents: Tensor) -> Tensor:
+    """(B, T) the document of each token of packed rows -> (B, T): its position in its document, from 0."""
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+    return index - (index * begins).cummax(1).values
+
 
 # Added to the embedding
 

@@ -24,6 +24,7 @@ from chainrule.layers.blocks import InputEmbedding, TransformerStack, output_pro
 from chainrule.layers.cross_entropy import chunked_cross_entropy, softcap
 from chainrule.layers.embedding import PretrainedVectors
 from chainrule.layers.kv_cache import Cache, LayerState
+from chainrule.layers.positions import positions_in_documents
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.settings import Positive
@@ -60,6 +61,11 @@ class Decoder(LanguageModel):
             reset_output_projection(settings, self.output)
 
     @property
+    def packs(self) -> bool:    # type: ignore[override]
+        """Blocks and shortened keys are counted from the beginning of a row, so with them each document needs one."""
+        return {"full", "sliding"} >= {*self.settings.attention_kinds}
+
+    @property
     def embeddings(self) -> Tensor:
         """(V, D): the vectors of the tokens."""
         return self.embedding.tokens.weight
@@ -81,20 +87,23 @@ class Decoder(LanguageModel):
 
     def _hidden(self, batch: Batch) -> Tensor:
         """(B, T, D): the hidden vectors of the tokens of a batch."""
-        return self.run(batch.tokens, lengths=batch.lengths)[0]
+        return self.run(batch.tokens, lengths=batch.lengths, documents=batch.documents)[0]
 
     def run(
         self, tokens: Tensor, sources: Sequence[CrossMemory] = (), more: Tensor | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | None = None, documents: Tensor | None = None,
     ) -> tuple[Tensor, list[LayerState]]:  # fmt: skip
         """(B, T) from the beginning of a text -> (B, T, D), and each layer's keys and values.
 
-        `more` (B, T, D) is added to the vectors of the tokens; `lengths` (B,): those that are not padding.
+        `more` (B, T, D) is added to the vectors of the tokens; `lengths` (B,): those that are not padding; `documents`
+        (B, T): those of packed rows, which do not see each other.
         """
         kv_cache.check_length(tokens.shape[1], self.context)
         positions = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        if documents is not None:
+            positions = positions_in_documents(documents)
         x = self.embedding(tokens, positions, more)
-        hidden, layers = self.stack(x, positions, lengths, sources=sources)
+        hidden, layers = self.stack(x, positions, lengths, sources=sources, documents=documents)
         return hidden, layers
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -63,6 +63,7 @@ class CorruptedCorpus(Corpus):
 
 
 class Denoising(Task, Generic[C]):
+    text: ClassVar[type[Text]] = Text
     running_text = False
     predicts = True
     use = "`chainrule predict {run}` fills in blanks, `chainrule eval {run}` measures it"

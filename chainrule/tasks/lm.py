@@ -22,7 +22,7 @@ from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.examples import lines_of
 from chainrule.tasks.task import Prediction, Search, Task, Trained
-from chainrule.text.batches import Streams, Tokens, Windows, stream, texts
+from chainrule.text.batches import Streams, Tokens, Unpacked, Windows, stream, texts
 from chainrule.text.corpus import Corpus, MixedSplit, Split, prepare, read_split
 from chainrule.text.mixing import MixedStreams, MixedWindows
 from chainrule.text.tables import Place
@@ -36,6 +36,7 @@ RESET_SHARE = 0.01     # of the rows of a stream, which start again from the sta
 class LanguageModelling(Task):
     name, running_text = "lm", True
     generates = predicts = True
+    readable = (*Task.readable, "packed")
     use = "`chainrule sample {run}` lets it continue a text"
     next_commands = ('sample {run} --prompt "The "', "score {run} TEXT", "eval {run} TEXT")
 
@@ -45,8 +46,12 @@ class LanguageModelling(Task):
     ) -> Corpus:
         return prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
 
-    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Windows | Streams:
-        return order_text(corpus.splits["train"], settings, getattr(model, "context", None))
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Windows | Streams | Unpacked:
+        split = corpus.splits["train"]
+        order = order_text(split, settings, getattr(model, "context", None))
+        if not split.packed or not isinstance(order, Windows) or model.packs:
+            return order
+        return Unpacked(order)
 
     def counting_batches(self, model: CountingModel, corpus: Corpus, settings: Counting) -> Iterator[Batch]:
         return counting_batches(model, corpus.splits["train"].tokens, settings)
@@ -78,6 +83,9 @@ def order_text(split: Split, settings: Gradient, context: int | None) -> Windows
     if settings.batching == "streams" and context is not None:
         raise UserError(f"train.batching=streams carries a state on without end, and this model holds {context} "
                         "tokens. Use train.batching=windows.")
+    if settings.batching == "streams" and split.packed:
+        raise UserError("text.packed=true resets the state at each document, and train.batching=streams carries it on. "
+                        "Use train.batching=windows.")
     length = settings.length or context or min(LENGTH, max(1, len(split.tokens) - 1))
     if context is not None and length > context:
         raise UserError(f"train.length={length} is more than the {context} tokens that the model can hold. "
@@ -89,7 +97,7 @@ def order_text(split: Split, settings: Gradient, context: int | None) -> Windows
         return MixedWindows(split, rows, length, settings.seed)
     if settings.batching == "streams":
         return Streams(split.tokens, rows, length, RESET_SHARE)
-    return Windows(split.tokens, rows, length, settings.seed)
+    return Windows(split.tokens, rows, length, settings.seed, split.packed)
 
 
 def _rows(tokens: int | None, length: int, text: int) -> int:

@@ -31,9 +31,10 @@ class Windows:
     The few tokens that fill no window are left out at one end or the other, at random in each epoch.
     """
 
-    def __init__(self, tokens: Tokens, rows: int, length: int, seed: int):
+    def __init__(self, tokens: Tokens, rows: int, length: int, seed: int, packed: bool = False):
         _refuse_short(tokens, length)
         self.tokens, self.rows, self.length, self.seed = tokens, rows, length, seed
+        self.packed = packed                               # whether batches say which document each token is of
         self.windows, self.spare = divmod(len(tokens) - 1, length)
         self.targets = rows * length                       # of a step
         self.epoch = self.windows / rows                   # steps of one epoch
@@ -41,7 +42,8 @@ class Windows:
         self._starts = np.empty(0, np.int64)
 
     def at(self, step: int) -> Batch:
-        return _batch(_gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1)))
+        batch = _batch(_gather(self.tokens, self.starts(step)[:, None] + np.arange(self.length + 1)))
+        return replace(batch, documents=document_numbers(batch.tokens)) if self.packed else batch
 
     def starts(self, step: int) -> NDArray[np.int64]:
         """(B,) where the rows of a step begin."""
@@ -64,6 +66,32 @@ class Windows:
             offset = random.integers(self.spare + 1)
             self._epoch, self._starts = epoch, random.permutation(self.windows) * self.length + offset
         return self._starts
+
+
+def document_numbers(tokens: Tensor) -> Tensor:
+    """(B, T) -> (B, T): the document of each token of a row; each boundary begins the next."""
+    return (tokens == BOUNDARY).cumsum(1)
+
+
+class Unpacked:
+    """The windows of `Windows` with each document, or part of one, as a row of its own: padded, never mixed."""
+
+    def __init__(self, windows: Windows):
+        self.windows = windows
+        self.length, self.targets, self.epoch = windows.length, windows.targets, windows.epoch
+        self.rows = windows.rows                           # at least; those of a batch are as many as its documents
+
+    def at(self, step: int) -> Batch:
+        tokens, length = self.windows.tokens, self.length
+        starts = self.windows.starts(step)
+        inside = starts[:, None] + np.arange(length)                                    # (B, T) what is read
+        begins = tokens[inside] == BOUNDARY
+        begins[:, 0] = True
+        first = inside[begins]
+        ends = np.append(first[1:], 0)
+        last = np.append(np.diff(np.nonzero(begins)[0]) > 0, True)                      # the last of its window
+        ends[last] = starts + length
+        return _padded(tokens, first + 1, ends - first, tokens[first])
 
 
 class Streams:
@@ -181,11 +209,14 @@ def _cut(starts: Places, ends: Places, length: int | None) -> tuple[Places, Plac
     return cuts, np.minimum(np.repeat(ends, pieces) - cuts, length)
 
 
-def _padded(tokens: Tokens, starts: Places, sizes: Places) -> Batch:
+def _padded(tokens: Tokens, starts: Places, sizes: Places, before: Tokens | None = None) -> Batch:
+    """Rows of targets; each begins after the boundary, or after the token `before` it."""
     place = np.arange(sizes.max())
     real = place < sizes[:, None]                                       # (B, T)
     rows = np.full((len(sizes), len(place) + 1), BOUNDARY, np.int64)
     rows[:, 1:][real] = tokens[(starts[:, None] + place)[real]]
+    if before is not None:
+        rows[:, 0] = before
     return _batch(torch.from_numpy(rows), lengths=torch.from_numpy(sizes.astype(np.int64)))
 
 

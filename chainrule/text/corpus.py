@@ -7,7 +7,7 @@ uint32, and a JSON file describes it. Everything is read in pieces of bounded si
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Split:
     bytes: int                               # of the text, as UTF-8
     documents: int
     sha256: str                              # of the text; a NUL byte between documents
+    packed: bool = field(default=False, kw_only=True)    # whether documents do not see each other (text.packed)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class MixedSplit(Split):
 
     def only(self, part: Part) -> Split:
         """One text alone."""
-        return Split(self.tokens[part.end - part.tokens : part.end + 1], part.bytes, 1, self.sha256)
+        return Split(self.tokens[part.end - part.tokens : part.end + 1], part.bytes, 1, self.sha256, packed=self.packed)
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,10 @@ def _store(parts: tuple[Selection, ...], settings: Text, tokenizer: Tokenizer, f
             raise UserError(f"{names} changed while it was being read. Run again when it no longer changes.")
         write_text(sidecar, json.dumps(facts, indent=1))
     tokens = np.memmap(path, facts["dtype"], mode="r")
-    whole = (tokens, facts["bytes"], facts["documents"], facts["sha256"])
-    return MixedSplit(*whole, _parts(parts, facts["parts"], settings)) if settings.mix else Split(*whole)
+    whole, packed = (tokens, facts["bytes"], facts["documents"], facts["sha256"]), getattr(settings, "packed", False)
+    if settings.mix:
+        return MixedSplit(*whole, _parts(parts, facts["parts"], settings), packed=packed)
+    return Split(*whole, packed=packed)
 
 
 def _parts(selections: Sequence[Selection], ends: Sequence[Sequence[int]], settings: Text) -> tuple[Part, ...]:

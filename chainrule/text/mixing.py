@@ -77,6 +77,7 @@ class MixedWindows(Windows):
 
     def __init__(self, split: MixedSplit, rows: int, length: int, seed: int):
         self.tokens, self.rows, self.length, self.seed = split.tokens, rows, length, seed
+        self.packed = split.packed
         self.begins = [0, *(part.end for part in split.parts[:-1])]
         self.parts = [_windows(split, place, begin, rows, length, seed) for place, begin in enumerate(self.begins)]
         self.mixture = Mixture([part.weight for part in split.parts], seed)

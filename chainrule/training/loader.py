@@ -14,7 +14,7 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Gradient
 from chainrule.tasks.task import BatchOrder, Task
-from chainrule.text.batches import Streams, Windows
+from chainrule.text.batches import Streams, Windows, document_numbers
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import ALONE, Ranks
 
@@ -42,7 +42,8 @@ class TokenLoader:
         tokens, targets = rows[:, :-1], rows[:, 1:]
         if self.padding is not None:
             targets = targets.masked_fill(self.padding[:, None], IGNORE)
-        return Batch(tokens, targets, reset=reset)
+        documents = document_numbers(tokens) if isinstance(self.order, Windows) and self.order.packed else None
+        return Batch(tokens, targets, reset=reset, documents=documents)
 
     def _rows(self, step: int) -> Tensor:
         """(B, T + 1): all but the last column is read, all but the first is predicted."""

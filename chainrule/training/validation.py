@@ -48,7 +48,7 @@ def evaluate_together(model: Model, corpus: Corpus, ranks: Ranks, stop: Stop, ta
     if batches is not None:
         return _of_answers(model, corpus, batches, ranks, stop)
     assert isinstance(model, LanguageModel)                # whatever learns from a running text
-    if not ranks.distributed:
+    if not ranks.distributed or corpus.splits["valid"].packed:
         return evaluate(model, corpus.tokenizer, corpus.splits["valid"])
     return evaluate(model, corpus.tokenizer, corpus.splits["valid"], total_nats=_shared(ranks, stop))
 

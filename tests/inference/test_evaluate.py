@@ -37,6 +37,7 @@ class Text:
     bytes: int = 3
     documents: int = 2
     sha256: str = "b" * 64
+    packed: bool = False
 
 
 class Certain(LanguageModel):

@@ -41,7 +41,8 @@ def stream(tokenizer, text):
 
 
 def split(tokenizer, text):
-    return SimpleNamespace(tokens=stream(tokenizer, text), bytes=len(text.encode()), documents=1, sha256="ab" * 32)
+    size = len(text.encode())
+    return SimpleNamespace(tokens=stream(tokenizer, text), bytes=size, documents=1, sha256="ab" * 32, packed=False)
 
 
 SIGNATURE = "unit:bytes|tokenizer:t|context:all|stride:none|boundary:document|text:x|chainrule:0"

@@ -58,7 +58,7 @@ def walk(size, seed=1, certain=0.9):
 
 
 def split(tokens):
-    return SimpleNamespace(tokens=tokens, bytes=2 * len(tokens), sha256="ab" * 32, documents=1)
+    return SimpleNamespace(tokens=tokens, bytes=2 * len(tokens), sha256="ab" * 32, documents=1, packed=False)
 
 
 def corpus(train=None, valid=None, lossless=True):
