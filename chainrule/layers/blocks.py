@@ -255,7 +255,8 @@ class TransformerStack(nn.Module):
         token of a packed row; a token attends to those of its own document.
         """
         settings, dtype = self.settings, working_dtype(x)
-        layout = self.layout(positions, len(x), dtype, lengths, documents)
+        places = positions if documents is None else torch.arange(x.shape[1], device=x.device)[None]    # in the row
+        layout = self.layout(places, len(x), dtype, lengths, documents)
         masks: dict[tuple[str, bool], AttentionMask] = {}
         rope = None
         if settings.positions == "rotary":

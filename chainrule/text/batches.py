@@ -77,13 +77,13 @@ class Unpacked:
     """The windows of `Windows` with each document, or part of one, as a row of its own: padded, never mixed."""
 
     def __init__(self, windows: Windows):
-        self.windows = windows
+        self.order = windows
         self.length, self.targets, self.epoch = windows.length, windows.targets, windows.epoch
         self.rows = windows.rows                           # at least; those of a batch are as many as its documents
 
     def at(self, step: int) -> Batch:
-        tokens, length = self.windows.tokens, self.length
-        starts = self.windows.starts(step)
+        tokens, length = self.order.tokens, self.length
+        starts = self.order.starts(step)
         inside = starts[:, None] + np.arange(length)                                    # (B, T) what is read
         begins = tokens[inside] == BOUNDARY
         begins[:, 0] = True
@@ -92,6 +92,9 @@ class Unpacked:
         last = np.append(np.diff(np.nonzero(begins)[0]) > 0, True)                      # the last of its window
         ends[last] = starts + length
         return _padded(tokens, first + 1, ends - first, tokens[first])
+
+    def goes_on(self, step: int) -> bool:
+        return False
 
 
 class Streams:

@@ -71,3 +71,23 @@ def test_positions_need_one_tokenizer_and_a_text(chainrule, complaint, trained, 
     chainrule("train", book, "--out", "runs/words", "text.tokenizer=words")
     line = complaint("eval", trained, "runs/words", book, "--by-position")
     assert "results cannot share a table of perplexity when their" in line
+
+
+def test_packed_documents_are_learned_and_scored_apart(chainrule, tmp_path):
+    (tmp_path / "tales.jsonl").write_text("".join(f'{{"text": "a {name} sat on a {name}."}}\n' for name in
+                                                  ("cat", "dog", "hen", "fox", "owl", "cow")) * 12)
+    packed = ("tales.jsonl", "text.packed=true", *GPT[2:])
+    assert chainrule("train", *packed, "--kind", "gpt", "--out", "runs/packed").code == 0
+    apart = chainrule("eval", "runs/packed", "tales.jsonl", "--json").json
+    together = chainrule("eval", "runs/packed", "tales.jsonl", "text.packed=false", "--json").json
+    assert "context:16 of a document|" in apart["signature"]
+    assert "context:16|" in together["signature"]
+    assert apart["nats"] != together["nats"]
+    scored = chainrule("score", "runs/packed", "tales.jsonl", "--json").json
+    assert scored["bits_per_byte"] == pytest.approx(apart["bits_per_byte"])
+    lstm = ("train", "tales.jsonl", "text.packed=true", "--kind", "lstm", "model.hidden=8", "train.steps=2",
+            "text.tokenizer=characters")
+    refused = chainrule(*lstm, "train.batching=streams", "--out", "runs/lstm")
+    assert refused.code == 2
+    assert "text.packed=true resets the state at each document" in refused.err.splitlines()[-1]
+    assert chainrule(*lstm, "train.batching=windows", "train.length=16", "--out", "runs/lstm").code == 0

@@ -99,7 +99,8 @@ def test_alibi_in_an_encoder_penalises_both_sides() -> None:
     torch.manual_seed(1)
     settings = EncoderDecoderSettings(**SMALL, positions="alibi", zero_init=False)
     model = EncoderDecoder(settings, 7).eval()
-    mask = model.encoder.mask(torch.arange(4)[None])
+    attention: Any = model.encoder.blocks[0].attention
+    mask = attention.mask(model.encoder.layout(torch.arange(4)[None]))
     assert mask.tensor is not None
     assert_close(mask.tensor, mask.tensor.mT)
     assert_close(mask.tensor[0, 0, 0], -alibi_slopes(2)[0] * torch.arange(4.0))

@@ -902,4 +902,25 @@ BUGS = [
         "_square(new)",
         ("tests/training/test_distance.py::test_distances_are_sums_by_layer_and_of_all",),
     ),
+    Bug(
+        "the positions of packed documents do not restart",
+        "chainrule/models/gpt.py",
+        "positions = positions_in_documents(documents)",
+        "pass",
+        ("tests/text/test_packed.py::test_packing_changes_no_loss[learned]",),
+    ),
+    Bug(
+        "packed documents see each other",
+        "chainrule/layers/blocks.py",
+        "layout = self.layout(places, len(x), dtype, lengths, documents)",
+        "layout = self.layout(places, len(x), dtype, lengths)",
+        ("tests/text/test_packed.py::test_packing_changes_no_loss[rotary]",),
+    ),
+    Bug(
+        "the last document of an unpacked window is cut short",
+        "chainrule/text/batches.py",
+        "ends[last] = starts + length",
+        "ends[last] = starts + length - 1",
+        ("tests/text/test_packed.py::test_unpacked_rows_hold_each_target_once",),
+    ),
 ]

@@ -70,7 +70,7 @@ def test_packing_changes_no_loss(case: str) -> None:
     corpus = Corpus({"train": Split(tokens, 1, 1, "", packed=True)}, train_tokenizer(Text(tokenizer="bytes"), []), ())
     settings = Gradient(length=LENGTH, tokens=3 * LENGTH)
     loader, order = make_loader(LM, model, corpus, settings, torch.device("cpu")), LM.order(model, corpus, settings)
-    windows = order.windows if isinstance(order, Unpacked) else order
+    windows = order.order if isinstance(order, Unpacked) else order
     for step in range(3):
         batch = loader.batch(step)
         nats, count, _ = model.loss(batch)
@@ -93,7 +93,7 @@ def test_unpacked_rows_hold_each_target_once() -> None:
         batch = order.at(step)
         assert not (batch.tokens[:, 1:] == 0)[batch.loss_mask[:, 1:]].any()    # a boundary only begins a row
         pairs = torch.stack([batch.tokens, batch.targets], -1)[batch.loss_mask]
-        packed = order.windows.at(step)
+        packed = order.order.at(step)
         wanted = torch.stack([packed.tokens, packed.targets], -1).flatten(0, 1)
         assert sorted(pairs.tolist()) == sorted(wanted.tolist())
 
