@@ -16,6 +16,7 @@ from contract.cases import Case
 
 from chainrule import models, tasks
 from chainrule.cli import COMMANDS, main
+from chainrule.formats.hand_written import built_in_models, read_hand_written
 from chainrule.models.published import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
@@ -128,6 +129,24 @@ def test_the_session_of_the_readme_runs(desk, capsys):
 def test_the_python_of_the_readme_runs(desk):
     for code in blocks("README.md", "python"):
         exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_page_on_models_by_hand_prints_what_it_says_and_its_sums_are_right(desk, capsys):
+    for name in ("weather.txt", "numbers.csv", "two-sums.csv"):
+        (desk / name).write_text((ROOT / "docs/lessons/texts" / name).read_text())
+    for words in commands("docs/by-hand.md"):
+        assert main(words[1:]) == 0, words
+    printed = capsys.readouterr().out.splitlines()
+    shown = [line for line in "".join(blocks("docs/by-hand.md", "console")).splitlines() if not line.startswith("$")]
+    assert len(shown) == 3
+    assert [line for line in shown if line not in printed] == []
+    for written, name in zip(blocks("docs/by-hand.md", "toml"), ("weather", "rhythm"), strict=True):
+        (desk / "model.toml").write_text(written)
+        ours, theirs = (read_hand_written(path).model for path in (Path("model.toml"), built_in_models()[name]))
+        for key, tensor in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[key], tensor)
+    for code in blocks("docs/by-hand.md", "python"):
+        exec(compile(code, "docs/by-hand.md", "exec"), {})
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
