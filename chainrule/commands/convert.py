@@ -1,4 +1,4 @@
-"""`chainrule export` and `import`: models in the formats of other programs (ARPA, word2vec, GloVe), merged adapters.
+"""`chainrule export` and `import`: models in the formats of other programs and merged LoRA adapters.
 
 `import` also makes runs of models that are written by hand (formats/hand_written.py).
 """
@@ -13,6 +13,7 @@ import torch
 from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
+from chainrule.formats.hugging_face_export import write_folder
 from chainrule.formats.vector_files import looks_like_vectors, read_vectors, write_vectors
 from chainrule.inference.vectors import vectors_of
 from chainrule.models.word2vec import Word2Vec
@@ -29,6 +30,10 @@ OWN = ("</s>", UNKNOWN)
 
 def export_command(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
+    if args.to == "huggingface":
+        what = write_folder(load(args.run), out, args.overwrite)
+        say(f"{out}: {what}")
+        return {"run": args.run, "out": str(out), "what": what, "bytes": _print_size(out / "model.safetensors")}
     if args.to == "merged":
         merged(args.run, out, args.overwrite)
         return {"run": args.run, "out": str(out), "bytes": _print_size(out / MODEL)}

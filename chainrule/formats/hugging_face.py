@@ -20,6 +20,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.layers.attention import PackedLinear
+from chainrule.layers.experts import ExpertLinear
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.gpt import GPT
 
@@ -160,7 +161,10 @@ LLAMA_LAYER = {
     "attention.project": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "attention.out": ["self_attn.o_proj"],
     "feed_forward_norm": ["post_attention_layernorm"],
-    "feed_forward.up": ["mlp.gate_proj", "mlp.up_proj"],
+    "attention.norms.0": ["self_attn.q_norm"],
+    "attention.norms.1": ["self_attn.k_norm"],
+    "feed_forward.router": ["mlp.gate"],
+    "feed_forward.up": ["mlp.gate_proj", "mlp.up_proj"],    # of SwiGLU; without gates there is only the first
     "feed_forward.out": ["mlp.down_proj"],
 }
 LLAMA = {"embedding.tokens": "model.embed_tokens", "stack.norm": "model.norm", "output": "lm_head"}
@@ -168,9 +172,9 @@ LLAMA = {"embedding.tokens": "model.embed_tokens", "stack.norm": "model.norm", "
 
 def to_gpt2(model: GPT) -> Weights:
     """The state dict of a GPT as one of a GPT2LMHeadModel."""
-    names = _gpt2_names(model.settings.layers)
+    names = _gpt2_names(model.settings.layers) | {"output.weight": "lm_head.weight"}
     weights = {names[name]: _transposed(name, tensor) for name, tensor in model.state_dict().items()}
-    return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
+    return {"lm_head.weight": weights["transformer.wte.weight"]} | weights
 
 
 def from_gpt2(weights: Mapping[str, Tensor]) -> Weights:
@@ -181,7 +185,7 @@ def from_gpt2(weights: Mapping[str, Tensor]) -> Weights:
 
 
 def to_llama(model: GPT) -> Weights:
-    """The state dict of a GPT as one of a LlamaForCausalLM."""
+    """The state dict of a GPT as one of a LlamaForCausalLM; the matrices of experts stay together, (E, O, I)."""
     weights: Weights = {}
     for name, tensor in model.state_dict().items():
         module, _, kind = name.rpartition(".")
@@ -190,8 +194,9 @@ def to_llama(model: GPT) -> Weights:
         else:
             theirs = [LLAMA[module]]
         maps = model.get_submodule(module)
-        sizes = maps.parts if isinstance(maps, PackedLinear) else [len(tensor)]
-        weights |= {f"{part}.{kind}": rows for part, rows in zip(theirs, tensor.split(sizes), strict=True)}
+        rows = max(0, tensor.dim() - 2)                         # the axis of a matrix's rows
+        sizes = maps.parts if isinstance(maps, PackedLinear | ExpertLinear) else [tensor.shape[rows]]
+        weights |= {f"{part}.{kind}": some for part, some in zip(theirs, torch.split(tensor, sizes, rows))}
     return weights
 
 
