@@ -7,7 +7,8 @@
 dense one and one whose feed-forward layers are experts, 2 of them for each token, with as many active parameters, on
 equal tokens; and once more a dense one for the seconds that the experts took. With --parallel 6 all run at the same
 time, and seconds say nothing. `speed` is the trainer's own step on random tokens: 12 x 768, a vocabulary of 50,257,
-2 experts of 8, against the dense model. Both print JSON lines.
+2 experts of 8, against the dense model. Both print JSON lines. Active parameters are equal but for the router: two
+experts have half of the dense layer's hidden units each.
 """
 
 import argparse
@@ -88,7 +89,7 @@ def trained(args: argparse.Namespace, folder: Path, name: str, extra: dict[str, 
 def speed(args: argparse.Namespace) -> None:
     mixture = {"model.experts": args.experts, "model.active": args.active}
     sizes = {"model.layers": 12, "model.width": args.width, "model.heads": args.width // 128,
-             "model.context": args.length}
+             "model.context": args.length, "model.tied": True}
     rates = {}
     for name, extra in (("dense", {}), ("experts", mixture)):
         torch.manual_seed(1)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from chainrule.errors import UserError
-from chainrule.flops import GPUS, kv_cache_bytes, training_flops
+from chainrule.flops import GPUS, idle_weights, kv_cache_bytes, training_flops
 from chainrule.layers.cross_entropy import CHUNK_LOGITS
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models import build, model_class
@@ -47,6 +47,7 @@ class Work:
     activations: float  # bytes of activations that a token keeps for the backward pass, with its share of the source
     cache: float        # bytes of a token in the KV cache, in bf16, with its share of the source
     logits: float       # bytes of a token's logits and their gradient
+    idle: int = 0       # parameters of experts that a token does not use
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,7 @@ def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) 
         stacks = [getattr(model, name) for name in ("stack", "encoder") if hasattr(model, name)]
         layers = [_count(block) for stack in stacks for block in stack.blocks]
         activations = activation_bytes(recipe.model, ratio)
-        cache = 0.0 if model.bidirectional else kv_cache_bytes(recipe.model, length) / length
-        cache += 4.0 * ratio * recipe.model.layers * recipe.model.kv_heads * recipe.model.head_size
-        return Work(parameters, flops, sum(layers), max(layers), activations, cache, logits)
+from chainrule.flops import GPUS, idle_weights, kv_cache_bytes, training_flops
     inside = [(name, weight) for name, weight in model.named_parameters() if not ENDS.match(name)]
     hidden = sum(weight.numel() for _, weight in inside)
     encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
@@ -279,6 +278,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     needs = plan.enough and {"gpu": plan.enough.gpu, "gpus": plan.enough.gpus, "total": plan.enough.memory.total}
     return {
         "parameters": plan.work.parameters,
+        "active": plan.work.parameters - plan.work.idle,
         "vocab": plan.vocab,
         "context": plan.length,
         "source": plan.source,

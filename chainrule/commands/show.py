@@ -186,7 +186,8 @@ def list_published(args: Namespace) -> dict[str, Any]:
 def print_plan(kind: str, plan: Plan) -> None:
     gpu, work = GPUS[plan.gpu], plan.work
     source = f", sources of {plan.source:,}" if plan.source else ""
-    print(f"{kind}: {in_units(work.parameters)} parameters, vocabulary {plan.vocab:,}, rows of {plan.length:,} "
+    active = f", {in_units(work.parameters - work.idle)} active for a token" if work.idle else ""
+    print(f"{kind}: {in_units(work.parameters)} parameters{active}, vocabulary {plan.vocab:,}, rows of {plan.length:,} "
           f"tokens{source}")
     print(f"{in_units(plan.tokens)} tokens in steps of {in_units(plan.batch)}: {cost_line(plan)}")
     card = f"{plan.gpus} x {plan.gpu} ({gpu.memory:g} GiB, {gpu.peak:g} TFLOP/s)"

@@ -12,7 +12,8 @@ the groups stay on the GPU. Two losses keep the router in order (Fedus et al. 20
 Shapes: N tokens, k active experts, E experts, D width, H hidden units of an expert, L layers with experts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,7 +27,7 @@ from chainrule import kernels
 from chainrule.device import working_dtype
 from chainrule.kernels import ops
 from chainrule.layers.transformer_settings import TransformerSettings
-from chainrule.model import Tap
+from chainrule.model import Batch, Tap
 
 FEW = 4                   # active experts up to which repeated maxima are faster on a GPU than a sort
 ALIGNED = 8               # bfloat16 numbers: the columns of a grouped matrix product are multiples of it
@@ -65,7 +66,7 @@ class Experts(nn.Module):
         self.out = ExpertLinear(experts, settings.hidden, [settings.width])
         self.activation, self.shared = activation, shared
         self.shares = Tap()                                   # (B, T, E): the probability of each expert
-        self.meter: RouterMeter | None = None                 # set while a trainer balances the experts
+        self.meter: RouterMeter | None = None                 # set while a trainer measures a micro-batch
 
     def forward(self, x: Tensor, token_mask: Tensor | None = None) -> Tensor:
         """(B, T, D) or (N, D) -> the same; `token_mask` (B, T): False at padding, which no loss counts."""
@@ -223,6 +224,7 @@ class RouterMeter:
     scale: Tensor      # () targets per token in the step before, over L
     balance: float     # coefficient of the load-balancing loss
     z: float           # coefficient of the router z-loss
+    rows: Tensor       # (B,) rows of the micro-batch that have targets; others count no more than padding
 
     def loss(self, routing: Routing, token_mask: Tensor | None) -> Tensor:
         """Both losses, summed over tokens; the sums of this step are added up on the way."""
@@ -230,9 +232,8 @@ class RouterMeter:
         z = routing.logits.logsumexp(-1).square()                                                       # (N,)
         counts = (routing.chosen[..., None] == torch.arange(experts, device=z.device)).sum(1)           # (N, E)
         every = torch.cat([counts, routing.p, z[:, None], torch.ones_like(z[:, None])], -1)
-        if token_mask is not None:
-            every = every * token_mask.flatten()[:, None]
-        total = every.sum(0)
+        counted = self.rows[:, None] if token_mask is None else self.rows[:, None] & token_mask         # (B, 1 or T)
+        total = (every.view(len(counted), -1, every.shape[1]) * counted[..., None]).sum((0, 1))
         self.sums.add_(total.detach())
         balance, squared = experts * total[experts : 2 * experts] @ self.share, total[2 * experts]
         return (self.balance * balance + self.z * squared) * self.scale
@@ -263,15 +264,29 @@ class Balance:
         self.share = torch.zeros(count, experts, device=device)
         self.scale = torch.zeros(count, device=device)
         self.totals = torch.zeros(count, experts + 3, dtype=torch.float64, device=device)    # over all steps
-        for place, layer in enumerate(self.layers):
-            settings = layer.settings
-            layer.meter = RouterMeter(
-                self.sums[place], self.share[place], self.scale[place], settings.balance_loss, settings.router_z_loss
-            )
+        rows = torch.ones(1, dtype=torch.bool, device=device)
+        self.meters = [
+            RouterMeter(sums, share, scale, layer.settings.balance_loss, layer.settings.router_z_loss, rows)
+            for layer, sums, share, scale in zip(self.layers, self.sums, self.share, self.scale, strict=True)
+        ]
 
     def begin(self) -> None:
+        """Before a step."""
         for sums in self.sums:
             sums.zero_()
+
+    @contextmanager
+    def measure(self, batch: Batch) -> Iterator[None]:
+        """Inside, the routers measure and balance a micro-batch."""
+        rows = batch.loss_mask.view(len(batch.tokens), -1).any(1) if self.layers else None
+        for layer, meter in zip(self.layers, self.meters, strict=True):
+            assert rows is not None
+            meter.rows, layer.meter = rows, meter
+        try:
+            yield
+        finally:
+            for layer in self.layers:
+                layer.meter = None
 
     def update(self, targets: Tensor) -> None:
         """After a step with so many targets, when the sums are those of all ranks."""

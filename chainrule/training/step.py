@@ -89,8 +89,9 @@ class Step:
         totals, states = torch.zeros_like(self.totals), []
         for first in range(0, len(batch.tokens), self.micro_batch):
             here = slice(first, first + self.micro_batch)
-            with self.precision(), kernels.in_training(self.fused):
-                nats, count, after = self.loss(batch.rows(here), _rows_of(state, here))
+            part = batch.rows(here)
+            with self.precision(), kernels.in_training(self.fused), self.balance.measure(part):
+                nats, count, after = self.loss(part, _rows_of(state, here))
             nats.backward()  # type: ignore[no-untyped-call]
             totals += torch.stack([nats.detach().double(), count.double()])
             if self.carries:

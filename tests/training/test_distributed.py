@@ -38,6 +38,7 @@ GPT = {
     "train.steps": 8, "train.tokens": 80, "train.evaluate": 4, "train.gradients": "true",
     "train.precision": "float32",
 }
+EXPERTS = GPT | {"model.experts": 4, "train.micro_batch": 2, "train.checkpoint": 0}
 HMM = {"model.states": 4, "train.steps": 6, "train.restarts": 2, "train.length": 16}
 NGRAM = {"text.tokenizer": "bytes", "train.tokens": 100}
 TASKS = {
@@ -90,6 +91,8 @@ def make(folder):
         job("small", DROPPED, "dropped-2-2", [0, STOP, SIGTERM]),
         job("small", DROPPED, "dropped-2-2"),
         job("gpt", GPT | {"train.shard": "true"}, "gpt-2"),
+        job("gpt", EXPERTS | {"train.shard": "true"}, "experts-2", ["all", 5, SIGTERM]),
+        job("gpt", EXPERTS | {"train.shard": "true"}, "experts-2"),
         job("ngram", NGRAM, "ngram-2"),
         job("unigram", NGRAM, "unigram-2"),
         job("hmm", HMM, "hmm-2"),
@@ -102,6 +105,7 @@ def make(folder):
         job("small", STREAMS, "streams-1"),
         job("small", STREAMS, "streams-1-4", ["all", STOP, SIGTERM]),
         job("gpt", GPT, "gpt-1"),
+        job("gpt", EXPERTS, "experts-1"),
         job("ngram", NGRAM, "ngram-1"),
         job("unigram", NGRAM, "unigram-1"),
         job("hmm", HMM, "hmm-1"),
@@ -139,12 +143,12 @@ def weights(path):
 
 def logged(path):
     """All losses of the log, in order."""
-    names = ("nats_per_token", "nats", "gradient_norm", "bits_per_byte")
+    names = ("nats_per_token", "nats", "gradient_norm", "bits_per_byte", "load_balancing_loss", "router_z_loss")
     return [record[name] for record in run.read_log(path) for name in names if record.get(name) is not None]
 
 
 CURVES = [
-    "windows-2 windows-1", "windows-4 windows-1", "gpt-2 gpt-1",
+    "windows-2 windows-1", "windows-4 windows-1", "gpt-2 gpt-1", "experts-2 experts-1",
     "streams-2-1 streams-1", "streams-2-4 streams-1", "streams-1-4 streams-1", "shards-2-1 streams-1",
     "shards-2-4 streams-1", *(f"{task}-2 {task}-1" for task in TASKS),
 ]
