@@ -143,7 +143,9 @@ def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) 
         stacks = [getattr(model, name) for name in ("stack", "encoder") if hasattr(model, name)]
         layers = [_count(block) for stack in stacks for block in stack.blocks]
         activations = activation_bytes(recipe.model, ratio)
-from chainrule.flops import GPUS, idle_weights, kv_cache_bytes, training_flops
+        cache = 0.0 if model.bidirectional else kv_cache_bytes(recipe.model, length) / length
+        cache += 4.0 * ratio * recipe.model.layers * recipe.model.kv_heads * recipe.model.head_size
+        return Work(parameters, flops, sum(layers), max(layers), activations, cache, logits, idle_weights(model))
     inside = [(name, weight) for name, weight in model.named_parameters() if not ENDS.match(name)]
     hidden = sum(weight.numel() for _, weight in inside)
     encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
