@@ -70,7 +70,7 @@ def model_costs(subject: Subject, again: bool) -> dict[str, Any]:
     return {
         "name": subject.name, "kind": subject.run.recipe.kind, "context": subject.model.context,
         "counted": count_costs(subject.model) if subject.model.learns_by == "gradient" else {},
-        "parallel": not any(isinstance(part, RecurrentStack) for part in subject.model.modules()),
+        "parallel": is_parallel(subject.model),
         "ways": {way: [asdict(cost) for cost in some] for way, some in found.items()},
         "slopes": {way: {what: _power(some, what) for what in ("seconds", "bytes")} for way, some in found.items()},
     }
@@ -93,6 +93,11 @@ def count_costs(model: LanguageModel) -> dict[str, dict[str, Any]]:
         }
         for way, counts in flops.items()
     }
+
+
+def is_parallel(model: LanguageModel) -> bool:
+    """Whether all tokens of a text are learned from at once: no state waits for the one before it."""
+    return not any(isinstance(part, RecurrentStack) for part in model.modules())
 
 
 def polynomial(lengths: Sequence[int], counts: Sequence[float], degree: int) -> list[float] | None:
