@@ -44,8 +44,8 @@ class TransformerSettings(Settings):
     context: SizeOr0 = 0        # longest sequence, in tokens; 0: by the size
     head_size: SizeOr0 = 0      # dimension of a head; 0: width / heads
     kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
-    attention: tuple[AttentionKind, ...] = ()  # of each layer, repeated over the layers: local,compressed alternate;
-    # empty: full, or sliding where model.window is given
+    attention: tuple[AttentionKind, ...] = ()  # what a layer attends to; a list (local,compressed) is repeated over
+    # the layers. Empty: full, or sliding where model.window is given
     window: Size | None = None  # sliding attention: tokens that a token attends to, with itself; none: 256
     block: Size | None = None   # local attention: tokens of a block, which attend to each other only; none: 256
     stride: Annotated[int, Range(2, 1 << 16)] | None = None  # compressed attention: tokens of one key; none: 3
