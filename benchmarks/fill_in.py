@@ -1,6 +1,6 @@
 """Fill in the blank: an `encoder` trained by `mask`, which sees both sides, against an n-gram, which sees the left.
 
-    python benchmarks/fill_in.py FOLDER [--minutes 5] [--order 5] [--seed 1] [--out runs/fill-in]
+    python benchmarks/fill_in.py FOLDER [--minutes 6] [--order 5] [--seed 1] [--out runs/fill-in]
 
 FOLDER has train.en, val.en and test_2016_flickr.en of Multi30k, or train.txt, valid.txt and test.txt of any text. Words
 are lower-cased and set apart from punctuation, for both. In each line of the test text one word that the vocabulary
@@ -28,7 +28,7 @@ from chainrule.text.tables import Place
 NAMES = (("train.en", "val.en", "test_2016_flickr.en"), ("train.txt", "valid.txt", "test.txt"))
 WORD = re.compile(r"\w+|[^\w\s]")
 ENCODER = {"model.layers": 2, "model.width": 128, "model.heads": 4, "model.context": 64, "train.lr": 0.01,
-           "train.tokens": 2048, "train.evaluate": 0.1}
+           "train.tokens": 1024, "train.evaluate": 0.25, "text.mask_share": 0.3}
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 def arguments():
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
-    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--minutes", type=float, default=6.0)
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", default="runs/fill-in")

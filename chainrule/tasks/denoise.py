@@ -138,19 +138,28 @@ class Denoising(Task, Generic[C]):
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class MaskedText(Text):
+    """`text.*` where masked tokens are restored (BERT)."""
+
+    mask_share: Annotated[float, Range(above=0, below=1)] = 0.15  # fraction of tokens that are targets in training
+
+
 class MaskedTokens(Denoising[Masked]):
     name = "mask"
+    text = MaskedText
 
     def special_tokens(self, length: int) -> tuple[str, ...]:
         return (MASK,)
 
     def corrupt(self, corpus: CorruptedCorpus, order: Windows | Streams | InOrder, seed: int) -> Masked:
-        return Masked(order, corpus.special[0], np.arange(1, corpus.ordinary), seed)
+        share = cast(MaskedText, corpus.text).mask_share
+        return Masked(order, corpus.special[0], np.arange(1, corpus.ordinary), seed, share)
 
     def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
         """Accuracy and bits of masked tokens. All that are chosen are masked; training leaves some as they are."""
         corpus, corrupted = self.held_out(run, files, text)
-        hidden = replace(corrupted, masked=1.0, changed=0.0)
+        hidden = replace(corrupted, share=MaskedText.mask_share, masked=1.0, changed=0.0)
         rows = list(score_masked_rows(run.model, hidden))
         return summarise_rows(np.array(rows), ("right", "nats")) | _signed(corpus, f"masked:{hidden.share:.0%}")
 
