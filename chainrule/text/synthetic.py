@@ -143,28 +143,39 @@ class Sums(Language):
 
 
 class Repeats(Language):
-    """The state is the line so far. No letter comes twice in one half, so the copy follows from the last letter."""
+    """The state is the line so far. No letter comes twice in one half, so the copy follows from the last letter; the
+    halves differ in length from line to line, so it does not follow from a distance."""
 
     name = "repeats"
-    idea = "twelve letters in random order, then the same again; a model must find the letter before, and what followed"
+    idea = "different letters, then the same again; a model must find where the last letter was, and what followed it"
     letters: ClassVar[str] = "abcdefghijkl"
+    least: ClassVar[int] = 4                           # letters of a half; from here on it may end
+    stop: ClassVar[float] = 1 / 5                      # with this probability
 
     def after(self, state: State) -> Choices:
         assert isinstance(state, str)
-        half, size = len(self.letters), len(state)
-        left = [letter for letter in self.letters if letter not in state]
-        if size < half:
-            return {letter: (1 / len(left), state + letter) for letter in left}
-        if size == 2 * half + 1:
-            return {"\n": (1.0, "")}
-        copied = " " if size == half else state[size - half - 1]
-        return {copied: (1.0, state + copied)}
+        first, space, copy = state.partition(" ")
+        if space:
+            follows = first[len(copy)] if len(copy) < len(first) else "\n"
+            return {follows: (1.0, "" if follows == "\n" else state + follows)}
+        left, stop = [letter for letter in self.letters if letter not in first], self._stop(len(first))
+        ends = {" ": (stop, state + " ")} if stop else {}
+        return ends | {letter: ((1 - stop) / len(left), state + letter) for letter in left}
+
+    def _stop(self, size: int) -> float:
+        """The probability that a half of so many letters is complete."""
+        return 0.0 if size < self.least else self.stop if size < len(self.letters) else 1.0
 
     @cached_property
     def bits_per_character(self) -> float:
-        """All orders are equally likely; the second half, the space and the new line cost no bits."""
-        half = len(self.letters)
-        return math.log2(math.factorial(half)) / (2 * half + 2)
+        """The bits of the first half over the characters of a line: the copy and the new line cost no bits."""
+        reached, bits, characters = 1.0, 0.0, 0.0
+        for size in range(len(self.letters) + 1):
+            stop = self._stop(size)
+            bits += reached * (entropy((stop, 1 - stop)) + (1 - stop) * math.log2(max(1, len(self.letters) - size)))
+            characters += reached * stop * (2 * size + 2)
+            reached *= 1 - stop
+        return bits / characters
 
 
 class Brackets(Language):
