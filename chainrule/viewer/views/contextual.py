@@ -32,6 +32,7 @@ OCCURRENCES = 40      # that are shown
 LIMIT = 512           # tokens of a sentence
 WORDS = 200           # of the text, among which a reader may choose
 SHORTEST = 3          # letters of the word that is shown first
+LONGEST = 40          # letters of a word among which a reader may choose
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
 
 
@@ -97,7 +98,7 @@ def _layer_json(layer: Layer) -> dict[str, Any]:
 def known_words(text: str, tokenizer: Tokenizer) -> list[str]:
     """The words of a text that are in the vocabulary, the most frequent first."""
     counts = Counter(WORD.findall(text.lower()))
-    return [word for word, _ in counts.most_common() if _known(tokenizer, word)]
+    return [word for word, _ in counts.most_common() if len(word) <= LONGEST and _known(tokenizer, word)]
 
 
 def _known(tokenizer: Tokenizer, word: str) -> bool:
@@ -132,9 +133,9 @@ def _vectors(subject: Subject, one: Occurrence) -> list[Tensor]:
     span, ids = tokenizer.span(one.sentence, one.begin, one.end), tokenizer.encode(one.sentence).tolist()
     size = span.stop - span.start
     if not 0 < size < limit:
-        raise UserError(f"{one.word!r} has {size} tokens, and the model holds {limit}: choose another word.")
+        raise UserError(f"{one.word!r:.40} has {size} tokens, and the model holds {limit}: choose another word.")
     if not _known(tokenizer, one.word):
-        raise UserError(f"{one.word!r} is not in the vocabulary of {subject.name}: choose another word.")
+        raise UserError(f"{one.word!r:.40} is not in the vocabulary of {subject.name}: choose another word.")
     first = max(0, min(span.start - (limit - size) // 2, len(ids) - limit + 1))
     tokens = [BOUNDARY, *ids[first : first + limit - 1]]
     place = slice(span.start - first + 1, span.stop - first + 1)
@@ -161,7 +162,7 @@ def _table(subjects: Sequence[Subject], text: str, options: Options) -> Table:
     word = options.get("word") or _first(known_words(text, subjects[0].run.tokenizer))
     found = occurrences(text, word)[:OCCURRENCES]
     if not found:
-        raise UserError(f"the text has no word {word!r}: give sentences that have it by --file, one on each line.")
+        raise UserError(f"the text has no word {word!r:.40}: give sentences that have it by --file, one on each line.")
     layers = word_layers(subjects[0], found)
     means = [f"{layer.name}: mean cosine {layer.mean:.3f}" for layer in layers if layer.mean is not None]
     numbers = [f"{number:>6}" for number in range(1, len(found) + 1)]
