@@ -125,7 +125,7 @@ def _eval(parser: ArgumentParser) -> None:
 
 
 def _predict(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="run directory of any task but lm")
+    parser.add_argument("run", help="run directory of any task but lm, or of an hmm")
     parser.add_argument("file", nargs="?", default="-",
                         help="a table, or a text on each line, with ___ for a blank (default: stdin)")
     parser.add_argument("--top", type=int, metavar="K", help="print K alternatives for each blank")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
@@ -24,8 +24,9 @@ from torch import Tensor
 from chainrule.errors import UserError, did_you_mean
 from chainrule.models.heads import TokenClassifier
 from chainrule.models.hmm.hmm import HMM
-from chainrule.models.rnn import Elman
+from chainrule.models.rnn import Elman, ElmanSettings
 from chainrule.recipe import Recipe
+from chainrule.settings import hints
 from chainrule.tasks import build_for, recipe_for
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.symbols import SymbolLevel
@@ -156,7 +157,9 @@ def _rnn_of_numbers(page: "_Page", hidden: int) -> HandWritten:
 
 
 def _settings(page: "_Page", hidden: int) -> dict[str, Any]:
-    activation = page.given.get("activation", "tanh")
+    activation, known = page.given.get("activation", "tanh"), get_args(hints(ElmanSettings)["nonlinearity"])
+    if activation not in known:
+        raise page.error(f"activation is {activation!r}, and it should be one of {', '.join(known)}")
     return {"model.layers": 1, "model.hidden": hidden, "model.nonlinearity": activation, "model.dropout": 0.0}
 
 

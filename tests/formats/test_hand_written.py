@@ -120,7 +120,7 @@ def test_a_mistake_in_the_tables_is_named(read, change, says):
     (RHYTHM, ('symbols = ["0", "1"]', 'symbols = ["0", "one"]'), "the symbol 'one' has 3 characters"),
     (RHYTHM, ('symbols = ["0", "1"]', ""), "give either symbols, of which x is the one-hot vector, or inputs"),
     (RHYTHM, ("b_h = [1, 0, 0]", "b_h = [nan, 0, 0]"), "b_h is nan, and it should be a number"),
-    (RHYTHM, ('activation = "relu"', 'activation = "step"'), "model.nonlinearity=step is not one of tanh, relu"),
+    (RHYTHM, ('activation = "relu"', 'activation = "step"'), "activation is 'step', and it should be one of tanh"),
     (SUMMATION, ("inputs = 1", "inputs = 0"), "inputs is 0, and it should be a whole number, 1 or more"),
     (SUMMATION, ("V = [[1]]", "V = [[1], [2]]\nlabels = ['a', 'b', 'c']"), "V has 2 rows, and there are 3 labels"),
 ])

@@ -10,6 +10,9 @@ import pytest
 import torch
 from viewer.subjects import subject
 
+from chainrule.formats.hand_written import built_in_models, read_hand_written
+from chainrule.run import Run
+from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import trellis
 from chainrule.viewer.views.trellis import LIMIT, VIEW
 
@@ -228,3 +231,12 @@ def test_without_a_text_the_model_is_shown(open_view):
     page, _ = open_view(VIEW, [subject("hmm")], "")
     assert "There is no token yet" in page.locator("#trellis").inner_text()
     assert page.locator(".trellis-bars li").count() > 10
+
+
+def test_states_with_names_are_shown_by_them(tmp_path):
+    made = read_hand_written(built_in_models()["weather"])
+    one = Subject("weather", Run(tmp_path, made.recipe, made.tokenizer, made.model, {}, made.labels))
+    data = VIEW.make([one], made.excerpt, {})
+    assert (data["names"], data["path"]) == (["rainy", "sunny"], [0, 0, 1, 1])
+    assert data["symbols"] == [["umbrella", "none"], ["none", "umbrella"]]    # and no symbol that is never emitted
+    assert "names" not in VIEW.make([subject("hmm")], "the cat", {})
