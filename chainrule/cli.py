@@ -51,8 +51,8 @@ def _demo(parser: ArgumentParser) -> None:
 def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names from `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
-    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, mask (BERT), span (T5) or "
-                                       "denoise (BART)")
+    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, answer, mask (BERT), span "
+                                       "(T5) or denoise (BART)")
     parser.add_argument("--from", dest="base", metavar="RUN",
                         help="start from the weights of another run (fine-tuning)")
     parser.add_argument("--valid", action="append", default=[], metavar="F",

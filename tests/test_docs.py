@@ -18,6 +18,7 @@ from chainrule import models, tasks
 from chainrule.cli import COMMANDS, main
 from chainrule.formats.hand_written import built_in_models, read_hand_written
 from chainrule.models.published import PUBLISHED
+from chainrule.text.generated import EXAMPLE_SETS
 
 ROOT = Path(__file__).parent.parent
 BOOK = "the cat saw the dog. the dog saw the cat.\nThe cow eats grass, and the cow eats corn.\n" * 30
@@ -122,6 +123,15 @@ def test_the_new_kind_of_the_guide_works_at_once(hashed, capsys):
 def test_the_session_of_the_readme_runs(desk, capsys):
     session = commands("README.md")
     assert len(session) >= 4
+    for words in session:
+        assert main(words[1:]) == 0, words
+
+
+def test_the_sessions_about_pictures_frames_and_questions_run(desk, monkeypatch, capsys):
+    for made in EXAMPLE_SETS.values():
+        monkeypatch.setattr(type(made), "sizes", {"train": 80, "valid": 8, "test": 8})
+    session = commands("docs/pictures.md")
+    assert len(session) == 8
     for words in session:
         assert main(words[1:]) == 0, words
 

@@ -50,7 +50,7 @@ def print_result(made: RunResult, then_try: str) -> None:
     say(then_try.format(run=made.path))
 
 
-OF_TASKS = ("accuracy", "known_accuracy", "unknown_accuracy", "f1", "bleu", "chrf", "rouge_l")
+OF_TASKS = ("exact", "accuracy", "known_accuracy", "unknown_accuracy", "f1", "entity_f1", "bleu", "chrf", "rouge_l")
 
 
 def _of_task(result: Mapping[str, Any], name: str) -> str:
@@ -76,7 +76,7 @@ def metrics_line(result: Mapping[str, Any], what: str = "tokens") -> str:
         words.append(f"perplexity {result['perplexity']:.4f}")
     if result.get("nats_per_pair") is not None:
         words.append(f"{result['nats_per_pair']:.4f} nats per pair, over {result['pairs']:,} held-out pairs")
-    for name, said in (("tokens", what), ("examples", "examples"), ("words", "words"), ("texts", "texts")):
+    for name, said in (("tokens", what), *((name, name) for name in ("examples", "words", "frames", "texts"))):
         if name in result:
             words.append(f"over {result[name]:,} {said}")
     return "; ".join(part for part in (", ".join(words), result.get("why", "")) if part)

@@ -1,4 +1,4 @@
-"""Metrics of tasks, with 95 % intervals: accuracy and F1 of classes and tags; BLEU, chrF and ROUGE-L of texts.
+"""Metrics of tasks, with 95 % intervals: accuracy and F1 of classes, tags and answers; BLEU, chrF, ROUGE-L of texts.
 
     precision = correct / predicted as this class   recall = correct / of this class   F1 = 2 · P · R / (P + R)
 
@@ -11,7 +11,8 @@ Shapes: N examples, words or texts, C classes, K counts that sacreBLEU keeps of 
 """
 
 import re
-from collections import defaultdict
+import string
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -187,6 +188,47 @@ def measure_overlap(texts: Sequence[str], references: Sequence[Sequence[str]], *
         texts=len(texts),
         signature="; ".join(f"{name} {signature}" for name, signature in signatures.items()),
     )
+
+
+def measure_exact(texts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """The share of texts that are one of their references, apart from spaces; from 0 to 1."""
+    def words(text: str) -> list[str]:
+        return text.split()
+
+    right = np.array([words(text) in map(words, some) for text, some in zip(texts, references, strict=True)])
+    return _accuracy(right, np.arange(len(right)), len(right))
+
+
+ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+def normalise_answer(text: str) -> str:
+    """As SQuAD compares answers (Rajpurkar et al. 2016): lower case, no punctuation, no articles, single spaces."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(ARTICLES.sub(" ", bare).split())
+
+
+def answer_f1(text: str, reference: str) -> float:
+    """F1 of the words of two normalised answers, as bags; where one has no word, 1 if neither has."""
+    words, others = (normalise_answer(each).split() for each in (text, reference))
+    if not words or not others:
+        return float(words == others)
+    common = (Counter(words) & Counter(others)).total()
+    return 2 * common / (len(words) + len(others))
+
+
+def measure_answers(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Exact match and F1 of answers, from 0 to 1; of several right ones the nearest counts, of none the empty one."""
+    pairs = [(text, some or [""]) for text, some in zip(texts, references, strict=True)]
+    exact = np.array([normalise_answer(text) in map(normalise_answer, some) for text, some in pairs])
+    f1 = np.array([max(answer_f1(text, one) for one in some) for text, some in pairs])
+    return {
+        **_accuracy(exact, np.arange(len(pairs)), len(pairs)).as_dict("exact"),
+        **bootstrap(lambda weights: float(weights @ f1 / len(pairs)), len(pairs)).as_dict("f1"),
+        "texts": len(pairs),
+        "signature": f"normalise:squad|refs:nearest|interval:bootstrap-text|rounds:{ROUNDS}|seed:{SEED}"
+                     f"|chainrule:{__version__}",
+    }
 
 
 def _sacrebleu_metrics(lowercase: bool) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from torch.nn.functional import dropout, embedding, linear, pad
 
 from chainrule.errors import UserError
 from chainrule.layers.cross_entropy import chunked_cross_entropy
+from chainrule.layers.pictures import PictureEncoder, map_size
 from chainrule.model import Batch, LanguageModel, State
 from chainrule.settings import BelowOne, Settings, Size
 
@@ -206,12 +207,32 @@ class CharCNN(nn.Module):
 class SourceSettings(Settings):
     source_vocab: Size | None = None    # size of the source's own vocabulary; none: source and target share one
     source_features: Size | None = None  # dimension of the source's vectors, where it is vectors; none: it is tokens
+    picture: tuple[Size, ...] | None = None  # height, width and channels of pictures, where the source is one; of a
+                                        # video the number of its frames first; none: it is none
+    convolutions: tuple[Size, ...] = (32, 64, 64)  # channels of each convolution over a picture; pooling between them
     label_smoothing: BelowOne = 0.0     # label smoothing: fraction of each target spread evenly over the vocabulary
+
+    @property
+    def vector_size(self) -> int | None:
+        """Dimension of the source's vectors, or of those of a picture's feature map; None: the source is tokens."""
+        return self.source_features if self.picture is None else self.convolutions[-1]
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.picture is not None:
+            self._check_picture()
         if self.source_vocab is not None and self.source_features is not None:
             raise UserError("model.source_vocab is of tokens, model.source_features of vectors; a source is either.")
+
+
+    def _check_picture(self) -> None:
+        given = ",".join(map(str, self.picture or ()))
+        if len(self.picture or ()) not in (3, 4) or not self.convolutions:
+            raise UserError(f"model.picture={given}: it is height, width and channels, such as 32,32,3, and needs a "
+                            "convolution or more.")
+        if self.source_vocab is not None or self.source_features is not None:
+            raise UserError("model.picture is of pictures, model.source_vocab of tokens, model.source_features of "
+                            "vectors; a source is one of them.")
 
 
 class FeatureProjection(nn.Linear):
@@ -219,6 +240,10 @@ class FeatureProjection(nn.Linear):
 
     def forward(self, vectors: Tensor) -> Tensor:
         return super().forward(vectors.to(self.weight.dtype))
+
+
+def make_picture_encoder(settings: SourceSettings) -> PictureEncoder | None:
+    return None if settings.picture is None else PictureEncoder(settings.picture, settings.convolutions)
 
 
 def checked_source(
@@ -229,6 +254,12 @@ def checked_source(
     if source is None:
         raise UserError("this model needs a source, and it was given none: start(rows, source, lengths).")
     shape = " x ".join(map(str, source.shape))
+    if settings.picture is not None:
+        if source.shape != (rows, *settings.picture):
+            raise UserError(f"the source is {shape} for {rows} texts, and this model reads pictures, rows x "
+                            f"{' x '.join(map(str, settings.picture))}.")
+        places = map_size(settings.picture, settings.convolutions)
+        return source, torch.full((rows,), places, device=source.device)
     if source.dim() != (2 if features is None else 3) or (features is not None and source.shape[2] != features):
         expected = "tokens, rows x tokens" if features is None else f"vectors, rows x vectors x {features}"
         raise UserError(f"the source is {shape}, and this model reads {expected}. See model.source_features.")

@@ -1,6 +1,7 @@
 """Classification heads: a class for a text (pooling), or a label for each token, from the vectors of a body.
 
     y = A h + b,  h: the vector of the last token, of the first or of a marked one, or mean or max pool_vectors
+    y = A relu(W h + c) + b      with `hidden` units between: a multilayer perceptron (MLP)
 
 A body is a network with `encode`: a recurrent network, an encoder, a GPT. Gradients flow through all of it. GPT
 (Radford et al. 2018) kept the language-model loss as an auxiliary objective: `auxiliary`.
@@ -38,12 +39,14 @@ class Classifier(Model):
         *,
         mark: int | None = None,        # the marked token of pool="marked"; its last occurrence is used
         auxiliary: float = 0.0,         # weight of the auxiliary language-model loss
+        hidden: int | None = None,      # hidden units of an MLP head; None: it is linear
     ):
         super().__init__()
         _check(pool, mark, auxiliary, body)
         self.body, self.pool, self.mark, self.auxiliary = body, pool, mark, auxiliary
         self.context: int | None = getattr(body, "context", None)
-        self.output = linear_head(body, labels)
+        self.hidden = hidden_layer(body, hidden)
+        self.output = linear_head(hidden or body.width, labels)
         self.dropout = nn.Dropout(dropout)
         self.vector = Tap()                                    # (B, D): the pooled vector
 
@@ -63,7 +66,7 @@ class Classifier(Model):
 
     def _logits(self, vectors: Tensor, batch: Batch) -> Tensor:
         pooled = self.vector(pool_vectors(vectors, batch, self.pool, self.mark, self.body.backward))
-        logits: Tensor = self.output(self.dropout(pooled))
+        logits: Tensor = self.output(self.dropout(self.hidden(pooled)))
         return logits
 
     def _language_model_loss(self, vectors: Tensor, batch: Batch) -> Tensor:
@@ -80,16 +83,21 @@ class TokenClassifier(Model):
 
     tasks = ("tag",)
 
-    def __init__(self, body: Encoder, labels: int, dropout: float = 0.0, *, char_cnn: nn.Module | None = None):
+    def __init__(
+        self, body: Encoder, labels: int, dropout: float = 0.0, *, char_cnn: nn.Module | None = None,
+        hidden: int | None = None,
+    ):
         super().__init__()
         self.body, self.char_cnn = body, char_cnn
         self.context: int | None = getattr(body, "context", None)
-        self.output = linear_head(body, labels)
+        self.hidden = hidden_layer(body, hidden)
+        self.output = linear_head(hidden or body.width, labels)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         more = None if self.char_cnn is None else self.char_cnn(batch.source)
-        logits: Tensor = self.output(self.dropout(self.body.encode(batch.tokens, batch.lengths, more)))
+        vectors = self.body.encode(batch.tokens, batch.lengths, more)
+        logits: Tensor = self.output(self.dropout(self.hidden(vectors)))
         return logits
 
 
@@ -110,9 +118,14 @@ def pool_vectors(vectors: Tensor, batch: Batch, pool: Pool, mark: int | None = N
     return torch.cat([there[:, :-backward], vectors[:, 0, -backward:]], -1)
 
 
-def linear_head(body: Encoder, labels: int) -> nn.Linear:
+def hidden_layer(body: Encoder, hidden: int | None) -> nn.Module:
+    """relu(W h + c); without hidden units, h as it is."""
+    return nn.Identity() if hidden is None else nn.Sequential(nn.Linear(body.width, hidden), nn.ReLU())
+
+
+def linear_head(width: int, labels: int) -> nn.Linear:
     """A and b, initialised as GPT's."""
-    output = nn.Linear(body.width, labels)
+    output = nn.Linear(width, labels)
     nn.init.normal_(output.weight, std=0.02)
     nn.init.zeros_(output.bias)
     return output

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from chainrule.errors import UserError
 from chainrule.layers.attention import AttentionMask, CrossMemory, padding_mask
 from chainrule.layers.blocks import InputEmbedding, TransformerStack
-from chainrule.layers.embedding import FeatureProjection, SourceSettings, checked_source
+from chainrule.layers.embedding import FeatureProjection, SourceSettings, checked_source, make_picture_encoder
 from chainrule.layers.kv_cache import Cache
 from chainrule.model import Batch
 from chainrule.models.gpt import Decoder, DecoderSettings
@@ -32,7 +32,7 @@ class EncoderDecoderSettings(DecoderSettings, SourceSettings):
 class EncoderDecoder(Decoder):
     tasks = ("translate", "caption", "span", "denoise")
     needs_source = True
-    embedding_parameters = ("embedding", "source_embedding", "stack.bias", "encoder.bias")
+    embedding_parameters = ("embedding", "source_embedding", "pictures", "stack.bias", "encoder.bias")
     source_parameters = ("encoder.*", "source_embedding.*", "*.memory.*")
     Settings = EncoderDecoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
@@ -41,13 +41,14 @@ class EncoderDecoder(Decoder):
     def __init__(self, settings: EncoderDecoderSettings, vocab: int):
         super().__init__(settings, vocab, cross=True)
         self.label_smoothing = settings.label_smoothing
+        self.pictures = make_picture_encoder(settings)
         self.source_embedding = InputEmbedding(settings, self._source_tokens())
         self.encoder = TransformerStack(settings, causal=False)
         self.source_embedding.reset(tied=self.output is None)
 
     def _source_tokens(self) -> nn.Embedding | nn.Linear:
-        if self.settings.source_features is not None:
-            return FeatureProjection(self.settings.source_features, self.settings.width)
+        if self.settings.vector_size is not None:
+            return FeatureProjection(self.settings.vector_size, self.settings.width)
         if self.settings.source_vocab is not None:
             return nn.Embedding(self.settings.source_vocab, self.settings.width)
         return self.embedding.tokens
@@ -63,7 +64,8 @@ class EncoderDecoder(Decoder):
         return super().start(rows) | {"source_keys": keys, "source_values": values, "source_length": lengths}
 
     def encode_source(self, source: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, S) or (B, S, F) -> (B, S, D): the encoder's hidden vectors, the memory of the decoder."""
+        """(B, S), (B, S, F) or pictures -> (B, S, D): the encoder's hidden vectors, the memory of the decoder."""
+        source = source if self.pictures is None else self.pictures(source)
         size = source.shape[1]
         if size > self.context:
             raise UserError(f"a source of {size} tokens is longer than model.context={self.context}. Shorten it.")

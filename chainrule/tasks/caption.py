@@ -1,24 +1,29 @@
-"""Captioning: a text from vectors, such as the features of an image (`--task caption`).
+"""Captioning: a text from a picture, or from vectors such as the features of one (`--task caption`).
 
-Examples are a table with a column of text and others of numbers, or an array (NPY) and a file with a line for each row.
+Pictures are read as tasks/pictures.py says. Vectors are the numbers of a table beside its column of text, or an array
+(NPY) with a text file that has a line for each row. To be captioned, they need no text.
 
 Shapes: N examples, S vectors each, F numbers in each. A table, and an array (N, F), have one vector each.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
+from chainrule.inference.metrics import measure_exact
 from chainrule.recipe import Recipe, Text
+from chainrule.settings import Size
 from chainrule.tasks.batching import ragged
-from chainrule.tasks.examples import gather_examples, held_out_examples
-from chainrule.tasks.task import Truncate
+from chainrule.tasks.example_task import ExampleSplit
+from chainrule.tasks.examples import files_of
+from chainrule.tasks.pictures import EncodedPictures, encode_pictures, hold_pictures, read_pictures
+from chainrule.tasks.task import Search, Trained, Truncate
 from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
-from chainrule.text.arrays import is_number, load_array, vector_of
+from chainrule.text.arrays import is_array, is_number, load_array, vector_of
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -34,13 +39,15 @@ class CaptionText(Text):
     header: bool = True             # the first line of TSV or CSV names the columns; false: they are named 1, 2, …
     target: str | None = None       # column of the text; None: by its name, or the only one that is not numbers
     truncate: Truncate = "false"    # texts longer than the model's context: refuse, keep the beginning, or both ends
+    input: Literal["vectors", "pictures"] | None = None  # what a text is written about; none: what the files hold
+    resize: tuple[Size, Size] | None = None  # scale pictures to this height and width; none: all have the same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Captioned:
-    """Vectors, and the text that describes them."""
+    """Vectors or a picture, and the text that describes them."""
 
-    source: NDArray[np.float32]                   # (S, F)
+    source: NDArray[Any]                          # (S, F) float32, or a picture (H, W, C) of bytes
     targets: tuple[str, ...]
     place: Place = field(compare=False)
 
@@ -56,29 +63,51 @@ class Captioned:
 class Caption(WritingTask[Captioned]):
     name, source = "caption", "vectors"
     text = CaptionText
-    readable = ("errors", "header", "target")
+    readable = ("errors", "header", "target", "resize")
 
     def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
-        """With `model.source_features`, the numbers in each vector."""
-        if recipe.model.source_features is not None:
-            return recipe
-        first = gather_examples(self.read, texts, recipe.text).splits["train"][0]
-        return replace(recipe, model=replace(recipe.model, source_features=first.source.shape[1]))
+        """With `model.picture`, the shape of pictures, or `model.source_features`, the numbers in each vector."""
+        text, model = cast(CaptionText, recipe.text), recipe.model
+        sources = files_of(texts)["train"]
+        pictures = text.input == "pictures" or model.picture is not None or hold_pictures(sources[0], text.errors)
+        if text.input == "vectors" or not pictures:
+            if model.source_features is not None:
+                return recipe
+            first = next(iter(self.read(sources, text)))
+            return replace(recipe, model=replace(model, source_features=first.source.shape[1]))
+        text = replace(text, input="pictures")
+        shape = model.picture or next(iter(self.read(sources, text))).source.shape
+        return replace(recipe, text=text, model=replace(model, picture=tuple(shape)))
 
     def read(self, sources: Sequence[Source], text: CaptionText) -> Iterable[Captioned]:
+        if text.input == "pictures":
+            return (Captioned(*read) for read in read_pictures(sources, text))
         return read_captioned(sources, text)
 
     def read_inputs(self, file: str, text: CaptionText) -> Sequence[Captioned]:
-        return held_out_examples(self.read, [file], text)
+        """Captions are not read: there may be none."""
+        found = files_of([file])
+        sources = found[next(split for split in ("test", "valid", "train") if split in found)]
+        if text.input == "pictures":
+            inputs = [source for source in sources if is_array(source)] or sources
+            return tuple(Captioned(*read) for read in read_pictures(inputs, text, captions=False))
+        return tuple(read_vectors(sources, text))
 
     def line(self, text: str, place: Place) -> Captioned:
-        raise UserError(f"{place} is text; a caption is predicted from vectors: a table of numbers.")
+        raise UserError(f"{place} is text; a caption is written about a picture, or vectors: a table of numbers.")
+
+    def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        """As of translations, and the share of captions that are exactly right."""
+        texts, references = self.texts_and_references(run, split, search)
+        return {**measure_exact(texts, references).as_dict("exact"), **self.measure_texts(texts, references, search)}
 
     def encode(
         self, examples: Sequence[Captioned], recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...]
-    ) -> Sequences:
-        limit = getattr(recipe.model, "context", None)
-        return encode_captioned(examples, tokenizer, limit, cast(CaptionText, recipe.text).truncate)
+    ) -> Sequences | EncodedPictures:
+        limit, text = getattr(recipe.model, "context", None), cast(CaptionText, recipe.text)
+        if text.input == "pictures":
+            return encode_pictures(examples, recipe, *encode_targets(examples, tokenizer, limit, text.truncate))
+        return encode_captioned(examples, tokenizer, limit, text.truncate)
 
 
 def encode_captioned(
@@ -95,8 +124,8 @@ def encode_captioned(
 
 
 def read_captioned(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
-    arrays = [source for source in sources if source.path.suffix == ".npy"]
-    others = [source for source in sources if source.path.suffix != ".npy"]
+    arrays = [source for source in sources if is_array(source)]
+    others = [source for source in sources if not is_array(source)]
     if not arrays:
         for source in sources:
             yield from _rows(read_table(source, settings.errors, settings.header), settings)
@@ -107,23 +136,41 @@ def read_captioned(sources: Sequence[Source], settings: CaptionText) -> Iterator
         raise UserError(f"{arrays[0].path} needs a file with a line of text for each of its rows. {PAIR}")
 
 
-def _rows(table: Table, settings: CaptionText) -> Iterator[Captioned]:
-    text = -1
+def read_vectors(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
+    """Vectors without their texts."""
+    for source in [source for source in sources if is_array(source)] or sources:
+        if is_array(source):
+            for number, vectors in enumerate(_load(source), 1):
+                yield Captioned(_finite(vectors, source, number), (), Place(str(source.path), number))
+        else:
+            yield from _rows(read_table(source, settings.errors, settings.header), settings, texts=False)
+
+
+def _rows(table: Table, settings: CaptionText, texts: bool = True) -> Iterator[Captioned]:
+    left_out: list[int] | None = None                  # the column of the text; none, where only vectors are read
     for line, row in table.rows:
         place = table.place(line)
-        text = _text_column(table, row, settings) if text < 0 else text
-        numbers = [value for column, value in enumerate(row) if column != text]
-        yield Captioned(vector_of(numbers, place)[None], (text_in(row[text], place, "the text"),), place)
+        if left_out is None:
+            words = [_text_column(table, row, settings)] if texts else _word_columns(table, row, settings)
+            left_out = words
+        numbers = [value for column, value in enumerate(row) if column not in left_out]
+        written = (text_in(row[left_out[0]], place, "the text"),) if texts else ()
+        yield Captioned(vector_of(numbers, place)[None], written, place)
 
 
 def _text_column(table: Table, row: Sequence[str], settings: CaptionText) -> int:
     if settings.target is not None:
         return table.column(settings.target, "text.target")
-    known = table.known(CAPTIONS)
-    words = known if len(known) == 1 else [column for column, value in enumerate(row) if not is_number(value)]
+    words = _word_columns(table, row, settings)
     if len(words) != 1:
         raise UserError(f"{table.path} has {table.shown}; which one is the text? Choose by text.target=NAME.")
     return words[0]
+
+
+def _word_columns(table: Table, row: Sequence[str], settings: CaptionText) -> list[int]:
+    """The column of the text by its name, or all that hold no numbers."""
+    known = table.known((settings.target.lower(),) if settings.target else CAPTIONS)
+    return known if len(known) == 1 else [column for column, value in enumerate(row) if not is_number(value)]
 
 
 def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]:
@@ -132,12 +179,17 @@ def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]
     for number, line in numbered_lines(lines, errors):
         place = Place(str(lines.path), number)
         if number <= len(vectors):
-            source = np.ascontiguousarray(vectors[number - 1], np.float32)
-            if not np.isfinite(source).all():
-                raise UserError(f"{array.path} has a number that is not finite in row {number}.")
+            source = _finite(vectors[number - 1], array, number)
             yield Captioned(source, (text_in(line, place, "the text"),), place)
     if number != len(vectors):
         raise UserError(f"{array.path} has {len(vectors)} rows and {lines.path} has {number} lines; each row has one.")
+
+
+def _finite(vectors: NDArray[np.generic], source: Source, row: int) -> NDArray[np.float32]:
+    numbers = np.ascontiguousarray(vectors, np.float32)
+    if not np.isfinite(numbers).all():
+        raise UserError(f"{source.path} has a number that is not finite in row {row}.")
+    return numbers
 
 
 def _load(source: Source) -> NDArray[np.generic]:

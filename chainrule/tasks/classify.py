@@ -24,7 +24,7 @@ from chainrule.inference.forward import eval_mode
 from chainrule.inference.metrics import measure_classes
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Recipe, Text
-from chainrule.settings import BelowOne, Fraction, NonNegative, Settings
+from chainrule.settings import BelowOne, Fraction, NonNegative, Settings, Size
 from chainrule.tasks.batching import (
     Ids,
     Ragged,
@@ -66,7 +66,8 @@ class ClassHead(Settings, part="head"):
     """`head.*` of a network that classifies."""
 
     pool: Literal["last", "first", "mean", "max"] | None = None  # which token vector represents a text; None: by kind
-    dropout: BelowOne = 0.1             # dropout on that vector during training
+    hidden: Size | None = None          # hidden units of a feed-forward head (MLP); none: the head is linear
+    dropout: BelowOne = 0.1             # dropout on that vector, or on the hidden units, during training
     auxiliary: NonNegative = 0.0        # weight of the language-modelling loss added to that of the class (GPT, 2018)
 
 
@@ -114,7 +115,7 @@ class Classify(ExampleTask[Any]):
 
         body = models.build(recipe.kind, recipe.model, vocab)
         pool: Any = head.pool or ("mean" if body.bidirectional else "last")
-        return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary)
+        return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary, hidden=head.hidden)
 
     def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
         return complete_frames(recipe, texts)

@@ -36,6 +36,7 @@ from chainrule.tasks.batching import (
     truncate_texts,
 )
 from chainrule.tasks.conllu import Tagged, TagText, read_tagged
+from chainrule.tasks.entities import measure_entities, name_spans
 from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
 from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.frames import (
@@ -60,7 +61,8 @@ LONGEST = 24    # bytes of a word; of longer words both ends are kept, which say
 class TagHead(Settings, part="head"):
     """`head.*` of a network that tags."""
 
-    dropout: BelowOne = 0.1             # dropout on each word's vector during training
+    hidden: Size | None = None          # hidden units of a feed-forward head (MLP); none: the head is linear
+    dropout: BelowOne = 0.1             # dropout on each word's vector, or on the hidden units, during training
     char_cnn: bool = False              # also read each word's characters, by a convolution: helps with unknown words
     outputs: Size | None = None         # numbers y_t for each frame instead of a tag, of a model written by hand
 
@@ -89,7 +91,10 @@ class Tag(ExampleTask[Any]):
 
         body = models.build(recipe.kind, recipe.model, vocab)
         char_cnn = CharCNN(body.inputs) if recipe.head.char_cnn else None
-        return TokenClassifier(body, recipe.head.outputs or len(labels), recipe.head.dropout, char_cnn=char_cnn)
+        head = recipe.head
+        return TokenClassifier(
+            body, head.outputs or len(labels), head.dropout, char_cnn=char_cnn, hidden=head.hidden
+        )
 
     def _counts(self, recipe: Recipe) -> bool:
         return self.model_class(recipe.kind).learns_by == "counting"
@@ -162,8 +167,11 @@ def measure_tagging(model: Model, split: ExampleSplit, labels: Sequence[str], kn
     """Accuracy, F1 and the rest; of known and unknown words too, where `known` are those that training saw."""
     encoded = split.encoded
     seen = [np.array([word in known for word in words], bool) for words in encoded.words]
-    result = measure_tags(list(encoded.targets), predict_tags(model, encoded), labels, seen)
-    return {**result.as_dict(), "parameters": count_parameters(model)}
+    truth, predicted = list(encoded.targets), predict_tags(model, encoded)
+    facts = measure_tags(truth, predicted, labels, seen).as_dict()
+    if name_spans(labels):
+        facts |= measure_entities(*([[labels[tag] for tag in tags] for tags in each] for each in (truth, predicted)))
+    return {**facts, "parameters": count_parameters(model)}
 
 
 class Vocabulary:

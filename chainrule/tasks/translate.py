@@ -101,9 +101,18 @@ class WritingTask(ExampleTask[W], Generic[W]):
     """A task whose answer is a text, found by beam search or minimum Bayes risk."""
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
+        return self.measure_texts(*self.texts_and_references(run, split, search), search)
+
+    def texts_and_references(
+        self, run: Trained, split: ExampleSplit, search: Search
+    ) -> tuple[list[str], list[list[str]]]:
         predicted = [texts[0][0] for texts in best_texts(run, split.encoded, search)]
-        references = [list(example.targets) for example in split.examples]
-        return measure_overlap(predicted, references).as_dict() | search.as_dict()
+        return predicted, [list(example.targets) for example in split.examples]
+
+    def measure_texts(
+        self, texts: Sequence[str], references: Sequence[Sequence[str]], search: Search
+    ) -> dict[str, Any]:
+        return measure_overlap(texts, references).as_dict() | search.as_dict()
 
     def answers(self, run: Trained, encoded: "Sequences", search: Search) -> list[Prediction]:
         return [{"answer": text, "score": score} for (text, score), *_ in best_texts(run, encoded, search)]

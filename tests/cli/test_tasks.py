@@ -410,3 +410,34 @@ def test_settings_of_a_task_are_listed(chainrule):
     assert "head.pool" in out
     assert "text.label" in out
     assert "train.batching" in out
+
+
+def test_entities_are_tagged_and_measured_as_spans(chainrule, tmp_path):
+    words = {"Anna": "B-PER", "Smith": "I-PER", "lives": "O", "in": "O", "York": "B-LOC"}
+    rows = "\n".join(f"{word}\t{tag}" for word, tag in words.items())
+    (tmp_path / "ner.txt").write_text("\n\n".join([rows] * 20) + "\n")
+    made = chainrule("train", "ner.txt", "--valid", "ner.txt", "--task", "tag", "--kind", "feedforward",
+                     "model.hidden=16", "model.order=3", "model.dropout=0", "head.hidden=8", "train.epochs=20",
+                     "train.tokens=30", "train.lr=0.02", "--out", "runs/n", "--json").json
+    assert (made["entity_f1"], made["entities"], made["accuracy"]) == (1.0, 40, 1.0)
+    assert set(made["entity_types"]) == {"PER", "LOC"}
+    assert "entity f1 100.00 (100.00–100.00)" in chainrule("eval", "runs/n", "ner.txt").out
+
+
+def test_questions_are_answered(chainrule, asked, complaint, tmp_path):
+    rows = [{"question": f"where is {name} ?", "context": f"{name} is in {place} .", "answers": [f"in {place}"]}
+            for name in ("Anna", "Ben", "Clara") for place in ("York", "Rome", "Oslo")]
+    (tmp_path / "qa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 4))
+    chainrule("train", "qa.jsonl", "--valid", "qa.jsonl", "--task", "answer", "--kind", "seq2seq", "model.hidden=24",
+              "model.layers=1", "model.dropout=0", "model.encoder=feedforward", "text.tokenizer=words",
+              "train.epochs=30", "train.tokens=128", "train.lr=0.02", "--out", "runs/q")
+    measured = chainrule("eval", "runs/q", "qa.jsonl", "--json").json
+    assert (measured["exact"], measured["f1"], measured["texts"]) == (1.0, 1.0, 36)
+    assert asked("where is Ben ?\tBen is in Rome .\n", "runs/q").out == "in Rome\n"
+    (tmp_path / "new.tsv").write_text("question\tcontext\nwhere is Anna ?\tAnna is in Oslo .\n")
+    assert chainrule("predict", "runs/q", "new.tsv").out == "in Oslo\n"
+    assert "none is known as the answers" in complaint("eval", "runs/q", "new.tsv")
+    (tmp_path / "bare.tsv").write_text("question\tcontext\twhy\na ?\t\tx\n")
+    assert "bare.tsv line 2 is empty where the context should be" in complaint("predict", "runs/q", "bare.tsv")
+    (tmp_path / "lines.txt").write_text("where is Ben ?\n")
+    assert "lines.txt line 1 has no tab" in complaint("predict", "runs/q", "lines.txt")

@@ -53,3 +53,56 @@ def test_sequences_are_classified_by_an_encoder(chainrule, tmp_path):
 ])  # fmt: skip
 def test_what_cannot_read_frames_says_so(complaint, clips, words, said):
     assert said in complaint("train", clips, *words, "--out", "runs/x")
+
+
+def test_vectors_without_a_text_get_a_caption(chainrule, complaint, tmp_path):
+    rows = [f"{x},{y},{'left' if x < 0 else 'right'}\n" for x in (-2, -1, 1, 2) for y in (0, 1)]
+    (tmp_path / "places.csv").write_text("x,y,text\n" + "".join(rows) * 4)
+    chainrule("train", "places.csv", "--valid", "places.csv", "--task", "caption", "--kind", "seq2seq", "--out",
+              "runs/v", "model.hidden=16", "model.layers=1", "model.dropout=0", "text.tokenizer=words", "train.lr=0.02",
+              "text.min_count=1", "train.epochs=40", "train.tokens=64")
+    (tmp_path / "new.csv").write_text("x,y\n-2,0\n1.5,1\n")
+    assert chainrule("predict", "runs/v", "new.csv").out.split() == ["left", "right"]
+    np.save(tmp_path / "new.npy", np.array([[-2, 0], [1.5, 1]]))
+    assert chainrule("predict", "runs/v", "new.npy").out.split() == ["left", "right"]
+    assert chainrule("predict", "runs/v", "places.csv").out.split()[:2] == ["left", "left"]
+    (tmp_path / "wide.csv").write_text("x,y,z\n1,2,3\n")
+    assert "reads vectors, rows x vectors x 2" in complaint("predict", "runs/v", "wide.csv")
+
+
+COLOURS = {"red": (220, 20, 20), "blue": (20, 20, 220)}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A table of PPM files, each of one colour, which is the caption."""
+    random, rows = np.random.default_rng(0), []
+    (tmp_path / "pictures").mkdir()
+    for number in range(24):
+        name = list(COLOURS)[number % 2]
+        pixels = (random.integers(0, 30, (6, 6, 3)) + COLOURS[name]).astype(np.uint8)
+        (tmp_path / "pictures" / f"{number}.ppm").write_bytes(b"P6 6 6 255\n" + pixels.tobytes())
+        rows.append(f"pictures/{number}.ppm,a {name} one\n")
+    (tmp_path / "table.csv").write_text("path,caption\n" + "".join(rows))
+    return "table.csv"
+
+
+def test_pictures_get_a_caption(chainrule, complaint, pictures, tmp_path):
+    chainrule("train", pictures, "--valid", pictures, "--task", "caption", "--kind", "transformer", "--out", "runs/p",
+              "model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "model.convolutions=4,8",
+              "text.tokenizer=words", "train.epochs=20", "train.tokens=108", "train.lr=0.01")
+    measured = chainrule("eval", "runs/p", pictures, "--json").json
+    assert (measured["exact"], measured["texts"]) == (1.0, 24)
+    assert "exact 100" in chainrule("eval", "runs/p", pictures).out
+    (tmp_path / "new.jsonl").write_text('{"path": "pictures/1.ppm"}\n{"path": "pictures/2.ppm"}\n')
+    assert chainrule("predict", "runs/p", "new.jsonl").out.splitlines() == ["a blue one", "a red one"]
+    assert chainrule("predict", "runs/p", "pictures/3.ppm").out == "a blue one\n"
+    np.save(tmp_path / "new.npy", np.full((1, 6, 6, 3), COLOURS["red"], np.uint8))
+    assert chainrule("predict", "runs/p", "new.npy").out == "a red one\n"
+    (tmp_path / "large.ppm").write_bytes(b"P6 12 12 255\n" + bytes(COLOURS["blue"]) * 144)
+    assert "has a picture of 12 x 12 x 3; this model reads 6 x 6 x 3" in complaint("predict", "runs/p", "large.ppm")
+    assert chainrule("predict", "runs/p", "large.ppm", "text.resize=6,6").out == "a blue one\n"
+    (tmp_path / "none.png").write_text("no picture")
+    assert "none.png is not a picture that can be read" in complaint("predict", "runs/p", "none.png")
+    (tmp_path / "bad.csv").write_text("path,caption\nnone.png,a red one\n")
+    assert "bad.csv line 2: " in complaint("eval", "runs/p", "bad.csv")

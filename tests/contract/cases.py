@@ -102,6 +102,7 @@ CASES = [
     Case("seq2seq", {**SEQ2SEQ, "cell": "gru", "attention": "none"}, 30, source=TOKENS),
     Case("seq2seq", {**SEQ2SEQ, "cell": "tanh", "attention": "additive", "layers": 1}, 30, source=TOKENS),
     Case("seq2seq", {**SEQ2SEQ, "attention": "dot", "source_features": 3}, 30, source=VECTORS),
+    Case("seq2seq", {**SEQ2SEQ, "encoder": "feedforward"}, 30, source=TOKENS),
     Case("transformer", GPT, 30, source=TOKENS),
     Case("transformer", {**GPT, "experts": 3, "active": 1, "shared_expert": True}, 30, source=TOKENS),
     Case("transformer", {**GPT, "norm_first": False, "norm": "layer", "positions": "sinusoidal"}, 30, source=TOKENS),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.inference.metrics import measure_classes, measure_tags
+from chainrule.inference.metrics import answer_f1, measure_answers, measure_classes, measure_tags, normalise_answer
 from chainrule.inference.statistics import ROUNDS, SEED, bootstrap
 
 TRUTH = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
@@ -119,3 +119,14 @@ def test_no_examples_are_refused():
         measure_classes(np.empty(0, np.int64), np.empty(0, np.int64), ("a",))
     with pytest.raises(ValueError, match="1 true classes and 2 predicted"):
         measure_classes(np.array([0]), np.array([0, 0]), ("a",))
+
+
+def test_answers_are_compared_as_squad_does():
+    assert normalise_answer("  The Cat's  hat, an  A-1! ") == "cats hat a1"
+    assert normalise_answer("theatre") == "theatre"
+    assert answer_f1("in the big garden", "the garden") == pytest.approx(2 * 1 / (3 + 1))
+    assert answer_f1("red red ball", "red red car") == pytest.approx(2 * 2 / 6)
+    assert (answer_f1("", "the"), answer_f1("x", ""), answer_f1("x", "y")) == (1.0, 0.0, 0.0)
+    result = measure_answers(["The kitchen.", "a ball", "Ben", ""], [["kitchen"], ["ball red", "drum"], ["Anna"], []])
+    assert (result["exact"], result["texts"]) == (0.5, 4)
+    assert result["f1"] == pytest.approx((1 + 2 / 3 + 0 + 1) / 4)

@@ -314,3 +314,15 @@ def test_a_tagger_separates_unknown_words_by_their_characters():
     assert not torch.isclose(model(one), model(other)).all()
     with pytest.raises(UserError, match="this tagger reads characters"):
         model(Batch(tokens, targets))
+
+
+def test_an_mlp_head_is_A_relu_of_W_h_plus_c_plus_b():
+    torch.manual_seed(1)
+    body = LSTM(RecurrentSettings(hidden=6, layers=1), 9).eval()
+    tokens = torch.tensor([[1, 2, 3]])
+    for head in (TokenClassifier(body, 3, hidden=5), Classifier(body, 3, hidden=5)):
+        first, output = head.hidden[0], head.output
+        h = body.encode(tokens)[0]
+        expected = torch.stack([output.weight @ (first.weight @ x + first.bias).clamp(min=0) + output.bias for x in h])
+        found = head.eval()(Batch(tokens, tokens))
+        torch.testing.assert_close(found[0], expected if found.dim() == 3 else expected[-1])

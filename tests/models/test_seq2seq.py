@@ -25,6 +25,8 @@ CHOICES = [
     {"cell": "tanh", "attention": "dot", "query_layers": 2, "tied": False},
     {"cell": "relu", "attention": "bilinear", "source_features": FEATURES, "layers": 3, "start": "learned"},
     {"cell": "sigmoid", "attention": "none", "bidirectional": True},
+    {"cell": "lstm", "attention": "bilinear", "encoder": "feedforward", "encoder_window": 2},
+    {"cell": "gru", "attention": "none", "encoder": "feedforward", "source_features": FEATURES, "encoder_window": 0},
 ]
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 
@@ -273,3 +275,25 @@ def test_the_code_on_the_page_runs():
     names = {}
     for code in blocks:
         exec(compile(code, "docs/sequences.md", "exec"), names)
+
+
+def test_a_feed_forward_encoder_is_tanh_of_a_window_written_out():
+    model, source = made(encoder="feedforward", encoder_window=1, attention="dot"), torch.tensor([[3, 5, 2, 7]])
+    x = torch.cat([torch.zeros(1, HIDDEN), model.embedding.weight[source[0]], torch.zeros(1, HIDDEN)])
+    weight, bias = model.encoder.window.weight, model.encoder.window.bias
+    blocks = weight.view(HIDDEN, HIDDEN, 3)                                # units, numbers of a word, words of a window
+    expected = torch.stack([
+        torch.tanh(sum(blocks[:, :, word] @ x[place + word] for word in range(3)) + bias) for place in range(4)
+    ])
+    state = model.start(1, source)
+    assert_close(state["source"]["values"][0], expected)
+    first = torch.tanh(model.encoder.state.weight @ expected.mean(0) + model.encoder.state.bias)
+    assert_close(torch.cat([state["below"]["hidden"], state["above"]["hidden"]], 1)[0].flatten(), first[: 2 * HIDDEN])
+
+
+def test_a_feed_forward_encoder_sees_its_window_alone():
+    model, source = made(encoder="feedforward", encoder_window=1, attention="dot"), torch.tensor([[3, 5, 2, 7, 1, 4]])
+    before = model.start(1, source)["source"]["values"][0]
+    source[0, 2] = 9
+    same = (model.start(1, source)["source"]["values"][0] == before).all(-1).tolist()
+    assert same == [True, False, False, False, True, True]

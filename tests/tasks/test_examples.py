@@ -493,5 +493,6 @@ def test_every_task_with_examples_has_its_settings():
     own = {name: find_task(name).text.__name__ for name in TASKS if find_task(name).text is not Text}
     assert own == {
         "classify": "ClassifyText", "tag": "TagText", "translate": "TranslateText", "caption": "CaptionText",
+        "answer": "AnswerText",
     }
     assert CaptionText().target is None

@@ -192,7 +192,7 @@ def test_the_known_files_are_the_ones_that_lie_there(name, tmp_path):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
 
 
-@pytest.mark.parametrize("name", EXAMPLE_SETS)
+@pytest.mark.parametrize("name", [name for name in EXAMPLE_SETS if name != "shapes"])    # which takes seconds
 def test_generated_examples_are_made_once_and_are_as_large_as_is_said(name, tmp_path):
     splits = get(name, tmp_path)
     files = [source.path for sources in splits.values() for source in sources]
