@@ -949,14 +949,14 @@ BUGS = [
         "chainrule/layers/pictures.py",
         "self.feature_map(x.flatten(2).mT)",
         "self.feature_map(x.transpose(-1, -2).flatten(2).mT)",
-        ("tests/layers/test_pictures.py::test_the_feature_map_is_that_of_convolution_relu_and_pooling_by_loops",),
+        ("tests/layers/test_picture_encoder.py::test_the_feature_map_is_that_of_convolution_relu_and_pooling_by_loops",),
     ),
     Bug(
         "the Paeth filter of PNG measures from the wrong corner",
         "chainrule/text/pictures.py",
         "abs(a + b - 2 * c)",
         "abs(a + b - c)",
-        ("tests/text/test_pictures.py::test_png_with_every_filter",),
+        ("tests/text/test_picture_files.py::test_png_with_every_filter",),
     ),
     Bug(
         "an entity goes on where another of its type begins",
