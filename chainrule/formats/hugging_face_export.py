@@ -51,9 +51,9 @@ class Architecture:
 
     def missing(self, settings: GPTSettings) -> dict[str, Any]:
         """The settings that would have to be others, with the values that would fit; empty: it fits."""
-        needs = {**self.needs, **self.also(settings), "experts": settings.experts}
-        allowed = {one.name: needs.get(one.name, one.default) for one in fields(settings) if one.default is not MISSING}
-        choices = {name: value if isinstance(value, tuple) else (value,) for name, value in allowed.items()}
+        needs = {"attention": (("full",),), **self.needs, **self.also(settings), "experts": settings.experts}
+        choices = {one.name: (one.default,) for one in fields(settings) if one.default is not MISSING}
+        choices |= {name: value if isinstance(value, tuple) else (value,) for name, value in needs.items()}
         return {name: choices[name][0] for name in choices
                 if (name in needs or name not in CARRIED) and getattr(settings, name) not in choices[name]}
 
@@ -196,6 +196,9 @@ def find_architecture(settings: GPTSettings) -> Architecture:
 
 
 def _word(value: Any) -> str:
+    """A setting's value as it is given on the command line."""
+    if isinstance(value, tuple):
+        return ",".join(map(_word, value))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

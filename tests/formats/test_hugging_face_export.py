@@ -81,7 +81,7 @@ def test_their_tokenizer_gives_our_ids_after_the_boundary(unit: str, tmp_path: P
                      "model.norm_scale=true model.activation=swiglu."),
     ({**EXPERTS, "shared_expert": True}, "Qwen3MoeForCausalLM would fit a model trained with "
                                          "model.shared_expert=false."),
-    ({**LLAMA, "window": 4}, "Qwen3ForCausalLM would fit a model trained with model.window=none."),
+    ({**LLAMA, "window": 4}, "Qwen3ForCausalLM would fit a model trained with model.attention=full model.window=none."),
     ({"positions": "relative"}, "NanoChatForCausalLM would fit a model trained with model.positions=rotary."),
 ])  # fmt: skip
 def test_settings_that_no_architecture_has_are_named(settings: dict[str, Any], line: str) -> None:
