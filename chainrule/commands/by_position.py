@@ -51,7 +51,7 @@ def load_word(word: str, args: Namespace) -> Run:
 
 def print_positions(scored: Mapping[str, ByPosition]) -> None:
     longest = max(scored.values(), key=lambda one: one.ends[-1])
-    rows = [["position", *scored]]
+    rows = [["position", *map(short_name, scored)]]
     for place, name in enumerate(longest.names):
         cells = [one.scores[place] if longest.ends[place] in one.ends else None for one in scored.values()]
         rows.append([name, *("–" if score is None else f"{score.value:.4f} ({score.low:.4f} to {score.high:.4f})"

@@ -56,7 +56,7 @@ def test_positions_of_several_runs_are_a_table_and_a_picture(chainrule, trained,
     answer = chainrule("eval", *runs, book, "--by-position", "--plot", "far.svg")
     assert answer.code == 0, answer
     head, *rows = answer.out.splitlines()
-    assert head.split() == ["position", *runs]
+    assert [word.strip() for word in head.split("  ") if word] == ["position", "five", "gpt", "gpt, yarn, 4"]
     assert [row.split()[0] for row in rows[:3]] == ["1–16", "17–32", "33–64"]
     assert [row.count("–") for row in rows[:3]] == [1, 2, 2]                   # the plain run ends with its context
     assert (tmp_path / "far.svg").read_text().count("<polyline") == 3
