@@ -45,7 +45,7 @@ def measure(name: str, epochs: float, seed: int, folder: Path) -> dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=float, default=15)
+    parser.add_argument("--epochs", type=float, default=12)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="folder of the runs; none: a temporary one")
     parser.add_argument("--only", nargs="*", choices=list(MODELS), default=list(MODELS))
