@@ -20,8 +20,7 @@ from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import find_view
 
 SETTINGS = {
-    "text.tokenizer": "characters", "model.layers": 2, "model.width": 64, "model.heads": 2, "model.context": 64,
-    "model.qk_norm": False,    # normed queries and keys of 32 numbers cannot attend sharply
+    "text.tokenizer": "characters", "model.layers": 2, "model.width": 64, "model.heads": 4, "model.context": 64,
     "train.tokens": 2048, "train.lr": 0.005, "train.evaluate": 0,
 }
 
