@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --constraint constraints.txt
 # Real corpora for the tests that read them: where the variable points, else beside the checkout, else nowhere.
 export CHAINRULE_DATA := $(or $(CHAINRULE_DATA),$(abspath $(wildcard ../shared/data)))
 
-.PHONY: demo test lint types layers tests browser typescript test-gpu clean
+.PHONY: demo test lint types layers tests browser typescript test-gpu site clean
 
 demo: $(VENV)/.run
 	$(BIN)/chainrule demo
@@ -40,8 +40,14 @@ typescript:
 test-gpu: $(VENV)/.judges
 	$(BIN)/pytest -m gpu
 
+# The documentation as a static site in build/site, with the pages that the lessons' commands write embedded in it.
+site: $(VENV)/.judges
+	$(BIN)/python site/lessons.py pages docs/pages
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf build docs/pages $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 
 # torch comes first and alone: the constraints pin the build that was tested, and nothing may pull a wider one.
 $(VENV)/.run: pyproject.toml constraints.txt
