@@ -82,6 +82,12 @@ def test_a_text_of_the_lessons_is_what_its_rules_make(name):
     assert (lessons.TEXTS / name).read_text(encoding="utf-8") == toy_texts.TEXTS[name]()
 
 
+def test_every_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f" {page}\n" not in navigation] == []
+
+
 def test_the_site_builds_without_a_broken_link(tmp_path):
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     build = [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

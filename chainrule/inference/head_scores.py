@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from chainrule.errors import UserError
 from chainrule.inference.forward import eval_mode, on_device
 from chainrule.model import BOUNDARY, watch
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -158,7 +159,10 @@ def known_sentences(tokenizer: Tokenizer) -> list[tuple[list[int], slice, slice]
     unknown, found = tokenizer.id(UNKNOWN), []
     for before, noun, between, pronoun, rest in ANTECEDENTS:
         text, start = before + noun + between + pronoun + rest, len(before + noun + between)
-        tokens = [BOUNDARY, *tokenizer.encode(text).tolist()]
+        try:
+            tokens = [BOUNDARY, *tokenizer.encode(text).tolist()]
+        except UserError:                                    # a closed alphabet without these letters
+            continue
         places = [_after_boundary(tokenizer.span(text, begin, begin + len(word)))
                   for begin, word in ((start, pronoun), (len(before), noun))]
         if unknown is None or not any(unknown in tokens[place] for place in places):

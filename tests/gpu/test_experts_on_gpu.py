@@ -118,6 +118,7 @@ def test_a_step_as_a_graph_and_with_kernels_is_the_same():
 
 
 @groups_here
+@pytest.mark.filterwarnings("ignore")    # torch.compile has its own
 def test_a_compiled_step_is_about_the_same():
     step, batch = a_step(net()), a_batch()
     step.take(batch, None)

@@ -124,6 +124,10 @@ def test_sentences_with_unknown_words_are_left_out():
     assert [few.decode(tokens[noun]) for tokens, _, noun in known_sentences(few)] == ["man"]
 
 
+def test_a_closed_alphabet_without_letters_knows_no_sentence():
+    assert known_sentences(train_tokenizer(Text(tokenizer="symbols"), ["([])"])) == []
+
+
 def test_an_encoder_has_no_induction_and_other_scores_as_written_out():
     words = tokenizer()
     torch.manual_seed(1)
