@@ -73,7 +73,8 @@ def test_a_lesson_has_three_questions_and_exercises_that_exist(path):
 
 def test_links_and_pictures_of_the_lessons_exist():
     for path in [*PAGES, lessons.LESSONS / "index.md"]:
-        for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
