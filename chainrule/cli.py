@@ -205,8 +205,9 @@ def _export(parser: ArgumentParser) -> None:
 
 
 def _import(parser: ArgumentParser) -> None:
-    parser.add_argument("path", help="file to read: an ARPA n-gram model, word vectors, or a model written by hand "
-                                     "(TOML); or a built-in one: comparison, rhythm, summation, weather")
+    parser.add_argument("path", help="Hugging Face folder; or a file: an ARPA n-gram model, word vectors, a model "
+                                     "written by hand (TOML); or a built-in one: comparison, rhythm, summation, "
+                                     "weather")
     parser.add_argument("out", help="run directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run")
 

@@ -213,11 +213,13 @@ def save(
     labels: Sequence[str] = (),
     adapter: bool = False,
     excerpt: str = "",
+    source: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a run. An earlier run at `path` stays intact unless all of the new one could be written.
 
     `weights`: the state to save, where it is not the model's `state_dict`; `labels`: names of classes, tags or hidden
-    states; `adapter`: the weights are an update of those of the recipe's base; `excerpt`: a text that pages open with.
+    states; `adapter`: the weights are an update of those of the recipe's base; `excerpt`: a text that pages open with;
+    `source`: the files of another program that it was made of.
     """
     path, done = Path(path), done or Done(finished=True)
     mine, other = (ADAPTER, MODEL) if adapter else (MODEL, ADAPTER)
@@ -229,6 +231,7 @@ def save(
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
         about |= {"labels": list(labels)} if labels else {}
         about |= {"excerpt": excerpt} if excerpt else {}
+        about |= {"source": dict(source)} if source else {}
         about["files"] = {name: _facts(aside[name]) for name in (mine, TOKENIZER)}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
@@ -288,7 +291,7 @@ def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
         raise UserError(f"{out} holds a run already. {INSTEAD}")
     about, done = made.about, Done(**made.about["done"])
     save(out, made.model, made.tokenizer, made.recipe, splits=about["splits"], done=done, log=read_log(path),
-         labels=made.labels, excerpt=about.get("excerpt", ""))
+         labels=made.labels, excerpt=about.get("excerpt", ""), source=about.get("source"))
     return made
 
 

@@ -4,6 +4,7 @@
 """
 
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.hugging_face_export import write_folder
+from chainrule.formats.hugging_face_import import read_folder
 from chainrule.formats.vector_files import looks_like_vectors, read_vectors, write_vectors
 from chainrule.inference.vectors import vectors_of
 from chainrule.models.word2vec import Word2Vec
@@ -64,6 +66,7 @@ class Imported:
     facts: dict[str, Any]                     # for JSON
     labels: tuple[str, ...] = ()              # names of its states or classes
     excerpt: str = ""                         # a text that pages open with
+    source: Mapping[str, Any] | None = None   # files that it was made of
 
 
 def import_command(args: Namespace) -> dict[str, Any]:
@@ -71,7 +74,8 @@ def import_command(args: Namespace) -> dict[str, Any]:
     if look_before_writing(out, made.recipe, args.overwrite) is not None:
         raise UserError(f"{out} holds a run already. Choose another folder, or replace it with --overwrite.")
     log("import", f"{out}: {made.what}", path=args.path)
-    save(out, made.model, made.tokenizer, made.recipe, log=log.records, labels=made.labels, excerpt=made.excerpt)
+    save(out, made.model, made.tokenizer, made.recipe, log=log.records, labels=made.labels, excerpt=made.excerpt,
+         source=made.source)
     return {"run": str(out), "what": made.what, **made.facts, "vocab": len(made.tokenizer)}
 
 
@@ -81,6 +85,10 @@ def _read(name: str) -> Imported:
     if (written := find_hand_written(name)) is not None:
         made = read_hand_written(written)
         return Imported(made.model, made.tokenizer, made.recipe, made.what, {}, made.labels, made.excerpt)
+    if path.is_dir():
+        given = read_folder(path)
+        facts = {"architecture": given.source["architecture"], "source": given.source}
+        return Imported(given.model, given.tokenizer, given.recipe, given.what, facts, source=given.source)
     if not path.exists():
         known = built_in_models()
         near = did_you_mean(name, known) or f" Models that are built in: {', '.join(known)}."

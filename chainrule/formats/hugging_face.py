@@ -1,5 +1,7 @@
 """Checkpoints of Hugging Face's `transformers`: GPT-2, Llama and BERT parameters, by their names and layouts.
 
+`to_gpt2` and `to_llama` give views of a model's parameters: export reads them, and import writes into them.
+
     BertForMaskedLM    BERT, MiniLM and other sentence encoders: import and export of a folder; the pooler is left out
     GPT2LMHeadModel    the presets gpt2 and gpt3: learned positions, layer norms, biases, a tied output
     LlamaForCausalLM   RoPE, RMSNorm with a learned scale, SwiGLU, grouped-query attention, no biases, an untied output
@@ -55,7 +57,7 @@ LIKE_BERT: dict[str, Any] = {
 
 def read_bert(folder: Path) -> TransformerEncoder:
     """The model in a folder, in eval mode; with the masked-word output if the folder has one."""
-    config = _read_config(folder)
+    config = read_config(folder)
     weights = _named(_read_weights(folder))
     words = weights["bert.embeddings.word_embeddings.weight"]
     model = TransformerEncoder(bert_settings(config, transform=BIAS in weights), len(words))
@@ -128,7 +130,7 @@ def _named(weights: Mapping[str, Tensor]) -> Weights:
     return named
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
@@ -177,13 +179,6 @@ def to_gpt2(model: GPT) -> Weights:
     return {"lm_head.weight": weights["transformer.wte.weight"]} | weights
 
 
-def from_gpt2(weights: Mapping[str, Tensor]) -> Weights:
-    """The state dict of a GPT2LMHeadModel, or of the GPT2Model inside it, as one of a GPT."""
-    given = {f"transformer.{name.removeprefix('transformer.')}": tensor for name, tensor in weights.items()}
-    layers = len([name for name in given if name.endswith(".ln_1.weight")])
-    return {ours: _transposed(ours, given[theirs]) for ours, theirs in _gpt2_names(layers).items()}
-
-
 def to_llama(model: GPT) -> Weights:
     """The state dict of a GPT as one of a LlamaForCausalLM; the matrices of experts stay together, (E, O, I)."""
     weights: Weights = {}
@@ -212,4 +207,4 @@ def _gpt2_names(layers: int) -> dict[str, str]:
 def _transposed(name: str, tensor: Tensor) -> Tensor:
     """A linear map transposed; any other parameter unchanged."""
     linear = re.search(r"\.(project|up|out)\.weight$", name)
-    return torch.t(tensor).contiguous() if linear else tensor
+    return torch.t(tensor) if linear else tensor

@@ -2,12 +2,14 @@
 
     GPT2LMHeadModel         learned positions, LayerNorm, biases: the presets gpt2 and gpt3
     LlamaForCausalLM        RoPE, RMSNorm with a scale, SwiGLU;          Qwen3ForCausalLM: with QK norm
+    MistralForCausalLM      Llama with sliding attention
     MixtralForCausalLM      Llama with experts;                          Qwen3MoeForCausalLM: with QK norm
     OlmoeForCausalLM        the same with QK norm over all heads: here, a model with one head
     NanoChatForCausalLM     the default gpt: norms without a scale, ReLU²
 
 Each architecture says which settings it needs and which it can take; any other setting must have its default. A folder
-holds config.json, generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json.
+holds config.json, generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json. Import
+(hugging_face_import.py) uses the same table.
 """
 
 import json
@@ -33,8 +35,11 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 VERSION = "5.0.0"    # of transformers, from which on the keys of config.json are these
 CARRIED = {          # settings that every config has, or that matter in training alone
     "size", "layers", "width", "heads", "context", "head_size", "kv_heads", "hidden", "epsilon", "rope_theta", "tied",
-    "dropout", "zero_init", "init", "vectors", "vectors_frozen", "active", "balance_loss", "router_z_loss",
+    "rope_factor", "trained_context", "dropout", "zero_init", "init", "vectors", "vectors_frozen", "active",
+    "balance_loss", "router_z_loss",
 }  # fmt: skip
+ROPE_TYPES = ("none", "linear", "yarn", "llama3")
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}    # positions.py: rope_frequencies
 LLAMA = {"activation": "swiglu", "norm_scale": True, "norm_embedding": False}
 HIDDEN_ACT = {"relu2": "relu2", "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "swiglu": "silu"}
 
@@ -44,14 +49,20 @@ class Architecture:
     name: str                            # its class in transformers
     model_type: str
     config: Callable[[GPTSettings], dict[str, Any]]
-    tensors: Callable[[GPT], Weights]
+    tensors: Callable[[GPT], Weights]    # views of the parameters by their names
     needs: Mapping[str, Any]             # settings that differ from their defaults; a tuple: any of these
     also: Callable[[GPTSettings], dict[str, Any]] = field(default=lambda settings: {})    # that depend on others
     experts: bool = False
+    swapped: str = r"(?!)"               # names of tensors of which the halves of each head change places
+
+    def exchange(self, name: str, weight: Tensor, head_size: int) -> Tensor:
+        """A tensor in their layout from ours, or in ours from theirs."""
+        return _swap_halves(weight, head_size) if re.search(self.swapped, name) else weight
 
     def missing(self, settings: GPTSettings) -> dict[str, Any]:
         """The settings that would have to be others, with the values that would fit; empty: it fits."""
-        needs = {"attention": (("full",),), **self.needs, **self.also(settings), "experts": settings.experts}
+        usual = {"attention": (("full",),), "rope_scaling": ROPE_TYPES, "experts": settings.experts}
+        needs = {**usual, **self.needs, **self.also(settings)}
         choices = {one.name: (one.default,) for one in fields(settings) if one.default is not MISSING}
         choices |= {name: value if isinstance(value, tuple) else (value,) for name, value in needs.items()}
         return {name: choices[name][0] for name in choices
@@ -69,9 +80,23 @@ def _llama_config(settings: GPTSettings) -> dict[str, Any]:
         "max_position_embeddings": settings.context,
         "hidden_act": HIDDEN_ACT[settings.activation],
         "rms_norm_eps": settings.epsilon,
-        "rope_parameters": {"rope_type": "default", "rope_theta": settings.rope_theta},
-        "attention_bias": False,
+        "rope_parameters": _rope_parameters(settings),
+        "attention_bias": settings.biases,
+        "mlp_bias": settings.biases,
     }
+
+
+def _rope_parameters(settings: GPTSettings) -> dict[str, Any]:
+    parameters = {"rope_type": "default", "rope_theta": settings.rope_theta}
+    if settings.rope_scaling == "none":
+        return parameters
+    scaled = {"rope_type": settings.rope_scaling, "factor": settings.rope_factor,
+              "original_max_position_embeddings": settings.trained_context}
+    return parameters | scaled | (LLAMA3 if settings.rope_scaling == "llama3" else {})
+
+
+def _mistral_config(settings: GPTSettings) -> dict[str, Any]:
+    return _llama_config(settings) | {"sliding_window": settings.window}
 
 
 def _mixtral_config(settings: GPTSettings) -> dict[str, Any]:
@@ -121,13 +146,8 @@ def _nanochat_config(settings: GPTSettings) -> dict[str, Any]:
 
 
 def to_nanochat(model: GPT) -> Weights:
-    """As Llama's, but their RoPE turns the other way: the halves of each head of queries and keys are swapped."""
-    weights = {}
-    for name, tensor in to_llama(model).items():
-        name = name.replace("mlp.gate_proj", "mlp.fc1").replace("mlp.down_proj", "mlp.fc2")
-        swapped = re.search(r"self_attn\.[qk]_proj", name)
-        weights[name] = _swap_halves(tensor, model.settings.head_size) if swapped else tensor
-    return weights
+    return {name.replace("mlp.gate_proj", "mlp.fc1").replace("mlp.down_proj", "mlp.fc2"): tensor
+            for name, tensor in to_llama(model).items()}
 
 
 def _swap_halves(weight: Tensor, head_size: int) -> Tensor:
@@ -163,8 +183,13 @@ def _with_experts(model: GPT, place: str, names: tuple[str, str, str]) -> Weight
 PLAIN = tuple(name for name in HIDDEN_ACT if name != "swiglu")
 ARCHITECTURES = (
     Architecture("NanoChatForCausalLM", "nanochat", _nanochat_config, to_nanochat, {"activation": PLAIN},
-                 lambda settings: {"logit_softcap": settings.logit_softcap}),
-    Architecture("LlamaForCausalLM", "llama", _llama_config, to_llama, {**LLAMA, "qk_norm": False}),
+                 lambda settings: {"logit_softcap": settings.logit_softcap},
+                 swapped=r"self_attn\.[qk]_proj"),    # their RoPE turns the other way
+    Architecture("LlamaForCausalLM", "llama", _llama_config, to_llama,
+                 {**LLAMA, "qk_norm": False, "biases": (False, True)}),
+    Architecture("MistralForCausalLM", "mistral", _mistral_config, to_llama,
+                 {**LLAMA, "qk_norm": False, "attention": (("sliding",),)},
+                 lambda settings: {"window": settings.window}),
     Architecture("Qwen3ForCausalLM", "qwen3", _llama_config, to_llama, LLAMA),
     Architecture(
         "GPT2LMHeadModel", "gpt2", _gpt2_config, to_gpt2,
@@ -261,9 +286,10 @@ def _write(run: Run, architecture: Architecture, folder: Path) -> None:
     }
     generation = {"bos_token_id": BOUNDARY, "eos_token_id": BOUNDARY, "pad_token_id": BOUNDARY, "do_sample": True,
                   "transformers_version": VERSION}
-    weights = {name: tensor for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
-    write_tensors({name: tensor.to(torch.float32) for name, tensor in weights.items()}, folder / "model.safetensors",
-                  {"format": "pt"})
+    size = model.settings.head_size
+    weights = {name: architecture.exchange(name, tensor, size).to(torch.float32)
+               for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
+    write_tensors(weights, folder / "model.safetensors", {"format": "pt"})
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation)
     _write_tokenizer(tokenizer, model.settings.context, folder)

@@ -5,7 +5,7 @@ learned     one vector for each position, added to the embedding (blocks.py: Inp
 relative    one learned number for each head and distance, added to the scores (Raffel et al. 2020); large ones share it
 alibi       a penalty that grows with the distance, added to the scores (Press et al. 2022); no limit
 rotary      RoPE: queries and keys are rotated by their position, so scores depend on distances only (Su et al. 2021);
-            beyond the length of training it is stretched: position interpolation, NTK-aware scaling, YaRN
+            beyond the length of training it is stretched: position interpolation, NTK-aware scaling, YaRN, Llama 3
 
 Shapes: B rows (or 1, where all rows have the same positions), T queries, C keys, H heads, D width, d numbers in a head.
 """
@@ -47,6 +47,7 @@ Rope = tuple[Tensor, Tensor]    # (B or 1, T, 1, d) each: cos twice, and sin wit
 
 UNSCALED = RopeScaling()
 FAST, SLOW = 32.0, 1.0    # YaRN: pairs that turn more often than FAST in the trained length stay; below SLOW, stretched
+LLAMA3_FAST = 4.0
 
 
 def rope_tables(
@@ -67,6 +68,7 @@ def rope_frequencies(
         linear   f / s                          every pair turns s times as slowly (Chen et al. 2023)
         ntk      f with θ · s^(d / (d - 2))     the fastest pair as before, the slowest s times as slowly
         yarn     f / s for slow pairs, f for fast ones, a ramp between; sharper attention (Peng et al. 2024)
+        llama3   f / s for pairs that turn less than once in the trained length, f for more than 4 times, a ramp between
     """
     kind, factor, trained = scaling
     if kind == "ntk":
@@ -74,6 +76,10 @@ def rope_frequencies(
     turns = frequencies(size, theta, device)
     if kind == "linear":
         turns = turns / factor
+    if kind == "llama3":
+        rotations = trained * turns / (2 * math.pi)
+        kept = ((rotations - SLOW) / (LLAMA3_FAST - SLOW)).clamp(0, 1)
+        turns = turns / factor * (1 - kept) + turns * kept
     if kind != "yarn":
         return turns, 1.0
     slow = _yarn_ramp(size, theta, trained, device)

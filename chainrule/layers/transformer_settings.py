@@ -24,7 +24,7 @@ SIZES_OF_KINDS = {    # the setting of each kind of attention, and its usual val
     "local": ("block", 256),
     "compressed": ("stride", 3),
 }
-Scaling = Literal["none", "linear", "ntk", "yarn"]
+Scaling = Literal["none", "linear", "ntk", "yarn", "llama3"]
 
 
 class RopeScaling(NamedTuple):
@@ -60,7 +60,7 @@ class TransformerSettings(Settings):
     router_z_loss: NonNegative = 0.001  # coefficient of the router z-loss
     positions: Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"] = "rotary"  # position encoding
     rope_theta: Positive = ROPE_THETA  # RoPE base θ
-    rope_scaling: Scaling = "none"  # RoPE beyond the trained length: position interpolation, NTK-aware θ, or YaRN
+    rope_scaling: Scaling = "none"  # RoPE beyond the trained length: position interpolation, NTK-aware θ, YaRN, Llama 3
     rope_factor: Annotated[float, Range(1, 1 << 20)] = 1.0  # context / trained_context, by which RoPE is stretched
     trained_context: SizeOr0 = 0  # context before it was stretched by rope_factor; 0: context / rope_factor
     norm: Literal["rms", "layer"] = "rms"  # RMSNorm or LayerNorm
@@ -107,7 +107,8 @@ class TransformerSettings(Settings):
         scaled = self.rope_scaling != "none"
         if not scaled and (self.rope_factor != 1 or self.trained_context):
             name = "rope_factor" if self.rope_factor != 1 else "trained_context"
-            raise UserError(f"model.{name}={getattr(self, name):g} needs model.rope_scaling=linear, ntk or yarn.")
+            raise UserError(f"model.{name}={getattr(self, name):g} needs model.rope_scaling=linear, ntk, yarn or "
+                            "llama3.")
         if scaled and self.positions != "rotary":
             raise UserError(f"model.rope_scaling={self.rope_scaling} needs model.positions=rotary, "
                             f"not {self.positions}.")

@@ -25,12 +25,19 @@ EXPERTS = {**LLAMA, "experts": 4, "active": 2}
 CASES = {
     "NanoChatForCausalLM": ("gpt", {"logit_softcap": 9.0, "kv_heads": 1, "head_size": 6}),
     "LlamaForCausalLM": ("gpt", {**LLAMA, "qk_norm": False, "kv_heads": 1, "tied": False}),
+    "MistralForCausalLM": ("gpt", {**LLAMA, "qk_norm": False, "window": 5}),
     "Qwen3ForCausalLM": ("gpt", {**LLAMA, "tied": True}),
     "GPT2LMHeadModel": ("gpt2", {}),
     "MixtralForCausalLM": ("gpt", {**EXPERTS, "qk_norm": False, "kv_heads": 1}),
     "OlmoeForCausalLM": ("gpt", {**EXPERTS, "heads": 1, "renormalise": False}),
     "Qwen3MoeForCausalLM": ("gpt", {**EXPERTS, "active": 3}),
 }
+ROPE = {"qk_norm": False, "head_size": 8, "rope_factor": 4.0, "trained_context": 8}
+VARIANTS = {
+    "LlamaForCausalLM with biases": ("gpt", {**LLAMA, "qk_norm": False, "biases": True}),
+    **{f"LlamaForCausalLM {kind}": ("gpt", {**LLAMA, **ROPE, "rope_scaling": kind, "rope_theta": 100.0})
+       for kind in ("linear", "yarn", "llama3")},
+}  # fmt: skip
 TEXT = "the cow jumps over the moon.\nthe moon is out."
 
 
@@ -50,10 +57,10 @@ def test_every_architecture_is_tested() -> None:
     assert list(CASES) == [one.name for one in ARCHITECTURES]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("case", [*CASES, *VARIANTS])
 @torch.no_grad()
-def test_transformers_computes_the_same_logits(name: str, tmp_path: Path) -> None:
-    ours = made(tmp_path / "run", *CASES[name])
+def test_transformers_computes_the_same_logits(case: str, tmp_path: Path) -> None:
+    ours, name = made(tmp_path / "run", *{**CASES, **VARIANTS}[case]), case.partition(" ")[0]
     assert write_folder(ours, tmp_path / "out").startswith(f"{name}, ")
     theirs, loading = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert type(theirs).__name__ == name
@@ -81,7 +88,7 @@ def test_their_tokenizer_gives_our_ids_after_the_boundary(unit: str, tmp_path: P
                      "model.norm_scale=true model.activation=swiglu."),
     ({**EXPERTS, "shared_expert": True}, "Qwen3MoeForCausalLM would fit a model trained with "
                                          "model.shared_expert=false."),
-    ({**LLAMA, "window": 4}, "Qwen3ForCausalLM would fit a model trained with model.attention=full model.window=none."),
+    ({**LLAMA, "window": 4}, "MistralForCausalLM would fit a model trained with model.qk_norm=false."),
     ({"positions": "relative"}, "NanoChatForCausalLM would fit a model trained with model.positions=rotary."),
 ])  # fmt: skip
 def test_settings_that_no_architecture_has_are_named(settings: dict[str, Any], line: str) -> None:

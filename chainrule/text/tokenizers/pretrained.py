@@ -26,6 +26,7 @@ HARD = (
     " a  b\n\n\tc \r\n", "  ", "\n", "Don't DON'T 1234567 a1b2", "<s></s><unk>",
     "naïve cafe\u0301 ﬁ Ⅷ Å", "日本語 中文。", "👩‍🚀 🏳️‍🌈", "\x00\x7f\ufeff\u200b",
 )
+NO_BOUNDARY = re.compile(r"pad|unk|mask|cls|null", re.IGNORECASE)    # other special tokens that are often at id 0
 SPECIAL_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 SPACE_CUT = re.compile(r"(?<=\S)(?= )")
 CUTS = (
@@ -115,14 +116,15 @@ class PretrainedStreamDecoder:
         return text
 
 
-def with_boundary_first(given: Spec) -> Spec:
-    """The same tokenizer with its boundary at id 0."""
+def with_boundary_first(given: Spec, boundary: str | None = None) -> Spec:
+    """The same tokenizer with its boundary at id 0: the token of that name, or else of a usual one."""
     spec = copy.deepcopy(given)
     spec.update(post_processor=None, truncation=None, padding=None)
     vocab = FileVocabulary(spec["model"])
     for token in spec["added_tokens"]:
         vocab.add(token["content"], token["id"])
-    name = next((name for name in ENDS + BEGINNINGS if name in vocab.ids), None)
+    names = [boundary] if boundary is not None else [*_names_at_zero(given), *ENDS, *BEGINNINGS]
+    name = next((name for name in names if name in vocab.ids), None)
     if name is None:
         name = BOUNDARY_NAME
         vocab.add(name, 1 + max(vocab.ids.values(), default=-1))
@@ -136,6 +138,14 @@ def with_boundary_first(given: Spec) -> Spec:
     spec["added_tokens"].sort(key=lambda token: int(token["id"]))
     vocab.store()
     return spec
+
+
+def _names_at_zero(spec: Spec) -> list[str]:
+    """The boundary of a file that chainrule saved: a special token at id 0, and no post-processor."""
+    if spec.get("post_processor") is not None:
+        return []
+    return [token["content"] for token in spec["added_tokens"]
+            if token["id"] == BOUNDARY and token["special"] and not NO_BOUNDARY.search(token["content"])]
 
 
 class FileVocabulary:

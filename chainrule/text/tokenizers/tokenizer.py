@@ -63,8 +63,36 @@ class Tokenizer:
         except UserError:
             raise
         except Exception as error:                   # `tokenizers` raises bare Exception
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{path} is not a tokenizer.json that can be read: {reason}") from error
+            raise _unreadable(path, error) from error
+
+    @classmethod
+    def load_pretrained(cls, path: Path, begin: int | None, end: int | None) -> "tuple[Tokenizer, int, int]":
+        """A model's tokenizer.json, and the ids there of the tokens that begin and end a text; the first becomes id 0.
+
+        Where the model does not say them, `begin` is as `end`, and both are those of a token with a usual name.
+        """
+        begin, end = end if begin is None else begin, begin if end is None else end
+        try:
+            spec = json.loads(path.read_text(encoding="utf-8"))
+            if _is_own(bare := {**spec, "post_processor": None}):
+                return cls.from_spec(bare), BOUNDARY, BOUNDARY
+            ids = Pretrained(spec)
+            for id in (begin, end):
+                if id is not None and id >= len(ids.names):
+                    raise UserError(f"config.json says that the token {id} begins or ends a text, and {path} has only "
+                                    f"{len(ids.names):,} tokens.")
+            made = with_boundary_first(spec, None if begin is None else ids.tokenizer.id_to_token(begin))
+            if begin is None or end is None:
+                name = next(token["content"] for token in made["added_tokens"] if token["id"] == BOUNDARY)
+                begin = end = ids.tokenizer.token_to_id(name)
+            if begin is None or end is None:
+                raise UserError(f"{path} has no token that begins or ends a text; config.json can name it as "
+                                "bos_token_id.")
+            return cls.from_spec(made), begin, end
+        except UserError:
+            raise
+        except Exception as error:                   # `tokenizers` raises bare Exception
+            raise _unreadable(path, error) from error
 
     def save(self, path: Path) -> None:
         write_text(path, self._file)
@@ -165,6 +193,11 @@ def train_tokenizer(settings: Text, chunks: Iterable[str]) -> Tokenizer:
         hint = did_you_mean(settings.tokenizer, UNITS) or f" It is {KINDS}."
         raise UserError(f"unknown tokenizer text.tokenizer={settings.tokenizer}.{hint}")
     return Tokenizer.from_spec(UNITS[settings.tokenizer].train(settings, chunks))
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    return UserError(f"{path} is not a tokenizer.json that can be read: {reason}")
 
 
 def _is_own(spec: Spec) -> bool:

@@ -1,0 +1,293 @@
+"""Hugging Face folders as runs: the logits of transformers, for each architecture; and what cannot be read is named."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from chainrule import run
+from chainrule.cli import main
+from chainrule.errors import UserError
+from chainrule.formats.hugging_face_config import READERS
+from chainrule.formats.hugging_face_export import write_folder
+from chainrule.formats.hugging_face_import import read_folder
+from chainrule.model import Batch
+from tests.formats.test_hugging_face_export import CASES, TEXT, VARIANTS, made
+
+VOCAB = 300
+LLAMA = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 6,
+         "num_key_value_heads": 2, "max_position_embeddings": 32, "tie_word_embeddings": False}
+GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 32}
+ROPE = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 8}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
+EXPERTS = {"num_experts_per_tok": 2, "router_aux_loss_coef": 0.02}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {    # name of a case: class, config
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2 of one's own activation": ("GPT2LMHeadModel", {**GPT2, "activation_function": "relu", "n_inner": 30}),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "llama tied": ("LlamaForCausalLM", {**LLAMA, "tie_word_embeddings": True, "head_dim": 6}),
+    "llama with biases": ("LlamaForCausalLM", {**LLAMA, "attention_bias": True}),
+    "llama 3": ("LlamaForCausalLM", {**LLAMA, "head_dim": 8, "rope_parameters": ROPE}),
+    "llama with yarn": ("LlamaForCausalLM", {**LLAMA, "head_dim": 8, "rope_parameters": YARN}),
+    "llama interpolated": ("LlamaForCausalLM", {**LLAMA, "rope_parameters": LINEAR}),
+    "mistral": ("MistralForCausalLM", {**LLAMA, "sliding_window": 5}),
+    "mistral without a window": ("MistralForCausalLM", {**LLAMA, "sliding_window": None, "head_dim": 8}),
+    "qwen2": ("Qwen2ForCausalLM", {**LLAMA, "tie_word_embeddings": True}),
+    "qwen2 with windows": ("Qwen2ForCausalLM", {**LLAMA, "use_sliding_window": True, "sliding_window": 4,
+                                                "max_window_layers": 1}),
+    "qwen3": ("Qwen3ForCausalLM", {**LLAMA, "head_dim": 8}),
+    "nanochat": ("NanoChatForCausalLM", LLAMA),
+    "mixtral": ("MixtralForCausalLM", {**LLAMA, **EXPERTS, "num_local_experts": 4}),
+    "olmoe": ("OlmoeForCausalLM", {**LLAMA, **EXPERTS, "num_experts": 4, "num_attention_heads": 1,
+                                   "num_key_value_heads": 1}),
+    "qwen3 moe": ("Qwen3MoeForCausalLM", {**LLAMA, **EXPERTS, "num_experts": 4, "moe_intermediate_size": 20,
+                                          "head_dim": 8}),
+}  # fmt: skip
+
+
+def write_tokenizer(path: Path, special: list[str]) -> Tokenizer:
+    """Byte-level BPE, as GPT-2 and Llama 3 have it; the special tokens come last."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=270, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([TEXT] * 3, trainer)
+    made.add_special_tokens(special)
+    first = (special[0], made.token_to_id(special[0]))
+    made.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=[first])
+    made.save(str(path))
+    return made
+
+
+def write_theirs(
+    folder: Path, case: str, special: tuple[str, ...] = ("<|begin|>", "<|stop|>"), shard: str = "10GB"
+) -> tuple[Any, Tokenizer]:
+    name, given = OTHERS[case]
+    folder.mkdir()
+    tokenizer = write_tokenizer(folder / "tokenizer.json", list(special))
+    kind = getattr(transformers, name)
+    begin, end = tokenizer.token_to_id(special[0]), tokenizer.token_to_id(special[-1])
+    torch.manual_seed(3)
+    model = kind(kind.config_class(vocab_size=VOCAB, bos_token_id=begin, eos_token_id=end, pad_token_id=None, **given))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model.tie_weights()
+    model.eval().save_pretrained(folder, max_shard_size=shard)
+    return model, tokenizer
+
+
+def swapped(x: Tensor, one: int, other: int) -> Tensor:
+    """(…, V): the last axis with two places exchanged."""
+    order = torch.arange(x.shape[-1])
+    order[[one, other]] = order[[other, one]]
+    return x[..., order]
+
+
+@torch.no_grad()
+def assert_same(folder: Path, theirs: Any, begin: int, end: int) -> run.Run:
+    """After import by command: log-probabilities of tokens after BOS, and of EOS as the boundary."""
+    out = folder.parent / "run"
+    assert main(["import", str(folder), str(out)]) == 0
+    ours = run.load(out)
+    tokens = torch.randint(1, 250, (3, 20), generator=torch.Generator().manual_seed(2))
+    tokens[:, 0] = begin
+    there = tokens.masked_fill(tokens == begin, 0)
+    wanted = swapped(swapped(theirs(tokens).logits, 0, begin), 0, end)
+    assert_close(ours.model(Batch(there, there)), wanted, atol=1e-5, rtol=1e-4)
+    return ours
+
+
+def test_every_architecture_is_tested() -> None:
+    assert {name for name, _ in OTHERS.values()} == {reader.name for reader in READERS}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_logits_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", case)
+    begin, end = tokenizer.token_to_id("<|begin|>"), tokenizer.token_to_id("<|stop|>")
+    ours = assert_same(tmp_path / "theirs", theirs, begin, end)
+    assert len(ours.tokenizer) == VOCAB
+    ids = torch.tensor(tokenizer.encode(TEXT, add_special_tokens=False).ids)
+    assert ours.tokenizer.encode(TEXT).tolist() == ids.tolist()
+    assert ours.tokenizer.decode(ids.tolist()) == TEXT
+
+
+def test_a_text_scores_as_in_transformers_from_bos_to_eos(tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", "llama tied")
+    ours = assert_same(tmp_path / "theirs", theirs, *map(tokenizer.token_to_id, ("<|begin|>", "<|stop|>")))
+    text = "the moon"
+    ids = torch.tensor([tokenizer.encode(text + "<|stop|>").ids])
+    with torch.no_grad():
+        log_p = theirs(ids).logits[0, :-1].log_softmax(-1)
+    wanted = -log_p.gather(1, ids[0, 1:, None]).sum() / torch.log(torch.tensor(2.0))
+    assert_close(torch.tensor(sum(ours.score(text).bits)), wanted, atol=1e-3, rtol=1e-5)
+
+
+def test_one_token_for_both_ends_keeps_the_output_tied(tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", "gpt2", ("<|endoftext|>",))
+    end = tokenizer.token_to_id("<|endoftext|>")
+    ours = assert_same(tmp_path / "theirs", theirs, end, 0)
+    assert ours.model.output is None
+
+
+def test_weights_in_several_files_are_one_model(tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", "llama", shard="20KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
+    assert_same(tmp_path / "theirs", theirs, tokenizer.token_to_id("<|begin|>"), tokenizer.token_to_id("<|stop|>"))
+    next((tmp_path / "theirs").glob("*-00002-of-*")).unlink()
+    with pytest.raises(UserError, match=r"model-00002-of-\d+\.safetensors is missing; .* names it"):
+        read_folder(tmp_path / "theirs")
+
+
+def test_bfloat16_and_the_names_of_the_body_alone(tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", "gpt2")
+    file = tmp_path / "theirs" / "model.safetensors"
+    theirs.bfloat16()
+    save_file({name: weight.clone() for name, weight in theirs.transformer.state_dict().items()}, file)
+    begin, end = tokenizer.token_to_id("<|begin|>"), tokenizer.token_to_id("<|stop|>")
+    assert_same(tmp_path / "theirs", theirs.float(), begin, end)
+
+
+@pytest.mark.parametrize("name", [*CASES, *VARIANTS])
+@torch.no_grad()
+def test_what_was_exported_comes_back(name: str, tmp_path: Path) -> None:
+    ours = made(tmp_path / "run", *{**CASES, **VARIANTS}[name], "characters")
+    write_folder(ours, tmp_path / "out")
+    assert main(["import", str(tmp_path / "out"), str(tmp_path / "back")]) == 0
+    back = run.load(tmp_path / "back")
+    assert_close(dict(back.model.state_dict()), dict(ours.model.state_dict()), atol=0, rtol=0)
+    assert back.tokenizer.sha256 == ours.tokenizer.sha256
+    assert back.generate("the", 20, seed=1) == ours.generate("the", 20, seed=1)
+    assert back.recipe.model.rope == ours.recipe.model.rope
+
+
+def test_an_import_can_be_imported_exported_and_imported_again(tmp_path: Path) -> None:
+    """Its tokenizer is another program's, with its boundary moved."""
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", "llama")
+    ours = assert_same(tmp_path / "theirs", theirs, *map(tokenizer.token_to_id, ("<|begin|>", "<|stop|>")))
+    write_folder(ours, tmp_path / "out")
+    assert main(["import", str(tmp_path / "out"), str(tmp_path / "back")]) == 0
+    back = run.load(tmp_path / "back")
+    assert_close(dict(back.model.state_dict()), dict(ours.model.state_dict()), atol=0, rtol=0)
+    assert back.tokenizer.encode(TEXT).tolist() == ours.tokenizer.encode(TEXT).tolist()
+
+
+def test_the_run_says_where_it_came_from_and_trains_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_theirs(tmp_path / "theirs", "qwen2", ("<|endoftext|>",))
+    (tmp_path / "theirs" / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == "Qwen2ForCausalLM"
+    source = run.load(tmp_path / "run").about["source"]
+    assert (source["folder"], source["licence"]) == ("theirs", "apache-2.0")
+    assert len(source["sha256"]["model.safetensors"]) == 64
+    (tmp_path / "text.txt").write_text(TEXT * 20)
+    tuned = [str(tmp_path / name) for name in ("text.txt", "tuned", "run")]
+    settings = ["train.lora=2", "train.steps=2", "train.tokens=64"]
+    assert main(["train", tuned[0], "--out", tuned[1], "--from", tuned[2], *settings]) == 0
+    for words in (["eval", tuned[1]], ["sample", tuned[2], "--tokens", "5"], ["score", tuned[2]]):
+        words += [] if words[0] == "sample" else [tuned[0]]
+        assert main(words) == 0
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run")]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def change(name: str, value: Any) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        config.pop(name, None) if value is None else config.update({name: value})
+        (folder / "config.json").write_text(json.dumps(config))
+    return edit
+
+
+def reshape(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.zeros(23)
+    save_file(weights, folder / "model.safetensors")
+
+
+def drop(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors")
+
+
+def add(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "model.layers.0.self_attn.q_norm.weight": torch.ones(4)}, folder / "model.safetensors")
+
+
+def quantise(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.zeros(24, dtype=torch.int8)
+    save_file(weights, folder / "model.safetensors")
+
+
+def damage(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"x" * 50)
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    "config that is no JSON": (lambda folder: (folder / "config.json").write_text("{"), "no readable config.json"),
+    "missing number": (change("hidden_size", None), "config.json has no hidden_size; a llama needs it."),
+    "impossible number": (change("num_hidden_layers", -2), "num_hidden_layers=-2; a whole number from 1 to"),
+    "a number that is a word": (change("vocab_size", "many"), 'vocab_size="many"; a whole number'),
+    "heads that do not divide": (change("num_key_value_heads", 5), "model.kv_heads=5 does not divide model.heads=6"),
+    "too many layers": (change("num_hidden_layers", 10**6), "has 1000000 layers, and the files of .* hold only"),
+    "other vocabulary": (change("vocab_size", 290), r"embed_tokens.weight is 300 × 24, and by config.json .* 290 × 24"),
+    "small vocabulary": (change("vocab_size", 100), r"tokenizer.json has 27\d tokens, and the embedding only 100 rows"),
+    "unknown architecture": (change("architectures", ["Mamba"]), "the architecture Mamba, which cannot be imported"),
+    "unknown activation": (change("hidden_act", "mish"), 'hidden_act="mish", which cannot be imported; silu'),
+    "unknown RoPE": (change("rope_parameters", {"rope_type": "longrope"}), 'rope_type="longrope", which cannot be'),
+    "wrong shape": (reshape, "model.norm.weight is 23, and by config.json it would be 24"),
+    "missing tensor": (drop, "model.layers.1.mlp.up_proj.weight is missing"),
+    "another tensor": (add, "hold a tensor model.layers.0.self_attn.q_norm.weight, which is no part of a Llama"),
+    "whole numbers": (quantise, "model.norm.weight is of torch.int8: quantised models cannot be imported"),
+    "damaged weights": (damage, "is not a safetensors file"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has neither model.safetensors nor"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
+    "damaged tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is not a tokenizer.json"),
+    "BOS that is no token": (change("bos_token_id", 299), "the token 299 begins or ends a text, and .* has only"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad") / "theirs"
+    write_theirs(folder, "llama")
+    return folder
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_read_is_named_in_one_line(case: str, llama_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for file in llama_folder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    spoil, line = BAD[case]
+    spoil(folder)
+    with pytest.raises(UserError, match=line) as error:
+        read_folder(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_shard_outside_the_folder_is_not_opened(llama_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_bytes((llama_folder / name).read_bytes())
+    index = {"weight_map": {"model.norm.weight": "../secret.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"secret\.safetensors, which is not in the folder itself"):
+        read_folder(folder)
