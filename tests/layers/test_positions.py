@@ -122,8 +122,8 @@ def test_a_trained_model_is_stretched_from_its_own_context() -> None:
 
 
 @pytest.mark.parametrize(("given", "message"), [
-    ({"rope_factor": 8.0}, "model.rope_factor=8 needs model.rope_scaling=linear, ntk or yarn"),
-    ({"trained_context": 8}, "model.trained_context=8 needs model.rope_scaling=linear, ntk or yarn"),
+    ({"rope_factor": 8.0}, "model.rope_factor=8 needs model.rope_scaling=linear, ntk, yarn or llama3"),
+    ({"trained_context": 8}, "model.trained_context=8 needs model.rope_scaling=linear, ntk, yarn or llama3"),
     ({"rope_scaling": "yarn", "positions": "alibi"}, "model.rope_scaling=yarn needs model.positions=rotary, not alibi"),
     ({"rope_scaling": "ntk", "head_size": 2}, "model.rope_scaling=ntk needs heads of 4 numbers or more"),
     ({"rope_scaling": "linear", "rope_factor": 0.5}, "model.rope_factor=0.5: it must be 1 or more"),
