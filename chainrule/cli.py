@@ -113,7 +113,8 @@ def _analogy(parser: ArgumentParser) -> None:
 def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("file", nargs="+",
-                        help="held-out text, or examples of the task; for word vectors: a test of words")
+                        help="held-out text, or examples of the task; for word vectors: a test of words; for a "
+                             "language model also an exam: blimp or lambada")
     parser.add_argument("--by-position", action="store_true",
                         help="bits per byte by the tokens of context before; several runs may come before the text, "
                              "each with settings of its own: RUN:model.rope_scaling=yarn,model.rope_factor=8")
@@ -137,7 +138,9 @@ def _beam(parser: ArgumentParser) -> None:
     parser.add_argument("--beam", type=int, metavar="W", help="beam size of beam search; 1: greedy (default: 4)")
     parser.add_argument("--alpha", type=float, metavar="A",
                         help="length penalty: log p / ((5 + n) / 6)^alpha (default: 0.6)")
-    parser.add_argument("--limit", type=int, metavar="N", help="tokens in a text at most (default: 256)")
+    parser.add_argument("--limit", type=int, metavar="N",
+                        help="tokens in a text at most (default: 256); in an exam: so many examples, of blimp in each "
+                             "paradigm (default: all)")
     parser.add_argument("--samples", type=int, metavar="N",
                         help="minimum Bayes risk instead of a beam: of N samples, the one most like the others")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T",

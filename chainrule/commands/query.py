@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from chainrule.commands.by_position import by_position
+from chainrule.commands.exams import exam, is_exam
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
@@ -78,6 +79,8 @@ def eval_command(args: Namespace) -> dict[str, Any]:
     if args.plot or args.positions:
         raise UserError(f"{'--plot' if args.plot else '--positions'} is for eval --by-position; give both.")
     run, settings = load_run(args)
+    if is_exam(args.file):
+        return exam(run, settings, args)
     result = run.evaluate(args.file, settings=settings, search=search_by(args))
     if not args.json and run.model.learns_by == "pairs":
         print_words(args.run, result)

@@ -50,10 +50,10 @@ def targets_at_once(model: LanguageModel) -> int:
     """How many targets, rows times tokens, one call may have."""
     if type(model).score is not LanguageModel.score:
         return TARGETS
-    return _logits_at_once(model)
+    return logits_at_once(model)
 
 
-def _logits_at_once(model: LanguageModel) -> int:
+def logits_at_once(model: LanguageModel) -> int:
     most = max(1, LOGITS // vocabulary_size(model))
     return min(most, ON_CPU) if device_of(model).type == "cpu" else most
 
@@ -61,7 +61,7 @@ def _logits_at_once(model: LanguageModel) -> int:
 def prefill(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
     """(B, T) -> (B, V): reads texts from their start, in chunks: the logits after them, and their state."""
     state = model.start(len(tokens))
-    width = max(1, _logits_at_once(model) // len(tokens))
+    width = max(1, logits_at_once(model) // len(tokens))
     for begin in range(0, tokens.shape[1], width):
         logits, state = model.step(tokens[:, begin : begin + width], state)
     return logits[:, -1], state

@@ -981,6 +981,27 @@ BUGS = [
         ("tests/models/test_seq2seq.py::test_the_padding_of_a_source_changes_nothing",),
     ),
     Bug(
+        "a tie of two sentences is right",
+        "chainrule/exams/blimp.py",
+        "return nats < others - ROUNDING",
+        "return nats <= others + ROUNDING",
+        ("tests/exams/test_blimp.py::test_differences_by_rounding_and_two_infinities_are_ties",),
+    ),
+    Bug(
+        "the padding of a last word counts in its probability",
+        "chainrule/exams/lambada.py",
+        "-log_p.where(real, 0).sum(1)",
+        "-log_p.sum(1)",
+        ("tests/exams/test_lambada.py::test_last_words_are_scored_as_one_by_one[ngram]",),
+    ),
+    Bug(
+        "an unknown last word is right where <unk> is the most probable",
+        "chainrule/exams/lambada.py",
+        "    right &= known\n",
+        "",
+        ("tests/exams/test_lambada.py::test_an_unknown_last_word_is_a_mistake",),
+    ),
+    Bug(
         "queries and keys of an exported model are rotated the other way",
         "chainrule/formats/hugging_face_export.py",
         "return heads.flip(1).reshape(weight.shape)",
