@@ -2,7 +2,7 @@
 
 `to_gpt2` and `to_llama` give views of a model's parameters: export reads them, and import writes into them.
 
-    BertForMaskedLM    BERT, MiniLM and other sentence encoders: import and export of a folder; the pooler is left out
+    BertForMaskedLM    BERT, MiniLM and other sentence encoders; the pooler is left out
     GPT2LMHeadModel    the presets gpt2 and gpt3: learned positions, layer norms, biases, a tied output
     LlamaForCausalLM   RoPE, RMSNorm with a learned scale, SwiGLU, grouped-query attention, no biases, an untied output
 
@@ -46,6 +46,7 @@ BODY = {
 }
 HEAD = {"transform.map": "cls.predictions.transform.dense", "transform.norm": "cls.predictions.transform.LayerNorm"}
 BIAS = "cls.predictions.bias"
+DECODER = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")    # the embedding and the bias again
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}    # in the first published files
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh"}
@@ -101,9 +102,10 @@ def to_bert(model: TransformerEncoder) -> Weights:
     weights: Weights = {}
     for ours, tensor in model.state_dict().items():
         weights |= dict(zip(names[ours], tensor.chunk(len(names[ours])), strict=True))
-    decoder = "cls.predictions.decoder"
+    if BIAS not in weights:    # the body alone
+        return weights
     words = weights["bert.embeddings.word_embeddings.weight"]
-    return weights | {f"{decoder}.weight": words, f"{decoder}.bias": weights[BIAS]}
+    return weights | dict(zip(DECODER, (words, weights[BIAS]), strict=True))
 
 
 def _names(layers: int) -> dict[str, list[str]]:
@@ -122,12 +124,14 @@ def _kinds(module: str) -> tuple[str, ...]:
 
 def _named(weights: Mapping[str, Tensor]) -> Weights:
     """Under the current parameter names of a BertForMaskedLM."""
-    named = {}
-    for name, tensor in weights.items():
-        for old, new in OLD.items():
-            name = re.sub(rf"{re.escape(old)}$", new, name)
-        named[name if name.startswith(("bert.", "cls.")) else f"bert.{name}"] = tensor
-    return named
+    return {bert_name(name): tensor for name, tensor in weights.items()}
+
+
+def bert_name(name: str) -> str:
+    """The current name of a parameter of a BertForMaskedLM, of that in an older file or of the body alone."""
+    for old, new in OLD.items():
+        name = re.sub(rf"{re.escape(old)}$", new, name)
+    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:

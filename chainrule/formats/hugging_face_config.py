@@ -27,7 +27,7 @@ class Reader:
     architecture: Architecture                         # names and layouts of the tensors
     tied: bool = False                                 # where config.json does not say it
     biases: Callable[[Config], str] = lambda config: NEVER    # names of the biases that the files hold
-    prefix: str = ""                                   # of tensors, which some files leave out
+    rename: Callable[[str], str] = lambda name: name   # the usual name of a tensor of other files, such as of the body
 
 
 def find_reader(config: Config) -> Reader:
@@ -36,7 +36,7 @@ def find_reader(config: Config) -> Reader:
     for reader in READERS:
         if names[0] == reader.name or (names[0] is None and kind == reader.architecture.model_type):
             return reader
-    known = ", ".join(reader.name for reader in READERS)
+    known = ", ".join([*(reader.name for reader in READERS), "BertForMaskedLM, BertModel"])
     raise UserError(f"config.json has the architecture {names[0] or kind}, which cannot be imported; these can: "
                     f"{known}.")
 
@@ -200,7 +200,7 @@ TABLE = {one.name: one for one in ARCHITECTURES}
 LLAMA_TENSORS = TABLE["LlamaForCausalLM"]
 READERS = (
     Reader("GPT2LMHeadModel", gpt2_settings, TABLE["GPT2LMHeadModel"], tied=True, biases=lambda config: ALWAYS,
-           prefix="transformer."),
+           rename=lambda name: name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"),
     Reader("LlamaForCausalLM", llama_settings, LLAMA_TENSORS, biases=llama_biases),
     Reader("MistralForCausalLM", llama_settings, TABLE["MistralForCausalLM"], biases=llama_biases),
     Reader("Qwen2ForCausalLM", qwen2_settings, LLAMA_TENSORS, biases=lambda config: r"\.[qkv]_proj\."),

@@ -10,7 +10,8 @@ places with row 0.
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,27 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.files import sha256
-from chainrule.formats.hugging_face import read_config
+from chainrule.formats.hugging_face import BIAS, DECODER, Weights, bert_name, bert_settings, read_config, to_bert
 from chainrule.formats.hugging_face_config import Config, Reader, find_reader, number
 from chainrule.formats.hugging_face_export import HEAD
 from chainrule.model import BOUNDARY
+from chainrule.models.encoder import TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.progress import short
 from chainrule.recipe import Recipe, make_recipe
+from chainrule.tasks import find_task
+from chainrule.tasks.denoise import MASK
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
-NO_PARAMETERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")    # tables and masks in older files
+ENCODERS = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
+NO_PARAMETERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|^lm_head\.weight$")  # tables, a tied output
+NOT_READ = re.compile(r"\.pooler\.|position_ids$|^cls\.predictions\.decoder\.|^cls\.seq_relationship\.")    # of BERT
 
 
 @dataclass(frozen=True)
 class ImportedFolder:
-    model: GPT
+    model: GPT | TransformerEncoder
     tokenizer: Tokenizer
     recipe: Recipe
     what: str                    # for people
@@ -46,24 +52,66 @@ def read_folder(folder: Path) -> ImportedFolder:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json; a folder that can be imported is a Hugging Face model.")
     config = read_config(folder)
+    return read_encoder(folder, config) if config.get("model_type") == "bert" else read_decoder(folder, config)
+
+
+def read_decoder(folder: Path, config: Config) -> ImportedFolder:
     reader = find_reader(config)
     settings, vocab = reader.settings(config), number(config, "vocab_size")
-    files, boundary = TensorFiles(folder, reader.prefix), find_boundary(folder, config)
+    files, boundary = TensorFiles(folder, reader.rename), find_boundary(folder, config)
     tokenizer = fit_tokenizer(boundary.tokenizer, vocab, folder)
     tied = bool(config.get("tie_word_embeddings", reader.tied or HEAD not in files.shapes))
-    if settings["layers"] > len(files.shapes):
-        raise UserError(f"config.json has {settings['layers']} layers, and the files of {folder} hold only "
-                        f"{len(files.shapes)} tensors.")
+    files.refuse_fewer(settings["layers"])
     settings["tied"] = tied and boundary.begin == boundary.end    # else the boundary's two rows differ
     given = {f"model.{name}": value for name, value in settings.items()}
     recipe = make_recipe("gpt", GPT, {**given, "text.tokenizer": boundary.tokenizer_name})
-    absent = check_tensors(files, reader, recipe.model, vocab, config, tied)
+    absent = check_decoder(files, reader, recipe.model, vocab, config, tied)
     model = GPT(recipe.model, vocab)
     fill(model, files, reader, absent, tied)
     move_boundary(model, boundary)
+    return _imported(folder, model, tokenizer, recipe, reader.name, files)
+
+
+def read_encoder(folder: Path, config: Config) -> ImportedFolder:
+    """BERT. The boundary is [SEP]. At position 0 it is [CLS], so the difference is added to that position's vector."""
+    name = (config.get("architectures") or ["BertModel"])[0]
+    if name not in ENCODERS:
+        raise UserError(f"config.json has the architecture {name}, which cannot be imported; of BERT these can: "
+                        f"{', '.join(ENCODERS)}.")
+    vocab, layers = number(config, "vocab_size"), number(config, "num_hidden_layers")
+    for size in ("hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"):
+        number(config, size)
+    files = TensorFiles(folder, bert_name)
+    files.refuse_fewer(layers)
+    boundary = find_boundary(folder, config, {"[MASK]": MASK})
+    tokenizer = fit_tokenizer(boundary.tokenizer, vocab, folder)
+    first, mask = tokenizer.id("[CLS]"), tokenizer.id(MASK)
+    if first is None or mask is None:
+        raise UserError(f"{folder / TOKENIZER} has no token {'[CLS]' if first is None else '[MASK]'}; BERT's has one.")
+    settings = bert_settings(config, transform=BIAS in files.shapes)
+    given = {"text.tokenizer": boundary.tokenizer_name}
+    recipe = make_recipe("encoder", TransformerEncoder, given, task=find_task("mask"))
+    with torch.device("meta"):
+        wanted = to_bert(TransformerEncoder(settings, vocab))
+    check_tensors(files, {one: wanted[one] for one in wanted if one not in DECODER}, name, NOT_READ)
+    model = TransformerEncoder(settings, vocab)
+    with torch.no_grad():
+        for one, view in to_bert(model).items():
+            if one not in DECODER:
+                view.copy_(files.read(one))
+        for table in [model.embeddings] if model.bias is None else [model.embeddings, model.bias]:
+            swap_rows(table, BOUNDARY, boundary.begin)
+        assert model.embedding.positions is not None, "BERT's positions are learned"
+        model.embedding.positions.weight[0] += model.embeddings[first] - model.embeddings[BOUNDARY]
+    return _imported(folder, model, tokenizer, replace(recipe, model=settings), name, files)
+
+
+def _imported(
+    folder: Path, model: GPT | TransformerEncoder, tokenizer: Tokenizer, recipe: Recipe, name: str, files: "TensorFiles"
+) -> ImportedFolder:
     parameters = short(sum(weight.numel() for weight in model.parameters()))
-    what = f"{reader.name}, {parameters} parameters, {vocab:,} tokens"
-    return ImportedFolder(model.eval(), tokenizer, recipe, what, describe_source(folder, reader.name, files.paths))
+    what = f"{name}, {parameters} parameters, {len(tokenizer):,} tokens"
+    return ImportedFolder(model.eval(), tokenizer, recipe, what, describe_source(folder, name, files.paths))
 
 
 # Tensors
@@ -72,23 +120,30 @@ def read_folder(folder: Path) -> ImportedFolder:
 class TensorFiles:
     """The safetensors files of a folder: names and shapes from their headers, tensors one at a time."""
 
-    def __init__(self, folder: Path, prefix: str = ""):
-        self.prefix = prefix                           # added to names that lack it, in files of the body alone
+    def __init__(self, folder: Path, rename: Callable[[str], str]):
+        self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.places: dict[str, tuple[Path, str]] = {}
         self.paths = _weight_files(folder)
         for path in self.paths:
             with _open(path) as file:
                 for name in file.keys():  # noqa: SIM118 - it is no dict
-                    named = name if name.startswith((prefix, "lm_head.")) else prefix + name
-                    self.shapes[named] = tuple(file.get_slice(name).get_shape())
-                    self.places[named] = path, name
+                    self.shapes[rename(name)] = tuple(file.get_slice(name).get_shape())
+                    self.places[rename(name)] = path, name
 
     def read(self, name: str) -> Tensor:
         path, inside = self.places[name]
         with _open(path) as file:
             tensor: Tensor = file.get_tensor(inside)
-            return tensor
+        if not tensor.is_floating_point():
+            raise UserError(f"the tensor {name} is of {tensor.dtype}: quantised models cannot be imported.")
+        return tensor.float()
+
+    def refuse_fewer(self, layers: int) -> None:
+        """Before a model of so many layers is made."""
+        if layers > len(self.shapes):
+            raise UserError(f"config.json has {layers} layers, and the files of {self.folder} hold only "
+                            f"{len(self.shapes)} tensors.")
 
 
 def _open(path: Path) -> Any:
@@ -115,31 +170,33 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def check_tensors(
+def check_decoder(
     files: TensorFiles, reader: Reader, settings: GPTSettings, vocab: int, config: Config, tied: bool
 ) -> set[str]:
     """Compares the files with the settings. Returns the biases that the architecture does not have: they are 0."""
     with torch.device("meta"):
         tensors = reader.architecture.tensors(GPT(settings, vocab))
-    wanted = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if tied:
-        wanted.pop(HEAD, None)
     held = reader.biases(config)
-    absent = {name for name in wanted if name.endswith("_proj.bias") and not re.search(held, name)}
-    for name, shape in wanted.items():
-        if name in absent:
-            continue
+    absent = {name for name in tensors if name.endswith("_proj.bias") and not re.search(held, name)}
+    unread = absent | ({HEAD} if tied else set())
+    wanted = {name: tensor for name, tensor in tensors.items() if name not in unread}
+    check_tensors(files, wanted, reader.name, NO_PARAMETERS)
+    return absent
+
+
+def check_tensors(files: TensorFiles, wanted: Weights, architecture: str, unread: re.Pattern[str]) -> None:
+    """Each tensor is there with its shape, and no others but those that need not be read."""
+    for name, tensor in wanted.items():
+        shape = tuple(tensor.shape)
         if name not in files.shapes:
             raise UserError(f"the tensor {name} is missing; config.json says that it is there, {_dims(shape)}.")
         if files.shapes[name] != shape:
             raise UserError(f"the tensor {name} is {_dims(files.shapes[name])}, and by config.json it would be "
                             f"{_dims(shape)}.")
-    unused = [name for name in files.shapes if name not in wanted or name in absent]
-    for name in unused:
-        if not (NO_PARAMETERS.search(name) or name == HEAD):
-            raise UserError(f"the files hold a tensor {name}, which is no part of a {reader.name} with this "
+    for name in files.shapes:
+        if name not in wanted and not unread.search(name):
+            raise UserError(f"the files hold a tensor {name}, which is no part of a {architecture} with this "
                             "config.json.")
-    return absent
 
 
 def _dims(shape: tuple[int, ...]) -> str:
@@ -154,10 +211,7 @@ def fill(model: GPT, files: TensorFiles, reader: Reader, absent: set[str], tied:
         if name in absent:
             view.zero_()
         elif not (tied and name == HEAD):
-            tensor = files.read(name)
-            if not tensor.is_floating_point():
-                raise UserError(f"the tensor {name} is of {tensor.dtype}: quantised models cannot be imported.")
-            view.copy_(reader.architecture.exchange(name, tensor.float(), model.settings.head_size))
+            view.copy_(reader.architecture.exchange(name, files.read(name), model.settings.head_size))
     if tied and model.output is not None:
         model.output.weight.copy_(model.embeddings)
 
@@ -175,12 +229,12 @@ class Boundary:
     end: int
 
 
-def find_boundary(folder: Path, config: Config) -> Boundary:
+def find_boundary(folder: Path, config: Config, rename: Mapping[str, str] = {}) -> Boundary:
     path = folder / TOKENIZER
     if not path.is_file():
         raise UserError(f"{folder} has no {TOKENIZER}; other files of tokenizers are not read.")
-    given = (_first(config, name) for name in ("bos_token_id", "eos_token_id"))
-    tokenizer, begin, end = Tokenizer.load_pretrained(path, *given)
+    ends = _first(config, "bos_token_id"), _first(config, "eos_token_id")
+    tokenizer, begin, end = Tokenizer.load_pretrained(path, *ends, rename)
     name = str(path.resolve()) if tokenizer.unit == "pretrained" else tokenizer.unit
     return Boundary(tokenizer, name, begin, end)
 

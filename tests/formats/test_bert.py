@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.formats.hugging_face import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
+from chainrule.formats.hugging_face_import import read_folder
 from chainrule.model import Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.heads import pool_vectors
@@ -115,6 +116,14 @@ def test_sentences_are_as_alike_as_the_models_page_says(minilm: Path) -> None:
         ["That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day"],
     )
     assert_close(torch.stack(others) @ happy, torch.tensor([0.695, 0.943, 0.257]), atol=5e-4, rtol=0)
+
+
+def test_the_folder_becomes_a_run_that_reads_a_sentence_the_same_way(minilm: Path) -> None:
+    imported, text = read_folder(minilm), "This is an example sentence"
+    tokens = torch.from_numpy(imported.tokenizer.framed(text).astype("int64"))[None]
+    with torch.no_grad():
+        vectors = imported.model.encode(tokens)
+    assert_close(normalize(vectors.mean(1)), embed(minilm, [text]), atol=1e-5, rtol=0)
 
 
 def test_a_sentence_has_its_published_vector(minilm: Path) -> None:

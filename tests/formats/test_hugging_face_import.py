@@ -108,6 +108,55 @@ def assert_same(folder: Path, theirs: Any, begin: int, end: int) -> run.Run:
     return ours
 
 
+def write_bert(folder: Path, name: str) -> tuple[Any, Tokenizer]:
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted({*TEXT.replace(".", " .").split()})]
+    tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens(words[:5])
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(4)
+    sizes = {key: LLAMA[key] for key in LLAMA if key not in ("num_key_value_heads", "tie_word_embeddings")}
+    model = getattr(transformers, name)(transformers.BertConfig(vocab_size=len(words), **sizes))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model.eval().save_pretrained(folder)
+    return model, tokenizer
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
+def test_bert_reads_a_text_between_cls_and_sep(name: str, tmp_path: Path) -> None:
+    theirs, tokenizer = write_bert(tmp_path / "theirs", name)
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run")]) == 0
+    ours = run.load(tmp_path / "run")
+    there = torch.tensor([tokenizer.encode(TEXT).ids])
+    here = torch.from_numpy(ours.tokenizer.framed(TEXT).astype("int64"))[None]
+    wanted = theirs(there, output_hidden_states=True).hidden_states[-1]
+    assert_close(ours.model.encode(here), wanted, atol=1e-5, rtol=1e-4)
+    if name == "BertForMaskedLM":
+        wanted = swapped(theirs(there).logits, 0, 3)
+        assert_close(ours.model(Batch(here, here)), wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_bert_fills_a_blank_as_in_transformers(tmp_path: Path) -> None:
+    theirs, tokenizer = write_bert(tmp_path / "theirs", "BertForMaskedLM")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run")]) == 0
+    tokens = torch.tensor([tokenizer.encode("the cow jumps over the [MASK] .").ids])
+    logits = theirs(tokens).logits[0, 6, 5:]                                         # of the words
+    found = run.load(tmp_path / "run").predict(["the cow jumps over the ___ ."])[0]
+    assert tokenizer.id_to_token(5 + int(logits.argmax())) in found["answer"]
+
+
+def test_a_bert_that_classifies_is_refused(tmp_path: Path) -> None:
+    write_bert(tmp_path / "theirs", "BertForSequenceClassification")
+    with pytest.raises(UserError, match="BertForSequenceClassification, which cannot be imported; of BERT these can"):
+        read_folder(tmp_path / "theirs")
+
+
 def test_every_architecture_is_tested() -> None:
     assert {name for name, _ in OTHERS.values()} == {reader.name for reader in READERS}
 

@@ -1036,4 +1036,11 @@ BUGS = [
         "        if len(files.shapes[name]) != len(shape):",
         ("tests/formats/test_hugging_face_import.py::test_what_cannot_be_read_is_named_in_one_line[wrong shape]",),
     ),
+    Bug(
+        "an imported BERT reads [SEP] where it should read [CLS]",
+        "chainrule/formats/hugging_face_import.py",
+        "+= model.embeddings[first] - model.embeddings[BOUNDARY]",
+        "+= 0",
+        ("tests/formats/test_hugging_face_import.py::test_bert_reads_a_text_between_cls_and_sep[BertModel]",),
+    ),
 ]

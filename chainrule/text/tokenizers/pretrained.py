@@ -8,7 +8,7 @@ cut at spaces, is found by testing it on difficult strings.
 import copy
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,6 +138,17 @@ def with_boundary_first(given: Spec, boundary: str | None = None) -> Spec:
     spec["added_tokens"].sort(key=lambda token: int(token["id"]))
     vocab.store()
     return spec
+
+
+def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
+    """The same tokenizer with other names of some tokens; the post-processor is removed, as it may name them."""
+    if not names:
+        return spec
+    vocab = FileVocabulary(spec["model"])
+    vocab.ids = {names.get(name, name): id for name, id in vocab.ids.items()}
+    vocab.store()
+    added = [{**token, "content": names.get(token["content"], token["content"])} for token in spec["added_tokens"]]
+    return {**spec, "added_tokens": added, "post_processor": None}
 
 
 def _names_at_zero(spec: Spec) -> list[str]:

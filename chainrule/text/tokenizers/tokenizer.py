@@ -8,7 +8,7 @@ tokens either.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from chainrule.recipe import Text
 from chainrule.text.tokenizers.bpe import BPE
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.characters import CharacterLevel
-from chainrule.text.tokenizers.pretrained import Pretrained, with_boundary_first
+from chainrule.text.tokenizers.pretrained import Pretrained, renamed, with_boundary_first
 from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.text.tokenizers.unit import SPECIAL, Ids, Spec, StreamDecoder, Unit, frame, refuse_vocab
 from chainrule.text.tokenizers.words import WordLevel
@@ -66,16 +66,20 @@ class Tokenizer:
             raise _unreadable(path, error) from error
 
     @classmethod
-    def load_pretrained(cls, path: Path, begin: int | None, end: int | None) -> "tuple[Tokenizer, int, int]":
+    def load_pretrained(
+        cls, path: Path, begin: int | None, end: int | None, rename: Mapping[str, str] = {}
+    ) -> "tuple[Tokenizer, int, int]":
         """A model's tokenizer.json, and the ids there of the tokens that begin and end a text; the first becomes id 0.
 
         Where the model does not say them, `begin` is as `end`, and both are those of a token with a usual name.
+        `rename`: new names of tokens.
         """
         begin, end = end if begin is None else begin, begin if end is None else end
         try:
             spec = json.loads(path.read_text(encoding="utf-8"))
             if _is_own(bare := {**spec, "post_processor": None}):
                 return cls.from_spec(bare), BOUNDARY, BOUNDARY
+            spec = renamed(spec, rename)
             ids = Pretrained(spec)
             for id in (begin, end):
                 if id is not None and id >= len(ids.names):
