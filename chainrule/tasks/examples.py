@@ -173,6 +173,8 @@ def files_of(words: Sequence[str], cache: Path | None = None) -> Splits:
             here = get(name, cache)
             if split and split not in here:
                 raise UserError(f"{name} has no split {split}. It has {', '.join(here)}.")
+            if not split and "train" not in here:
+                raise UserError(f"{name} cannot be trained on: {DATASETS[name].idea}. Name another corpus, or a file.")
             here = {"train": here[split]} if split else here
         for which, sources in here.items():
             found[which] = found.get(which, ()) + sources

@@ -59,7 +59,7 @@ def find_sources(word: str, spool: Path, known: Iterable[str] = ()) -> list[Sour
     if glob.has_magic(word):
         return _in_glob(str(path))
     near = [str(path.parent / other.name) for other in _children(path.parent)]
-    raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), near) or did_you_mean(word, known)}")
+    raise UserError(f"there is no file or folder {word}.{did_you_mean(str(path), [*near, *known])}")
 
 
 _stdin: list[Any] = []    # the stream that was read to its end, and the path of the copy

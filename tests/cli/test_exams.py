@@ -59,6 +59,8 @@ def test_what_cannot_take_an_exam_is_said_in_a_line(chainrule, complaint, traine
     assert "text.errors cannot be set here" in complaint("eval", trained, "blimp", "text.errors=replace")
     assert "--limit 0" in complaint("eval", trained, "lambada", "--limit", 0)
     assert "an exam" in complaint("train", "lambada", "--out", "runs/exam")
+    classify = ("--task", "classify", "--out", "runs/x")
+    assert "lambada cannot be trained on: an exam" in complaint("train", "lambada", *classify)
 
 
 def test_absent_data_is_one_line(complaint, trained, tmp_path, monkeypatch):
