@@ -99,6 +99,8 @@ def attention(config: Config) -> dict[str, Any]:
     usual = "full_attention" if off else "sliding_attention"
     kinds = {"full_attention": "full", "sliding_attention": "sliding"}
     layers = config.get("layer_types") or [usual]
+    if not isinstance(layers, list) or len(layers) not in (1, config["num_hidden_layers"]):
+        raise UserError(f"config.json has layer_types={json.dumps(layers)}; a list, one for each layer, is expected.")
     listed = tuple(choice({"layer_types": name}, "layer_types", kinds, usual) for name in layers)
     if set(listed) == {"full"}:
         return {}

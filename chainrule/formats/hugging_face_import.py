@@ -59,7 +59,7 @@ def read_decoder(folder: Path, config: Config) -> ImportedFolder:
     reader = find_reader(config)
     settings, vocab = reader.settings(config), number(config, "vocab_size")
     files, boundary = TensorFiles(folder, reader.rename), find_boundary(folder, config)
-    tokenizer = fit_tokenizer(boundary.tokenizer, vocab, folder)
+    refuse_more_tokens(boundary.tokenizer, vocab, folder)
     tied = bool(config.get("tie_word_embeddings", reader.tied or HEAD not in files.shapes))
     files.refuse_fewer(settings["layers"])
     settings["tied"] = tied and boundary.begin == boundary.end    # else the boundary's two rows differ
@@ -69,11 +69,11 @@ def read_decoder(folder: Path, config: Config) -> ImportedFolder:
     model = GPT(recipe.model, vocab)
     fill(model, files, reader, absent, tied)
     move_boundary(model, boundary)
-    return _imported(folder, model, tokenizer, recipe, reader.name, files)
+    return _imported(folder, model, name_all_rows(boundary.tokenizer, vocab), recipe, reader.name, files)
 
 
 def read_encoder(folder: Path, config: Config) -> ImportedFolder:
-    """BERT. The boundary is [SEP]. At position 0 it is [CLS], so the difference is added to that position's vector."""
+    """BERT, whose texts stand between [CLS] and [SEP]."""
     name = (config.get("architectures") or ["BertModel"])[0]
     if name not in ENCODERS:
         raise UserError(f"config.json has the architecture {name}, which cannot be imported; of BERT these can: "
@@ -84,8 +84,8 @@ def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     files = TensorFiles(folder, bert_name)
     files.refuse_fewer(layers)
     boundary = find_boundary(folder, config, {"[MASK]": MASK})
-    tokenizer = fit_tokenizer(boundary.tokenizer, vocab, folder)
-    first, mask = tokenizer.id("[CLS]"), tokenizer.id(MASK)
+    refuse_more_tokens(boundary.tokenizer, vocab, folder)
+    first, mask = boundary.tokenizer.id("[CLS]"), boundary.tokenizer.id(MASK)
     if first is None or mask is None:
         raise UserError(f"{folder / TOKENIZER} has no token {'[CLS]' if first is None else '[MASK]'}; BERT's has one.")
     settings = bert_settings(config, transform=BIAS in files.shapes)
@@ -94,15 +94,8 @@ def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     with torch.device("meta"):
         wanted = to_bert(TransformerEncoder(settings, vocab))
     check_tensors(files, {one: wanted[one] for one in wanted if one not in DECODER}, name, NOT_READ)
-    model = TransformerEncoder(settings, vocab)
-    with torch.no_grad():
-        for one, view in to_bert(model).items():
-            if one not in DECODER:
-                view.copy_(files.read(one))
-        for table in [model.embeddings] if model.bias is None else [model.embeddings, model.bias]:
-            swap_rows(table, BOUNDARY, boundary.begin)
-        assert model.embedding.positions is not None, "BERT's positions are learned"
-        model.embedding.positions.weight[0] += model.embeddings[first] - model.embeddings[BOUNDARY]
+    model, tokenizer = TransformerEncoder(settings, vocab), name_all_rows(boundary.tokenizer, vocab)
+    fill_encoder(model, files, boundary, first)
     return _imported(folder, model, tokenizer, replace(recipe, model=settings), name, files)
 
 
@@ -216,6 +209,18 @@ def fill(model: GPT, files: TensorFiles, reader: Reader, absent: set[str], tied:
         model.output.weight.copy_(model.embeddings)
 
 
+@torch.no_grad()
+def fill_encoder(model: TransformerEncoder, files: TensorFiles, boundary: "Boundary", first: int) -> None:
+    """The boundary is [SEP]. At position 0 it is [CLS], `first`: the difference is added to that position's vector."""
+    for name, view in to_bert(model).items():
+        if name not in DECODER:
+            view.copy_(files.read(name))
+    for table in [model.embeddings] if model.bias is None else [model.embeddings, model.bias]:
+        swap_rows(table, BOUNDARY, boundary.begin)
+    assert model.embedding.positions is not None, "BERT's positions are learned"
+    model.embedding.positions.weight[0] += model.embeddings[first] - model.embeddings[BOUNDARY]
+
+
 # The tokenizer and its boundary
 
 
@@ -247,10 +252,13 @@ def _first(config: Config, name: str) -> int | None:
     return value
 
 
-def fit_tokenizer(tokenizer: Tokenizer, vocab: int, folder: Path) -> Tokenizer:
-    """Rows of the embedding that no token has get special tokens, so that every probability is as it was."""
+def refuse_more_tokens(tokenizer: Tokenizer, vocab: int, folder: Path) -> None:
     if len(tokenizer) > vocab:
         raise UserError(f"{folder / TOKENIZER} has {len(tokenizer):,} tokens, and the embedding only {vocab:,} rows.")
+
+
+def name_all_rows(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
+    """Rows of the embedding that no token has get special tokens, so that every probability is as it was."""
     return tokenizer.with_special([f"<|unused{place}|>" for place in range(vocab - len(tokenizer))])
 
 

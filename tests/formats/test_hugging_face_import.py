@@ -295,6 +295,8 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "heads that do not divide": (change("num_key_value_heads", 5), "model.kv_heads=5 does not divide model.heads=6"),
     "too many layers": (change("num_hidden_layers", 10**6), "has 1000000 layers, and the files of .* hold only"),
     "other vocabulary": (change("vocab_size", 290), r"embed_tokens.weight is 300 × 24, and by config.json .* 290 × 24"),
+    "vocabulary of millions": (change("vocab_size", 1 << 24), r"embed_tokens.weight is 300 × 24, and by"),
+    "kinds of few layers": (change("layer_types", ["full_attention"] * 3), "a list, one for each layer, is expected"),
     "small vocabulary": (change("vocab_size", 100), r"tokenizer.json has 27\d tokens, and the embedding only 100 rows"),
     "unknown architecture": (change("architectures", ["Mamba"]), "the architecture Mamba, which cannot be imported"),
     "unknown activation": (change("hidden_act", "mish"), 'hidden_act="mish", which cannot be imported; silu'),
