@@ -104,6 +104,9 @@ class RecurrentLayer(nn.Module):
         return part.view(len(part), self.directions, self.hidden).transpose(0, 1).contiguous()
 
     def unrolled(self, x: Tensor, state: Vectors, lengths: Tensor | None) -> tuple[Tensor, Vectors, Vectors]:
+        if self.cell == "identity" and torch.is_autocast_enabled(x.device.type):
+            with torch.autocast(x.device.type, enabled=False):    # h has no bound, nor would rounding errors
+                return self.unrolled(x.to(state["hidden"].dtype), state, lengths)
         runs = []
         for direction, weights in enumerate(self.weights()):
             start = {name: part.chunk(self.directions, -1)[direction] for name, part in state.items()}
