@@ -42,7 +42,7 @@ test-gpu: $(VENV)/.judges
 
 # The documentation as a static site in build/site, with the pages that the lessons' commands write embedded in it.
 site: $(VENV)/.judges
-	$(BIN)/python site/lessons.py pages docs/pages
+	$(BIN)/python website/lessons.py pages docs/pages
 	$(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 

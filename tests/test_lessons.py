@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def load(name):
-    spec = importlib.util.spec_from_file_location(f"site_{name}", ROOT / "site" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"website_{name}", ROOT / "website" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -26,7 +26,7 @@ PAGES = lessons.lessons()
 
 
 def brief(command):
-    """The command with a smaller budget of training; `python site/lessons.py run` runs it as it is."""
+    """The command with a smaller budget of training; `python website/lessons.py run` runs it as it is."""
     small = {"train.steps": "3", "train.epochs": "1"}
     words = [f"{name}={small[name]}" if (name := word.partition("=")[0]) in small else word for word in command.words]
     return replace(command, line=shlex.join(words))
@@ -40,7 +40,7 @@ def test_there_is_a_lesson_for_each_lecture():
 def test_the_code_of_a_lesson_is_that_of_the_source(path):
     text = path.read_text(encoding="utf-8")
     assert lessons.SOURCE.search(text), "a lesson shows code"
-    assert lessons.refreshed(text) == text, "run: python site/lessons.py refresh"
+    assert lessons.refreshed(text) == text, "run: python website/lessons.py refresh"
 
 
 def test_code_that_is_not_the_source_is_noticed():

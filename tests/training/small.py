@@ -69,6 +69,8 @@ def corpus(train=None, valid=None, lossless=True):
 
 
 class _Sized(SimpleNamespace):
+    boundary = "document"
+
     def __init__(self, tokenizer):
         super().__init__(**vars(tokenizer))
 

@@ -179,7 +179,7 @@ def test_expected_counts_are_those_of_one_process(made):
 
 
 def test_asked_to_stop_all_ranks_stop_with_one_checkpoint(made):
-    assert codes(made, "by-2", 0) == codes(made, "by-2", 1) == [0, 130, 130, 0, 130, 0, 0, 0, 0, 0, 0, 2]
+    assert codes(made, "by-2", 0) == codes(made, "by-2", 1) == [0, 130, 130, 0, 130, 0, 0, 130, 0, 0, 0, 0, 0, 2]
     assert run.read_about(made / "streams-2")["done"]["rounds"] == STOP    # rank 1 alone was asked
     kept = sorted(path.name for path in (made / "streams-2" / "checkpoints").iterdir())
     assert kept == ["000000006.json", "000000006.safetensors", "begun.json"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training.small import corpus, net, walk
 
-from chainrule.recipe import Gradient, Text
+from chainrule.recipe import Gradient
 from chainrule.tasks import find_task
 from chainrule.text.batches import InOrder
 from chainrule.text.corpus import prepare
@@ -42,7 +42,8 @@ def test_an_evaluation_corrupts_the_same_share_of_the_text_each_time(tmp_path, m
         (tmp_path / f"{name}.txt").write_text("".join(np.random.default_rng(1).choice(list("abcdef "), size)))
     task = find_task(task)
     files = {name: [str(tmp_path / f"{name}.txt")] for name in ("train", "valid")}
-    text = task.with_special(prepare(files["train"], Text(tokenizer="bytes"), valid=files["valid"]), 64)
+    settings = task.text(tokenizer="bytes")
+    text = task.with_special(prepare(files["train"], settings, valid=files["valid"]), 64, settings)
     evaluation, again = task.validation(None, text), task.validation(None, text)
     asked = 0
     for step in range(round(evaluation.epoch)):

@@ -1,8 +1,8 @@
 """Lesson pages: code shown from the source, outputs of commands, figures and pages, all made by running the lesson.
 
-    python site/lessons.py refresh          copies the functions that a lesson shows from the source again
-    python site/lessons.py run [NAME]       runs a lesson's commands, writes their outputs, figures and pages
-    python site/lessons.py pages FOLDER     runs every lesson and writes only its pages, for the site
+    python website/lessons.py refresh          copies the functions that a lesson shows from the source again
+    python website/lessons.py run [NAME]       runs a lesson's commands, writes their outputs, figures and pages
+    python website/lessons.py pages FOLDER     runs every lesson and writes only its pages, for the site
 
 A lesson is a Markdown file. `<!-- source: FILE NAME -->` before a Python block names the function that the block shows.
 A console block has commands after `$` and what they print. A command that writes NAME.html makes a page, whose

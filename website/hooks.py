@@ -1,6 +1,6 @@
 """Hooks of the site: where a lesson shows the picture of a page, the site shows the page itself.
 
-`figures/NAME.png` is a picture of NAME.html. If the pages were made (`python site/lessons.py pages docs/pages`), the
+`figures/NAME.png` is a picture of NAME.html. If the pages were made (`python website/lessons.py pages docs/pages`), the
 picture is followed by a link and a frame with the page, which works without a network.
 """
 

@@ -1,4 +1,4 @@
-"""The small texts of the lessons, made by rules: `python site/toy_texts.py` writes docs/lessons/texts."""
+"""The small texts of the lessons, made by rules: `python website/toy_texts.py` writes docs/lessons/texts."""
 
 import random
 from itertools import product
