@@ -1,4 +1,4 @@
-"""A corpus is split, tokenized and stored once, says what it chose, and is made anew when anything changed."""
+"""A corpus is split, tokenized and stored once, says what it chose, and is made again when anything changed."""
 
 import gzip
 import hashlib
