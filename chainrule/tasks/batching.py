@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.model import Batch
+from chainrule.model import BOUNDARY, Batch
 from chainrule.tasks.task import Truncate
 from chainrule.text.tables import Place
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -72,6 +72,27 @@ class Ragged:
         place = positions(self.lengths)
         first, last = (np.repeat(edge, self.lengths) for edge in (sizes - tail, self.lengths - tail))
         return Ragged(self.flat[(place < first) | (place >= last)], np.cumsum(np.minimum(sizes, self.lengths)))
+
+
+class TargetTexts:
+    """Encoded texts that a decoder learns to write, whatever they are about."""
+
+    targets: Ragged                                  # tokens without boundaries
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        return self.targets.flat
+
+    @property
+    def target_count(self) -> int:
+        return len(self.targets.flat) + len(self.targets)          # the end of each, too
+
+    def teacher_forced(self, rows: Ids, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Teacher forcing: the tokens are 0 y1 … yn, the targets y1 … yn 0; and their lengths."""
+        both = np.full((len(rows), width + 1), BOUNDARY, np.int64)
+        both[:, 1:] = self.targets.padded(rows, width, BOUNDARY)
+        read = torch.from_numpy(both)
+        return read[:, :-1], read[:, 1:], to_tensor(self.targets.lengths[rows] + 1)
 
 
 def positions(lengths: Ids) -> Ids:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.layers.pictures import map_size
-from chainrule.model import BOUNDARY, Batch
+from chainrule.model import Batch
 from chainrule.recipe import Recipe
-from chainrule.tasks.batching import Ids, Ragged, to_tensor
+from chainrule.tasks.batching import Ids, Ragged, TargetTexts
 from chainrule.text.arrays import is_array, load_array
 from chainrule.text.pictures import Pixels, is_picture, read_picture, resize
 from chainrule.text.sources import Source
@@ -112,7 +112,7 @@ def _scaled(picture: Pixels, settings: Any) -> Pixels:
 
 
 @dataclass(frozen=True)
-class EncodedPictures:
+class EncodedPictures(TargetTexts):
     """Pictures, and their captions as tokens."""
 
     pictures: NDArray[np.uint8]                      # (N, H, W, C)
@@ -124,23 +124,11 @@ class EncodedPictures:
         return len(self.pictures)
 
     @property
-    def tokens(self) -> NDArray[Any]:
-        return self.targets.flat
-
-    @property
-    def target_count(self) -> int:
-        return len(self.targets.flat) + len(self)          # the end of each, too
-
-    @property
     def sizes(self) -> tuple[Ids, ...]:
         return self.targets.lengths + 1, np.full(len(self), self.places, np.int64)
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
-        both = np.full((len(rows), widths[0] + 1), BOUNDARY, np.int64)
-        both[:, 1:] = self.targets.padded(rows, widths[0], BOUNDARY)
-        read = torch.from_numpy(both)
-        return Batch(read[:, :-1], read[:, 1:], to_tensor(self.targets.lengths[rows] + 1),
-                     source=torch.from_numpy(self.pictures[rows]))
+        return Batch(*self.teacher_forced(rows, widths[0]), source=torch.from_numpy(self.pictures[rows]))
 
 
 def encode_pictures(

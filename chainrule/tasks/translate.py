@@ -14,9 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.beam import ScoredText
@@ -29,6 +27,7 @@ from chainrule.tasks.batching import (
     Buckets,
     Ids,
     Ragged,
+    TargetTexts,
     concatenate_rows,
     constant_rows,
     encode_texts,
@@ -143,7 +142,7 @@ class Translate(WritingTask[Translated]):
 
 
 @dataclass(frozen=True)
-class Sequences:
+class Sequences(TargetTexts):
     """Encoded sources and targets."""
 
     source: Ragged                                   # (N,) tokens, or (N, F) vectors
@@ -154,26 +153,12 @@ class Sequences:
         return len(self.source)
 
     @property
-    def tokens(self) -> NDArray[Any]:
-        return self.targets.flat
-
-    @property
-    def target_count(self) -> int:
-        return len(self.targets.flat) + len(self)          # the end of each, too
-
-    @property
     def sizes(self) -> tuple[Ids, ...]:
         return self.targets.lengths + 1, self.source.lengths
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
-        """Teacher forcing: the tokens are 0 y1 … yn, the targets y1 … yn 0."""
-        both = np.full((len(rows), widths[0] + 1), BOUNDARY, np.int64)
-        both[:, 1:] = self.targets.padded(rows, widths[0], BOUNDARY)
-        read = torch.from_numpy(both)
         return Batch(
-            read[:, :-1],
-            read[:, 1:],
-            to_tensor(self.targets.lengths[rows] + 1),
+            *self.teacher_forced(rows, widths[0]),
             source=to_tensor(self.source.padded(rows, widths[1], BOUNDARY)),
             source_lengths=to_tensor(self.source.lengths[rows]),
         )
