@@ -53,7 +53,7 @@ clean:
 $(VENV)/.run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable ".[look]"
+	$(PIP) --editable ".[serve,exchange]"
 	touch $@
 
 $(VENV)/.judges: $(VENV)/.run
