@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,27 @@ def write_aside(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def write_folder_aside(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` to write to; it replaces `path` when its files are complete and on disk."""
+    aside, old = (path.parent / f".{path.name}.{word}" for word in ("aside", "old"))
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        for file in aside.rglob("*"):
+            sync(file)
+        if path.exists():
+            path.replace(old)
+        aside.replace(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        if old.exists() and not path.exists():
+            old.replace(path)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,7 +14,6 @@ holds config.json, generation_config.json, model.safetensors, tokenizer.json and
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.files import sync
+from chainrule.files import write_folder_aside
 from chainrule.formats.hugging_face import Weights, to_gpt2, to_llama
 from chainrule.model import BOUNDARY
 from chainrule.models.gpt import GPT, GPTSettings
@@ -235,22 +234,8 @@ def write_folder(run: Run, out: Path, overwrite: bool = False) -> str:
         raise UserError(f"{run.path} is {what}; a Hugging Face folder can be made of a gpt that is a language model.")
     architecture = find_architecture(model.settings)
     refuse_foreign(out, overwrite)
-    aside, old = (out.parent / f".{out.name}.{word}" for word in ("aside", "old"))
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        aside.mkdir(parents=True)
+    with write_folder_aside(out) as aside:
         _write(run, architecture, aside)
-        for file in aside.iterdir():
-            sync(file)
-        if out.exists():
-            out.replace(old)
-        aside.replace(out)
-        sync(out.parent)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        if old.exists() and not out.exists():
-            old.replace(out)
-        shutil.rmtree(old, ignore_errors=True)
     parameters = sum(weight.numel() for weight in model.parameters())
     return f"{architecture.name}, {short(parameters)} parameters"
 
@@ -292,13 +277,13 @@ def _write(run: Run, architecture: Architecture, folder: Path) -> None:
     write_tensors(weights, folder / "model.safetensors", {"format": "pt"})
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation)
-    _write_tokenizer(tokenizer, model.settings.context, folder)
+    write_tokenizer(tokenizer, model.settings.context, folder)
 
 
 HEAD = "lm_head.weight"
 
 
-def _write_tokenizer(tokenizer: Tokenizer, context: int, folder: Path) -> None:
+def write_tokenizer(tokenizer: Tokenizer, context: int, folder: Path) -> None:
     """Every text begins with the boundary, as in training."""
     tokenizer.save(folder / "tokenizer.json")
     spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
