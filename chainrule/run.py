@@ -1,11 +1,12 @@
 """The run directory: everything about a trained model in one folder, complete and verified.
 
-    recipe.json  tokenizer.json  model.safetensors  log.jsonl
+    recipe.json  tokenizer.json  tokenizer_config.json  model.safetensors  log.jsonl  (chat_template.jinja)
 
-With LoRA it has adapter.safetensors instead of model.safetensors: the update of the base run's weights. All files are
-written and synced under temporary names first, and recipe.json, which holds the sha256 of the others, is renamed last:
-a run is complete, or it is no run, or `load` names the damaged file. During training there is also a folder
-checkpoints/ with begun.json, which says what is being trained.
+`AutoTokenizer` of transformers opens it by tokenizer.json and tokenizer_config.json. With LoRA it has
+adapter.safetensors instead of model.safetensors: the update of the base run's weights. All files are written and synced
+under temporary names first, and recipe.json, which holds the sha256 of the others, is renamed last: a run is complete,
+or it is no run, or `load` names the damaged file. During training there is also a folder checkpoints/ with begun.json,
+which says what is being trained.
 """
 
 import json
@@ -47,8 +48,11 @@ FORMAT = 2
 CURE = "Restore it, or train again with --overwrite."
 INSTEAD = "Choose another folder, or replace it with --overwrite."
 
-MODEL, TOKENIZER, LOG, RECIPE = FILES = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
-ADAPTER = "adapter.safetensors"
+MODEL, TOKENIZER, LOG, RECIPE = ("model.safetensors", "tokenizer.json", "log.jsonl", "recipe.json")
+TOKENIZER_CONFIG = "tokenizer_config.json"    # for other programs
+FILES = (MODEL, TOKENIZER, TOKENIZER_CONFIG, LOG, RECIPE)
+ADAPTER, CHAT_TEMPLATE = "adapter.safetensors", "chat_template.jinja"    # that a run may have
+VERIFIED = (MODEL, ADAPTER, TOKENIZER, CHAT_TEMPLATE)
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
@@ -86,6 +90,7 @@ class Run:
     model: Any
     about: Mapping[str, Any]        # all of recipe.json: version, splits, done, files, and the recipe
     labels: tuple[str, ...] = ()    # names of the classes, tags or hidden states, where it has them
+    chat_template: str | None = None    # a Jinja template that makes one text of the messages of a chat
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.recipe.kind}, --task {self.recipe.task}>"
@@ -214,29 +219,36 @@ def save(
     adapter: bool = False,
     excerpt: str = "",
     source: Mapping[str, Any] | None = None,
+    chat_template: str | None = None,
 ) -> None:
     """Writes a run. An earlier run at `path` stays intact unless all of the new one could be written.
 
     `weights`: the state to save, where it is not the model's `state_dict`; `labels`: names of classes, tags or hidden
     states; `adapter`: the weights are an update of those of the recipe's base; `excerpt`: a text that pages open with;
-    `source`: the files of another program that it was made of.
+    `source`: the files of another program that it was made of; `chat_template`: how the messages of a chat are read.
     """
     path, done = Path(path), done or Done(finished=True)
     mine, other = (ADAPTER, MODEL) if adapter else (MODEL, ADAPTER)
+    texts = {TOKENIZER_CONFIG: json.dumps(tokenizer.config(getattr(recipe.model, "context", None)), indent=1) + "\n"}
+    texts |= {CHAT_TEMPLATE: chat_template} if chat_template is not None else {}
     with ExitStack() as stack:
-        aside = {name: stack.enter_context(write_aside(path / name)) for name in (RECIPE, LOG, TOKENIZER, mine)}
+        names = (RECIPE, LOG, TOKENIZER, *texts, mine)
+        aside = {name: stack.enter_context(write_aside(path / name)) for name in names}
         write_tensors(model.state_dict() if weights is None else weights, aside[mine])
         tokenizer.save(aside[TOKENIZER])
+        for name, text in texts.items():
+            aside[name].write_bytes(text.encode())    # line ends unchanged
         aside[LOG].write_text(_log_text(log), encoding="utf-8")
         about = {"chainrule": __version__, "format": FORMAT, **recipe.as_dict(), "splits": splits, "done": asdict(done)}
         about |= {"labels": list(labels)} if labels else {}
         about |= {"excerpt": excerpt} if excerpt else {}
         about |= {"source": dict(source)} if source else {}
-        about["files"] = {name: _facts(aside[name]) for name in (mine, TOKENIZER)}
+        about["files"] = {name: _facts(aside[name]) for name in aside if name in VERIFIED}
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
             sync(file)  # a full disk shows itself here at the latest, before any file has been replaced
-    (path / other).unlink(missing_ok=True)
+    for name in {other, CHAT_TEMPLATE} - aside.keys():
+        (path / name).unlink(missing_ok=True)
 
 
 def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping[str, Any] = {}) -> Run:
@@ -259,7 +271,17 @@ def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping
     except (KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
-    return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels)
+    return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels, read_chat_template(path))
+
+
+def read_chat_template(path: Path) -> str | None:
+    """That of the run at `path`; None: it has none."""
+    try:
+        return (path / CHAT_TEMPLATE).read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path / CHAT_TEMPLATE} is not UTF-8 text.") from error
 
 
 def _adjusted(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
@@ -291,7 +313,8 @@ def merged(path: str | Path, out: str | Path, overwrite: bool = False) -> Run:
         raise UserError(f"{out} holds a run already. {INSTEAD}")
     about, done = made.about, Done(**made.about["done"])
     save(out, made.model, made.tokenizer, made.recipe, splits=about["splits"], done=done, log=read_log(path),
-         labels=made.labels, excerpt=about.get("excerpt", ""), source=about.get("source"))
+         labels=made.labels, excerpt=about.get("excerpt", ""), source=about.get("source"),
+         chat_template=made.chat_template)
     return made
 
 
@@ -338,8 +361,9 @@ def read_about(path: Path) -> dict[str, Any]:
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:
     """Refuses files that differ from those that were written."""
-    for name in (weights_file(about), TOKENIZER):
-        file, wanted = path / name, about.get("files", {}).get(name, {})
+    files = about.get("files", {})
+    for name in (weights_file(about), TOKENIZER, *([CHAT_TEMPLATE] if CHAT_TEMPLATE in files else [])):
+        file, wanted = path / name, files.get(name, {})
         if not file.is_file():
             raise UserError(f"{path} is incomplete: {name} is missing. {CURE}")
         size = file.stat().st_size
@@ -486,7 +510,7 @@ def _left_over(file: Path) -> bool:
         return True
     if file.name == CHECKPOINTS and file.is_dir():
         return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())
-    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in (*FILES, ADAPTER))
+    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in (*FILES, ADAPTER, CHAT_TEMPLATE))
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:

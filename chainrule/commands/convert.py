@@ -67,6 +67,7 @@ class Imported:
     labels: tuple[str, ...] = ()              # names of its states or classes
     excerpt: str = ""                         # a text that pages open with
     source: Mapping[str, Any] | None = None   # files that it was made of
+    chat_template: str | None = None
 
 
 def import_command(args: Namespace) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def import_command(args: Namespace) -> dict[str, Any]:
         raise UserError(f"{out} holds a run already. Choose another folder, or replace it with --overwrite.")
     log("import", f"{out}: {made.what}", path=args.path)
     save(out, made.model, made.tokenizer, made.recipe, log=log.records, labels=made.labels, excerpt=made.excerpt,
-         source=made.source)
+         source=made.source, chat_template=made.chat_template)
     return {"run": str(out), "what": made.what, **made.facts, "vocab": len(made.tokenizer)}
 
 
@@ -88,7 +89,8 @@ def _read(name: str) -> Imported:
     if path.is_dir():
         given = read_folder(path)
         facts = {"architecture": given.source["architecture"], "source": given.source}
-        return Imported(given.model, given.tokenizer, given.recipe, given.what, facts, source=given.source)
+        return Imported(given.model, given.tokenizer, given.recipe, given.what, facts, source=given.source,
+                        chat_template=given.chat_template)
     if not path.exists():
         known = built_in_models()
         near = did_you_mean(name, known) or f" Models that are built in: {', '.join(known)}."

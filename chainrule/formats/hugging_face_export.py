@@ -287,7 +287,7 @@ def write_tokenizer(tokenizer: Tokenizer, context: int, folder: Path) -> None:
     """Every text begins with the boundary, as in training."""
     tokenizer.save(folder / "tokenizer.json")
     spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    boundary = _first_name(spec)
+    boundary = tokenizer.boundary_in_file
     begin, text = {"SpecialToken": {"id": boundary, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     spec["post_processor"] = {
         "type": "TemplateProcessing",
@@ -296,21 +296,7 @@ def write_tokenizer(tokenizer: Tokenizer, context: int, folder: Path) -> None:
         "special_tokens": {boundary: {"id": boundary, "ids": [BOUNDARY], "tokens": [boundary]}},
     }
     _write_json(folder / "tokenizer.json", spec)
-    _write_json(folder / "tokenizer_config.json", {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": boundary,
-        "eos_token": boundary,
-        "model_max_length": context,
-        "clean_up_tokenization_spaces": False,
-    })
-
-
-def _first_name(spec: Mapping[str, Any]) -> str:
-    """The name of id 0 in a tokenizer.json."""
-    vocab = spec["model"]["vocab"]
-    named = {token["id"]: token["content"] for token in spec["added_tokens"]}
-    listed = ((name, place) for place, (name, _) in enumerate(vocab)) if isinstance(vocab, list) else vocab.items()
-    return str({**{place: name for name, place in listed}, **named}[BOUNDARY])
+    _write_json(folder / "tokenizer_config.json", tokenizer.config(context))
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

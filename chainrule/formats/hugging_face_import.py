@@ -29,6 +29,7 @@ from chainrule.models.encoder import TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.progress import short
 from chainrule.recipe import Recipe, make_recipe
+from chainrule.run import CHAT_TEMPLATE, TOKENIZER_CONFIG, read_chat_template
 from chainrule.tasks import find_task
 from chainrule.tasks.denoise import MASK
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ class ImportedFolder:
     recipe: Recipe
     what: str                    # for people
     source: dict[str, Any]       # where it came from, for recipe.json
+    chat_template: str | None = None
 
 
 def read_folder(folder: Path) -> ImportedFolder:
@@ -104,7 +106,8 @@ def _imported(
 ) -> ImportedFolder:
     parameters = short(sum(weight.numel() for weight in model.parameters()))
     what = f"{name}, {parameters} parameters, {len(tokenizer):,} tokens"
-    return ImportedFolder(model.eval(), tokenizer, recipe, what, describe_source(folder, name, files.paths))
+    return ImportedFolder(model.eval(), tokenizer, recipe, what, describe_source(folder, name, files.paths),
+                          find_chat_template(folder))
 
 
 # Tensors
@@ -274,6 +277,51 @@ def move_boundary(model: GPT, boundary: Boundary) -> None:
 
 def swap_rows(matrix: Tensor, one: int, other: int) -> None:
     matrix[[one, other]] = matrix[[other, one]]
+
+
+# Chats
+
+
+def find_chat_template(folder: Path) -> str | None:
+    """That of the folder: a file of its own, or in older folders a part of tokenizer_config.json."""
+    template = read_chat_template(folder)
+    path = folder / CHAT_TEMPLATE
+    if template is None:
+        path = folder / TOKENIZER_CONFIG
+        template = _template_in(path)
+    if template is not None:
+        refuse_template(template, path)
+    return template
+
+
+def _template_in(path: Path) -> str | None:
+    """Of several by name, the one that is called default."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+        if isinstance(found, list):
+            found = {one["name"]: one["template"] for one in found}.get("default")
+        if found is None or isinstance(found, str):
+            return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read: {error}. Copy it again, or remove it.") from error
+    raise UserError(f"{path} has a chat_template that is not a text.")
+
+
+def refuse_template(template: str, path: Path) -> None:
+    """A template that is not Jinja; it is parsed, not rendered."""
+    try:
+        from jinja2 import TemplateSyntaxError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ModuleNotFoundError:    # it is checked where it is rendered
+        return
+    try:
+        environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
+        environment.parse(re.sub(r"{%(-?)\s*(end)?generation\s*(-?)%}", "", template))    # a mark of transformers' own
+    except TemplateSyntaxError as error:
+        raise UserError(f"{path} has a chat template that does not parse: line {error.lineno}: {error.message} "
+                        "Correct it, or remove it.") from error
 
 
 # Where it came from

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.inference.evaluate import count_parameters
-from chainrule.run import ADAPTER, MODEL, RECIPE, TOKENIZER, load
+from chainrule.run import ADAPTER, CHAT_TEMPLATE, MODEL, RECIPE, TOKENIZER, load
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import every_view
 
@@ -61,7 +61,7 @@ class Runs:
 
 def stamp_of(path: Path) -> Stamp:
     """A value that differs once the run has been changed."""
-    return tuple(_stamp(path / name) for name in (RECIPE, TOKENIZER, MODEL, ADAPTER))
+    return tuple(_stamp(path / name) for name in (RECIPE, TOKENIZER, MODEL, ADAPTER, CHAT_TEMPLATE))
 
 
 def _stamp(file: Path) -> Stamp | None:

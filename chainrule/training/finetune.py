@@ -150,6 +150,13 @@ def tokenizer_of(recipe: Recipe, out: Path) -> Tokenizer | None:
     return None if recipe.base is None else Tokenizer.load(run.find_base(recipe.base, out) / run.TOKENIZER)
 
 
+def chat_template_of(recipe: Recipe, out: Path) -> str | None:
+    """The base run's, if the model continues texts."""
+    if recipe.base is None or not find_task(recipe.task).generates:
+        return None
+    return run.read_chat_template(run.find_base(recipe.base, out))
+
+
 def initialise(
     model: Model, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
 ) -> None:

@@ -27,6 +27,7 @@ from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
 from chainrule.training.counting import train_by_counting
 from chainrule.training.distributed import ALONE, Ranks, join_ranks
 from chainrule.training.finetune import (
+    chat_template_of,
     initialise,
     initialise_embeddings,
     log_distance,
@@ -169,7 +170,8 @@ def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: D
         weights = trainable_tensors(model) if adapter else merged_state_dict(model)
     if checkpoints.ranks.first:
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
-                 labels=getattr(corpus, "labels", ()), adapter=adapter, excerpt=_excerpt(corpus, recipe))
+                 labels=getattr(corpus, "labels", ()), adapter=adapter, excerpt=_excerpt(corpus, recipe),
+                 chat_template=chat_template_of(recipe, out))
 
 
 def _excerpt(corpus: Any, recipe: Recipe) -> str:

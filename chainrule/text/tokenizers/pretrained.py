@@ -159,6 +159,14 @@ def _names_at_zero(spec: Spec) -> list[str]:
             if token["id"] == BOUNDARY and token["special"] and not NO_BOUNDARY.search(token["content"])]
 
 
+def first_name(spec: Spec) -> str:
+    """The name of id 0 in a tokenizer.json."""
+    vocab = FileVocabulary(spec["model"])
+    for token in spec["added_tokens"]:
+        vocab.add(token["content"], token["id"])
+    return next(name for name, id in vocab.ids.items() if id == BOUNDARY)
+
+
 class FileVocabulary:
     """The vocabulary of any model of `tokenizers`: names to ids, or (Unigram) a list of names and scores."""
 

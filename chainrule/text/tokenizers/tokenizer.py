@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from chainrule.recipe import Text
 from chainrule.text.tokenizers.bpe import BPE
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.characters import CharacterLevel
-from chainrule.text.tokenizers.pretrained import Pretrained, renamed, with_boundary_first
+from chainrule.text.tokenizers.pretrained import Pretrained, first_name, renamed, with_boundary_first
 from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.text.tokenizers.unit import SPECIAL, Ids, Spec, StreamDecoder, Unit, frame, refuse_vocab
 from chainrule.text.tokenizers.words import WordLevel
@@ -100,6 +100,17 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         write_text(path, self._file)
+
+    def config(self, context: int | None = None) -> dict[str, Any]:
+        """A tokenizer_config.json, by which `AutoTokenizer` opens the tokenizer.json; `context`: the most tokens."""
+        ends = {} if self.boundary == "none" else dict.fromkeys(("bos_token", "eos_token"), self.boundary_in_file)
+        longest = {} if context is None else {"model_max_length": context}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **ends, **longest, "clean_up_tokenization_spaces": False}
+
+    @cached_property
+    def boundary_in_file(self) -> str:
+        """The name of id 0 in the tokenizer.json; of words it is a newline."""
+        return first_name(json.loads(self._file))
 
     def with_special(self, names: Sequence[str]) -> "Tokenizer":
         """This tokenizer with those special tokens that it does not have yet, named like `<|mask|>`."""
