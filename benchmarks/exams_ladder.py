@@ -169,7 +169,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="tiny sizes: a check of the program on any machine")
     args = parser.parse_args(words)
     for word in args.run:
-        if not Path(word.partition("=")[2]).is_dir():
+        name, _, path = word.partition("=")
+        if not (name and path and Path(path).is_dir()):
             parser.error(f"--run {word}: NAME=RUN is wanted, RUN the folder of a run.")
     if "CHAINRULE_DATA" not in os.environ:
         parser.error("set CHAINRULE_DATA to a folder with gutenberg, blimp and lambada (docs/exams.md).")
