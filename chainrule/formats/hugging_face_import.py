@@ -21,6 +21,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.files import sha256
+from chainrule.formats.boundary import Ends, move_boundary, swap_rows
 from chainrule.formats.hugging_face import BIAS, DECODER, Weights, bert_name, bert_settings, read_config, to_bert
 from chainrule.formats.hugging_face_config import Config, Reader, find_reader, number
 from chainrule.formats.hugging_face_export import HEAD
@@ -70,8 +71,9 @@ def read_decoder(folder: Path, config: Config) -> ImportedFolder:
     absent = check_decoder(files, reader, recipe.model, vocab, config, tied)
     model = GPT(recipe.model, vocab)
     fill(model, files, reader, absent, tied)
-    move_boundary(model, boundary)
-    return _imported(folder, model, name_all_rows(boundary.tokenizer, vocab), recipe, reader.name, files)
+    ends = Ends(boundary.begin, boundary.end)
+    move_boundary(model, ends)
+    return _imported(folder, model, name_all_rows(boundary.tokenizer, vocab), recipe, reader.name, files, ends)
 
 
 def read_encoder(folder: Path, config: Config) -> ImportedFolder:
@@ -98,16 +100,18 @@ def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     check_tensors(files, {one: wanted[one] for one in wanted if one not in DECODER}, name, NOT_READ)
     model, tokenizer = TransformerEncoder(settings, vocab), name_all_rows(boundary.tokenizer, vocab)
     fill_encoder(model, files, boundary, first)
-    return _imported(folder, model, tokenizer, replace(recipe, model=settings), name, files)
+    ends = Ends(first, boundary.end)
+    return _imported(folder, model, tokenizer, replace(recipe, model=settings), name, files, ends)
 
 
 def _imported(
-    folder: Path, model: GPT | TransformerEncoder, tokenizer: Tokenizer, recipe: Recipe, name: str, files: "TensorFiles"
-) -> ImportedFolder:
+    folder: Path, model: GPT | TransformerEncoder, tokenizer: Tokenizer, recipe: Recipe, name: str,
+    files: "TensorFiles", ends: Ends,
+) -> ImportedFolder:  # fmt: skip
     parameters = short(sum(weight.numel() for weight in model.parameters()))
     what = f"{name}, {parameters} parameters, {len(tokenizer):,} tokens"
-    return ImportedFolder(model.eval(), tokenizer, recipe, what, describe_source(folder, name, files.paths),
-                          find_chat_template(folder))
+    source = describe_source(folder, name, files.paths) | ends.as_source()
+    return ImportedFolder(model.eval(), tokenizer, recipe, what, source, find_chat_template(folder))
 
 
 # Tensors
@@ -263,20 +267,6 @@ def refuse_more_tokens(tokenizer: Tokenizer, vocab: int, folder: Path) -> None:
 def name_all_rows(tokenizer: Tokenizer, vocab: int) -> Tokenizer:
     """Rows of the embedding that no token has get special tokens, so that every probability is as it was."""
     return tokenizer.with_special([f"<|unused{place}|>" for place in range(vocab - len(tokenizer))])
-
-
-@torch.no_grad()
-def move_boundary(model: GPT, boundary: Boundary) -> None:
-    """Row 0 of the embedding becomes that of their BOS, and row 0 of the output that of their EOS."""
-    begin, end = boundary.begin, boundary.end
-    for matrix in [model.embeddings] if model.output is None else [model.embeddings, model.output.weight]:
-        swap_rows(matrix, BOUNDARY, begin)
-    if begin != end and model.output is not None:
-        swap_rows(model.output.weight, BOUNDARY, begin if end == BOUNDARY else end)
-
-
-def swap_rows(matrix: Tensor, one: int, other: int) -> None:
-    matrix[[one, other]] = matrix[[other, one]]
 
 
 # Chats

@@ -157,6 +157,11 @@ def chat_template_of(recipe: Recipe, out: Path) -> str | None:
     return run.read_chat_template(run.find_base(recipe.base, out))
 
 
+def source_of(recipe: Recipe, out: Path) -> Mapping[str, Any] | None:
+    """The files of another program that the base run was made of, with their licence; None: there are none."""
+    return None if recipe.base is None else run.read_about(run.find_base(recipe.base, out)).get("source")
+
+
 def initialise(
     model: Model, recipe: Recipe, vocab: int, out: Path, log: Log, labels: Sequence[str] = ()
 ) -> None:

@@ -32,6 +32,7 @@ from chainrule.training.finetune import (
     initialise_embeddings,
     log_distance,
     refuse_itself,
+    source_of,
     tokenizer_of,
 )
 from chainrule.training.fsdp import full_state_dict, shard
@@ -171,7 +172,7 @@ def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: D
     if checkpoints.ranks.first:
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
                  labels=getattr(corpus, "labels", ()), adapter=adapter, excerpt=_excerpt(corpus, recipe),
-                 chat_template=chat_template_of(recipe, out))
+                 source=source_of(recipe, out), chat_template=chat_template_of(recipe, out))
 
 
 def _excerpt(corpus: Any, recipe: Recipe) -> str:

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from chainrule import run
 from chainrule.cli import main
 from chainrule.errors import UserError
+from chainrule.formats.boundary import ends_of, original_rows
 from chainrule.formats.hugging_face_config import READERS
 from chainrule.formats.hugging_face_export import write_folder
 from chainrule.formats.hugging_face_import import read_folder
@@ -183,6 +184,22 @@ def test_a_text_scores_as_in_transformers_from_bos_to_eos(tmp_path: Path) -> Non
     assert_close(torch.tensor(sum(ours.score(text).bits)), wanted, atol=1e-3, rtol=1e-5)
 
 
+@pytest.mark.parametrize("case", ["llama", "llama tied"])
+def test_rows_and_ids_go_back_to_their_first_places(case: str, tmp_path: Path) -> None:
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", case)
+    begin, end = map(tokenizer.token_to_id, ("<|begin|>", "<|stop|>"))
+    ours = assert_same(tmp_path / "theirs", theirs, begin, end)
+    ends, before = ends_of(ours), {name: tensor.clone() for name, tensor in ours.model.state_dict().items()}
+    assert (ends.begin, ends.end) == (begin, end)
+    with original_rows(ours.model, ends) as tied:
+        assert tied == theirs.config.tie_word_embeddings
+        assert_close(ours.model.embeddings, theirs.get_input_embeddings().weight, atol=0, rtol=0)
+        assert_close(ours.model.output_matrix, theirs.lm_head.weight, atol=0, rtol=0)
+    assert_close(dict(ours.model.state_dict()), before, atol=0, rtol=0)
+    vocab = Tokenizer.from_str(json.dumps(ours.tokenizer.spec(begin))).get_vocab()
+    assert {name: id for name, id in vocab.items() if "unused" not in name} == tokenizer.get_vocab()
+
+
 def test_one_token_for_both_ends_keeps_the_output_tied(tmp_path: Path) -> None:
     theirs, tokenizer = write_theirs(tmp_path / "theirs", "gpt2", ("<|endoftext|>",))
     end = tokenizer.token_to_id("<|endoftext|>")
@@ -244,6 +261,7 @@ def test_the_run_says_where_it_came_from_and_trains_on(tmp_path: Path, capsys: p
     tuned = [str(tmp_path / name) for name in ("text.txt", "tuned", "run")]
     settings = ["train.lora=2", "train.steps=2", "train.tokens=64"]
     assert main(["train", tuned[0], "--out", tuned[1], "--from", tuned[2], *settings]) == 0
+    assert run.load(tmp_path / "tuned").about["source"] == source
     for words in (["eval", tuned[1]], ["sample", tuned[2], "--tokens", "5"], ["score", tuned[2]]):
         words += [] if words[0] == "sample" else [tuned[0]]
         assert main(words) == 0

@@ -133,11 +133,25 @@ def with_boundary_first(given: Spec, boundary: str | None = None) -> Spec:
     vocab.swap(name)
     if all(token["content"] != name for token in spec["added_tokens"]):
         spec["added_tokens"].append({"id": BOUNDARY, "content": name, **SPECIAL_FLAGS})
+    return _with_ids(spec, vocab)
+
+
+def _with_ids(spec: Spec, vocab: "FileVocabulary") -> Spec:
     for token in spec["added_tokens"]:
         token["id"] = vocab.ids[token["content"]]
     spec["added_tokens"].sort(key=lambda token: int(token["id"]))
     vocab.store()
     return spec
+
+
+def with_boundary_at(given: Spec, id: int) -> Spec:
+    """The same tokenizer with id 0 and another exchanged: so an imported one gets the ids of its own file again."""
+    spec = copy.deepcopy(given)
+    vocab = FileVocabulary(spec["model"])
+    for token in spec["added_tokens"]:
+        vocab.add(token["content"], token["id"])
+    vocab.swap(next(name for name, place in vocab.ids.items() if place == id))
+    return _with_ids(spec, vocab)
 
 
 def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:

@@ -24,7 +24,13 @@ from chainrule.recipe import Text
 from chainrule.text.tokenizers.bpe import BPE
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.characters import CharacterLevel
-from chainrule.text.tokenizers.pretrained import Pretrained, first_name, renamed, with_boundary_first
+from chainrule.text.tokenizers.pretrained import (
+    Pretrained,
+    first_name,
+    renamed,
+    with_boundary_at,
+    with_boundary_first,
+)
 from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.text.tokenizers.unit import SPECIAL, Ids, Spec, StreamDecoder, Unit, frame, refuse_vocab
 from chainrule.text.tokenizers.words import WordLevel
@@ -119,6 +125,11 @@ class Tokenizer:
         spec = json.loads(self._file)
         more = type(self._unit).with_special(spec, list(dict.fromkeys(names)))
         return self if more == spec else Tokenizer.from_spec(more)
+
+    def spec(self, boundary: int = BOUNDARY) -> Spec:
+        """The tokenizer.json, parsed; with the boundary at another id, where an imported tokenizer had it."""
+        spec: Spec = json.loads(self._file)
+        return spec if boundary == BOUNDARY else with_boundary_at(spec, boundary)
 
     def __len__(self) -> int:
         return len(self._unit.names)
