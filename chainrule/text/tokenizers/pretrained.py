@@ -8,7 +8,9 @@ cut at spaces, is found by testing it on difficult strings.
 import copy
 import json
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,33 @@ class Pretrained(Unit):
         head, tail = self.boundary_name[:middle], self.boundary_name[middle:]
         halves = [tail * (place > 0) + part + head * (place < len(parts) - 1) for place, part in enumerate(parts)]
         return np.concatenate(hugging_face_ids(self.tokenizer, halves))
+
+    def special_tokens(self) -> dict[str, int]:
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {token.content: id for id, token in added.items() if token.special}
+
+    def encode_parts(self, parts: Sequence[str | int]) -> Ids:
+        """In one piece, since a tokenizer may treat the beginning of a text, and spaces at special tokens, apart."""
+        tokenizer, signs, ids = self._with_signs
+        given = [part for part in parts if not isinstance(part, str)]
+        text = "".join(part if isinstance(part, str) else signs[part] for part in parts)
+        found = [ids.get(id, id) for id in tokenizer.encode(text, add_special_tokens=False).ids]
+        if [id for id in found if id in signs] != given:
+            raise UserError("the text spells a special token, which this tokenizer cannot read as ordinary text.")
+        return np.array(found, np.uint32)
+
+    @cached_property
+    def _with_signs(self) -> tuple[HuggingFace, dict[int, str], dict[int, int]]:
+        """The same tokenizer with signs that nobody can guess as the spellings of special tokens.
+
+        Returns also the sign of each special token, by its id, and from each sign's id there to the token's here.
+        """
+        spec, special = json.loads(self.tokenizer.to_str()), self.special_tokens()
+        signs = {id: f"<{secrets.token_hex(16)}>" for id in special.values()}
+        spec["added_tokens"] = [{**token, "content": signs.get(token["id"], token["content"])}
+                                for token in spec["added_tokens"]]
+        made = HuggingFace.from_str(json.dumps(spec))
+        return made, signs, {made.token_to_id(sign): id for id, sign in signs.items()}
 
     def cut(self, text: str) -> int:
         return last_match(SPACE_CUT, text) if self.can_be_cut else 0

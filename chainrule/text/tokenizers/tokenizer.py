@@ -143,6 +143,16 @@ class Tokenizer:
         ids = self.encode(text)
         return np.concatenate([[BOUNDARY], ids, [BOUNDARY] * (self.boundary != "none")]).astype(np.uint32)
 
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the tokens that no text can spell, by name: the boundary, and those that were added."""
+        return self._unit.special_tokens()
+
+    def encode_parts(self, parts: Sequence[str | int]) -> Ids:
+        """The ids of one text in parts, with special tokens between them, which are given by their ids."""
+        with _unicode():
+            return self._unit.encode_parts(parts)
+
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         if any(len(text) > CHUNK for text in texts):
             return [self.encode(text) for text in texts]

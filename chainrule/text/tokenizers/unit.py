@@ -70,6 +70,15 @@ class Unit:
     def show(self, id: int) -> str:
         return self.names[id]
 
+    def special_tokens(self) -> dict[str, int]:
+        """The ids of the tokens that no text can spell, by name."""
+        return {}
+
+    def encode_parts(self, parts: Sequence[str | int]) -> Ids:
+        """The ids of one text in parts, with special tokens between them, which are given by their ids."""
+        ids = [np.array([part], np.uint32) if isinstance(part, int) else self.last(part) for part in parts]
+        return np.concatenate([np.empty(0, np.uint32), *ids])
+
     @classmethod
     def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
         """The tokenizer.json with these special tokens added, if it lacks them; no text can spell them."""
@@ -94,6 +103,9 @@ class ByteUnit(Unit):
 
     def stream_decoder(self) -> StreamDecoder:
         return ByteStreamDecoder(self.spellings)
+
+    def special_tokens(self) -> dict[str, int]:
+        return {self.names[id]: id for id, spelling in enumerate(self.spellings) if not spelling}
 
     def show(self, id: int) -> str:
         try:

@@ -177,6 +177,10 @@ class WordLevel(Unit):
     def last(self, text: str) -> Ids:
         return self.encode(text.removesuffix("\n"))
 
+    def special_tokens(self) -> dict[str, int]:
+        first = 1 + len(self.spellings)
+        return {self.names[id]: id for id in (BOUNDARY, *range(first, len(self.names)))}
+
     def stream_decoder(self) -> "WordStreamDecoder":
         return WordStreamDecoder(self.names, special=1 + len(self.spellings))
 

@@ -1,0 +1,140 @@
+"""Chat templates: the messages of a chat as the tokens that the model was trained to continue.
+
+    {% for message in messages %}<|im_start|>{{ message.role }}\\n{{ message.content }}<|im_end|>\\n{% endfor %}
+
+A template is Jinja, as in Hugging Face's tokenizers, and is rendered in a sandbox (template_sandbox.py). What the
+template spells of special tokens (`<|im_start|>`) becomes their ids; what the messages spell of them stays ordinary
+text, so that nobody can write a turn of somebody else. For that, the first character of such a spelling is exchanged
+for a private one while the template is rendered.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from chainrule.errors import UserError
+from chainrule.text.template_sandbox import parse, render
+from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.text.tokenizers.unit import Ids
+
+PRIVATE = 0xF0000                        # the first code point of a plane for private use
+CHATML = """\
+{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+PLAIN = """\
+{% for message in messages %}
+{{ message['role'] + ': ' + message['content'] + '\\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}
+{{ 'assistant:' }}
+{%- endif %}"""
+BUILT_IN: Mapping[str, str] = {"chatml": CHATML, "plain": PLAIN}
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    source: str                          # the Jinja template
+    tokenizer: Tokenizer
+    bos: str                             # spelling of the token that begins a text: `bos_token` in the template
+    eos: str                             # and of the one that ends it
+
+    def __post_init__(self) -> None:
+        parse(self.source)
+
+    def encode(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> Ids:
+        """The ids of a chat, with what begins the answer if it `continues`."""
+        return self.tokenizer.encode_parts(list(self.parts(messages, continues)))
+
+    def render(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> str:
+        return "".join(part if isinstance(part, str) else self._names[part] for part in self.parts(messages, continues))
+
+    def parts(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> Iterator[str | int]:
+        """The rendered text: ordinary text, and the ids of special tokens."""
+        hidden = hide_spellings([message["content"] for message in messages], self._special, self.source)
+        given = [{**message, "content": text} for message, text in zip(messages, hidden.texts)]
+        rendered = render(self.source, {
+            "messages": given, "add_generation_prompt": continues, "bos_token": self.bos, "eos_token": self.eos,
+            "tools": None, "documents": None,
+        })
+        for place, part in enumerate(self._spelled.split(rendered) if self._special else [rendered]):
+            if place % 2:
+                yield self._special[part]
+            elif part:
+                yield part.translate(hidden.back)
+
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        return self.tokenizer.special_tokens
+
+    @cached_property
+    def _names(self) -> dict[int, str]:
+        return {id: name for name, id in self._special.items()}
+
+    @cached_property
+    def _spelled(self) -> re.Pattern[str]:
+        """Of several spellings at one place the longest, as `tokenizers` finds them."""
+        return re.compile(f"({'|'.join(map(re.escape, sorted(self._special, key=len, reverse=True)))})")
+
+
+@dataclass(frozen=True)
+class Hidden:
+    texts: list[str]                     # in which no special token is spelled, not even over the edge of a text
+    back: dict[int, str]                 # for str.translate: the private characters, and those they stand for
+
+
+def hide_spellings(texts: Sequence[str], special: Mapping[str, int], template: str) -> Hidden:
+    """Texts with a private character in the place of one character of each special token that they spell.
+
+    A text that ends with the beginning of a spelling, or begins with the end of one, could be completed by what the
+    template puts beside it: these are changed too.
+    """
+    private = _unused("".join([*texts, template]))
+    stand_in = {char: next(private) for name in special for char in (name[0], name[-1])}
+    longest = sorted(special, key=len, reverse=True)
+    spelled = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+
+    def hide(text: str) -> str:
+        text = spelled.sub(lambda found: stand_in[found[0][0]] + found[0][1:], text)
+        end = len(text.rstrip())
+        for size in _edges(longest, lambda name, size: text.endswith(name[:size], 0, end)):
+            text = text[: end - size] + stand_in[text[end - size]] + text[end - size + 1 :]
+        begin = len(text) - len(text.lstrip())
+        for size in _edges(longest, lambda name, size: text.startswith(name[-size:], begin)):
+            last = begin + size - 1
+            text = text[:last] + stand_in[text[last]] + text[last + 1 :]
+        return text
+
+    return Hidden([hide(text) for text in texts], {ord(new): char for char, new in stand_in.items()})
+
+
+def _edges(names: Sequence[str], holds: Any) -> Iterator[int]:
+    """The lengths of proper parts of names that hold, the longest first; one after the other, as the text changes."""
+    for size in range(max(map(len, names), default=1) - 1, 0, -1):
+        if any(size < len(name) and holds(name, size) for name in names):
+            yield size
+
+
+def _unused(text: str) -> Iterator[str]:
+    held = set(text)
+    return (chr(point) for point in range(PRIVATE, 0x10FFFE) if chr(point) not in held)
+
+
+def find_template(given: str) -> str:
+    """A template by the name of a built-in one, or from a file."""
+    if given in BUILT_IN:
+        return BUILT_IN[given]
+    try:
+        source = Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"the chat template {given} cannot be read: {reason}. Give a file of Jinja, or "
+                        f"{' or '.join(BUILT_IN)}.") from None
+    parse(source)
+    return source
