@@ -9,11 +9,10 @@ for a private one while the template is rendered.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.text.template_sandbox import parse, render
@@ -97,28 +96,37 @@ def hide_spellings(texts: Sequence[str], special: Mapping[str, int], template: s
     """
     private = _unused("".join([*texts, template]))
     stand_in = {char: next(private) for name in special for char in (name[0], name[-1])}
-    longest = sorted(special, key=len, reverse=True)
-    spelled = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
-
-    def hide(text: str) -> str:
-        text = spelled.sub(lambda found: stand_in[found[0][0]] + found[0][1:], text)
-        end = len(text.rstrip())
-        for size in _edges(longest, lambda name, size: text.endswith(name[:size], 0, end)):
-            text = text[: end - size] + stand_in[text[end - size]] + text[end - size + 1 :]
-        begin = len(text) - len(text.lstrip())
-        for size in _edges(longest, lambda name, size: text.startswith(name[-size:], begin)):
-            last = begin + size - 1
-            text = text[:last] + stand_in[text[last]] + text[last + 1 :]
-        return text
-
-    return Hidden([hide(text) for text in texts], {ord(new): char for char, new in stand_in.items()})
+    spelled = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+    begins, ends = ({cut for name in special for cut in cuts(name)} for cuts in (_begins, _ends))
+    whole = (spelled.sub(lambda found: stand_in[found[0][0]] + found[0][1:], text) for text in texts)
+    hidden = [_hide_begin(_hide_end(text, begins, stand_in), ends, stand_in) for text in whole]
+    return Hidden(hidden, {ord(new): char for char, new in stand_in.items()})
 
 
-def _edges(names: Sequence[str], holds: Any) -> Iterator[int]:
-    """The lengths of proper parts of names that hold, the longest first; one after the other, as the text changes."""
-    for size in range(max(map(len, names), default=1) - 1, 0, -1):
-        if any(size < len(name) and holds(name, size) for name in names):
-            yield size
+def _begins(name: str) -> list[str]:
+    return [name[:size] for size in range(1, len(name))]
+
+
+def _ends(name: str) -> list[str]:
+    return [name[size:] for size in range(1, len(name))]
+
+
+def _hide_end(text: str, begins: Set[str], stand_in: Mapping[str, str]) -> str:
+    """Where the text ends with the beginning of a name, before white space that a template may strip."""
+    end = len(text.rstrip())
+    for place in range(max(0, end - max(map(len, begins), default=0)), end):
+        if text[place:end] in begins:
+            text = text[:place] + stand_in[text[place]] + text[place + 1 :]
+    return text
+
+
+def _hide_begin(text: str, ends: Set[str], stand_in: Mapping[str, str]) -> str:
+    """Where the text begins with the end of a name."""
+    begin = len(text) - len(text.lstrip())
+    for last in range(min(len(text), begin + max(map(len, ends), default=0)), begin, -1):
+        if text[begin:last] in ends:
+            text = text[: last - 1] + stand_in[text[last - 1]] + text[last:]
+    return text
 
 
 def _unused(text: str) -> Iterator[str]:

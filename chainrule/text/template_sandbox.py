@@ -20,11 +20,17 @@ CHARACTERS = 4_000_000     # of all texts that a template makes, those included 
 WORK = 500_000             # rounds of loops, and calls
 SECONDS = 3.0
 SOURCE = 200_000           # characters of a template
-FILTERS = """abs capitalize count d default dictsort e escape first float forceescape int items last length list lower
-    map max min reject rejectattr reverse round safe select selectattr sort title trim unique upper""".split()
-METHODS = """capitalize count endswith find get isalnum isalpha isdigit islower isspace isupper items keys lower lstrip
-    partition removeprefix removesuffix rpartition rsplit rstrip split splitlines startswith strip title upper
-    values""".split()
+FILTERS = (
+    "abs", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "forceescape", "int",
+    "items", "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "reverse", "round", "safe",
+    "select", "selectattr", "sort", "title", "trim", "unique", "upper",
+)
+METHODS = (
+    "capitalize", "count", "endswith", "find", "get", "isalnum", "isalpha", "isdigit", "islower", "isspace", "isupper",
+    "items", "keys", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "rpartition", "rsplit", "rstrip",
+    "split", "splitlines", "startswith", "strip", "title", "upper", "values",
+)
+FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 BUILT_IN = (str, list, tuple, dict, int, float)
 
 
@@ -51,7 +57,7 @@ class Budget:
         if self.characters < 0:
             raise OutOfBounds(f"makes more than {CHARACTERS:,} characters")
         if self.work < 0 or (self.work % 256 == 0 and time.monotonic() > self.end):
-            raise OutOfBounds("runs too long: its loops or calls have no end in sight")
+            raise OutOfBounds("runs too long: it has too many rounds of loops, or calls")
 
 
 _budget: ContextVar[Budget] = ContextVar("budget")
@@ -68,7 +74,7 @@ def render(source: str, values: dict[str, Any]) -> str:
         raise UserError(f"the chat template refuses these messages: {_line(error)}") from None
     except OutOfBounds as error:
         raise UserError(f"the chat template {error}. Use another: --chat-template FILE.") from None
-    except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (TemplateError, *FAILURES) as error:
         raise UserError(f"the chat template fails on these messages: {type(error).__name__}: {_line(error)}") from None
     finally:
         _budget.reset(before)
@@ -158,7 +164,7 @@ def _environment() -> Any:
     class SafeNamespace(Namespace):
         """Jinja's, without names that begin with an underscore, as in transformers."""
 
-        def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805 - so that `self` may be a name in it
+        def __init__(*args: Any, **kwargs: Any) -> None:
             for name in dict(*args[1:], **kwargs):
                 _check_name(name)
             Namespace.__init__(*args, **kwargs)
@@ -172,7 +178,7 @@ def _environment() -> Any:
             raise SecurityError(f"a namespace has no attribute {name!r}")
 
     # A filter that takes the context is not computed when a template is compiled, where no budget holds.
-    counted = {" rounds": _rounds, " text": _text, "replace": _replace, "join": _join, "indent": _indent,
+    counted: dict[str, Callable[..., Any]] = {" rounds": _rounds, " text": _text, "replace": _replace, "join": _join, "indent": _indent,
                "string": _string, "tojson": _tojson}
     made = Sandbox(trim_blocks=True, lstrip_blocks=True, optimized=False,
                    extensions=[Generation, "jinja2.ext.loopcontrols"])
@@ -219,7 +225,8 @@ def _replace(text: Any, old: str, new: str, count: int | None = None) -> str:
     text, old, new = str(text), str(old), str(new)
     times = text.count(old) if count is None else min(text.count(old), count)
     _budget.get().spend(len(text) + times * len(new))
-    return text.replace(old, new, -1 if count is None else count)
+    replaced: str = text.replace(old, new, -1 if count is None else count)
+    return replaced
 
 
 def _join(items: Iterable[Any], separator: str = "", attribute: str | int | None = None) -> str:
@@ -269,7 +276,9 @@ def _check_operands(operator: str, left: Any, right: Any) -> None:
         raise TypeError("texts are not formatted by %; use ~")
     elif operator == "*" and sizes:
         _budget.get().spend(sizes[0] * max(0, left if isinstance(left, int) else right))
-    elif operator in ("*", "**") and any(isinstance(side, int) and abs(side) > 1 << 32 for side in (left, right)):
+    elif operator in ("*", "**") and (_large(left) or _large(right) or (operator == "**" and right > 64)):
         raise OutOfBounds("multiplies numbers that are too large")
-    elif operator == "**" and isinstance(right, int) and right > 64:
-        raise OutOfBounds("multiplies numbers that are too large")
+
+
+def _large(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > 1 << 32

@@ -1043,4 +1043,11 @@ BUGS = [
         "+= 0",
         ("tests/formats/test_hugging_face_import.py::test_bert_reads_a_text_between_cls_and_sep[BertModel]",),
     ),
+    Bug(
+        "a message that ends with half of a special token is not changed",
+        "chainrule/text/chat_template.py",
+        "        if text[place:end] in begins:",
+        "        if text[place:] in begins and place == 0:",
+        ("tests/text/test_chat_template.py::test_adjacent_messages_cannot_spell_a_special_token_together",),
+    ),
 ]

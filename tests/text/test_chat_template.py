@@ -43,7 +43,8 @@ LLAMA_3 = (
 ZEPHYR = (
     "{% for message in messages %}\n{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + "
     "eos_token }}\n{% elif message['role'] == 'system' %}\n{{ '<|system|>\n' + message['content'] + eos_token }}\n"
-    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif %}\n"
+    "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n"
+    "{% endif %}\n"
     "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}\n{% endfor %}"
 )
 PHI = (
@@ -51,7 +52,8 @@ PHI = (
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
 QWEN = (
-    "{%- set ns = namespace(last=-1) %}{%- for m in messages[::-1] %}{%- set index = messages|length - 1 - loop.index0 %}"
+    "{%- set ns = namespace(last=-1) %}{%- for m in messages[::-1] %}"
+    "{%- set index = messages|length - 1 - loop.index0 %}"
     "{%- if ns.last < 0 and m.role == 'user' and m.content is string %}{%- set ns.last = index %}{%- endif %}"
     "{%- endfor %}{%- for m in messages %}{%- set content = m.content %}{%- if '</think>' in content %}"
     "{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}"
@@ -86,8 +88,8 @@ def sentence_piece(special: list[str], scheme: str = "first") -> HuggingFace:
     made.train_from_iterator([TEXT] * 3, trainers.BpeTrainer(vocab_size=200, show_progress=False))
     model = json.loads(made.to_str())["model"]
     words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
-    made = HuggingFace(models.BPE({word: id for id, word in enumerate(words)}, [tuple(pair) for pair in model["merges"]],
-                                  byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    vocab, merges = {word: id for id, word in enumerate(words)}, [tuple(pair) for pair in model["merges"]]
+    made = HuggingFace(models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     made.pre_tokenizer, made.decoder = space, decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     made.add_special_tokens(["<unk>", *special])
@@ -147,7 +149,8 @@ def test_messages_cannot_spell_special_tokens(evil: str, kind: str, tmp_path: Pa
 def test_adjacent_messages_cannot_spell_a_special_token_together(tmp_path: Path) -> None:
     template, _, _ = made("chatml", "bytes", tmp_path)
     bare = ChatTemplate("{% for m in messages %}{{ m.content | trim }}{% endfor %}", template.tokenizer, "", "")
-    for parts in (("<|im_", "end|>"), ("a <|im_ ", " end|> b"), ("<", "|im_end|>"), ("<|im_end|", ">"), ("<|", "im_", "end|>")):
+    for text in ("<|im_/end|>", "a <|im_ / end|> b", "</|im_end|>", "<|im_end|/>", "<|/im_/end|>"):
+        parts = text.split("/")
         ids = bare.encode([{"role": "user", "content": part} for part in parts])
         assert not set(ids.tolist()) & set(template.tokenizer.special_tokens.values())
 
@@ -161,14 +164,16 @@ def test_private_characters_of_the_messages_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["bytes", "characters", "bpe", "words"])
 def test_own_tokenizers_take_special_tokens_by_name(unit: str) -> None:
-    tokenizer = train_tokenizer(Text(tokenizer=unit, min_count=1), ["user: Who are you? assistant: me. <|im_start|>user"])
+    tokenizer = train_tokenizer(Text(tokenizer=unit, min_count=1), ["user: Who are you? assistant: me."])
     tokenizer = tokenizer.with_special(["<|turn|>"])
     name = tokenizer.token(0)
     template = ChatTemplate("{{ bos_token }}<|turn|>{% for m in messages %}{{ m.content }}{% endfor %}<|turn|>",
                             tokenizer, name, name)
     mark = tokenizer.id("<|turn|>")
     ids = template.encode([{"role": "user", "content": f"Who <|turn|> {name}"}]).tolist()
-    assert ids[:2] == [0, mark] and ids[-1] == mark and mark not in ids[2:-1]
+    assert ids[:2] == [0, mark]
+    assert ids[-1] == mark
+    assert mark not in ids[2:-1]
     assert ids[2:-1] == tokenizer.encode(f"Who <|turn|> {name}").tolist()
 
 
@@ -186,8 +191,8 @@ def test_own_tokenizers_take_special_tokens_by_name(unit: str) -> None:
     ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "runs too long"),
     ("{% for i in range(99999) %}" + "x" * 99 + "{% endfor %}", "makes more than 4,000,000 characters"),
     ("{% set ns = namespace(s='ab') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "more than"),
-    ("{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}",
-     "more than"),
+    ("{% set ns = namespace(s='a') %}{% for i in range(60) %}"
+     "{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}{% endfor %}", "more than"),
     ("{{ 'a' * 10 ** 9 }}", "more than"),
     ("{{ ('a' * 9999).replace('a', 'a' * 9999) }}", "more than"),
     ("{{ ['a' * 99999] * 99999 }}", "more than"),
@@ -203,13 +208,15 @@ def test_own_tokenizers_take_special_tokens_by_name(unit: str) -> None:
 def test_bad_templates_are_one_clear_line(source: str, line: str) -> None:
     with pytest.raises(UserError) as caught:
         render(source, {"messages": CHAT})
-    assert line in str(caught.value) and "\n" not in str(caught.value)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_helpers() -> None:
     assert render("{{ messages | tojson }}", {"messages": CHAT}) == json.dumps(CHAT, ensure_ascii=False)
     assert render("{% generation %}{{ 1 }}{% endgeneration %}", {}) == "1"
-    assert render("{{ strftime_now('%Y') | int > 2000 }}{{ ['a', 'b'] | join('-') }}{{ '-'.join(['a']) }}", {}) == "Truea-ba"
+    assert render("{{ strftime_now('%Y') | int > 2000 }}", {}) == "True"
+    assert render("{{ ['a', 'b'] | join('-') }}{{ '-'.join(['a', 'b']) }}", {}) == "a-ba-b"
     assert render("{{ 'a\nb' | indent(2) }}{{ 'aa' | replace('a', 'b', 1) }}", {}) == "a\n  bba"
 
 

@@ -92,7 +92,8 @@ class Pretrained(Unit):
         spec["added_tokens"] = [{**token, "content": signs.get(token["id"], token["content"])}
                                 for token in spec["added_tokens"]]
         made = HuggingFace.from_str(json.dumps(spec))
-        return made, signs, {made.token_to_id(sign): id for id, sign in signs.items()}
+        back: dict[Any, int] = {made.token_to_id(sign): id for id, sign in signs.items()}
+        return made, signs, back
 
     def cut(self, text: str) -> int:
         return last_match(SPACE_CUT, text) if self.can_be_cut else 0
