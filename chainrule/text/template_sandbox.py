@@ -178,8 +178,10 @@ def _environment() -> Any:
             raise SecurityError(f"a namespace has no attribute {name!r}")
 
     # A filter that takes the context is not computed when a template is compiled, where no budget holds.
-    counted: dict[str, Callable[..., Any]] = {" rounds": _rounds, " text": _text, "replace": _replace, "join": _join, "indent": _indent,
-               "string": _string, "tojson": _tojson}
+    counted: dict[str, Callable[..., Any]] = {
+        " rounds": _rounds, " text": _text, "replace": _replace, "join": _join, "indent": _indent, "string": _string,
+        "tojson": _tojson,
+    }
     made = Sandbox(trim_blocks=True, lstrip_blocks=True, optimized=False,
                    extensions=[Generation, "jinja2.ext.loopcontrols"])
     made.filters = {name: made.filters[name] for name in FILTERS}
