@@ -21,7 +21,7 @@ from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
-EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "merged")
+EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "onnx", "merged")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
 
@@ -201,9 +201,10 @@ def _data(parser: ArgumentParser) -> None:
 
 def _export(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
-    parser.add_argument("out", help="file to write; for huggingface: folder; for merged: run directory")
+    parser.add_argument("out", help="file to write; for huggingface and onnx: folder; for merged: run directory")
     parser.add_argument("--to", required=True, choices=EXPORTS,
-                        help="format; huggingface: a folder for transformers; merged: LoRA adapters merged")
+                        help="format; huggingface: a folder for transformers; onnx: a folder for onnxruntime; "
+                             "merged: LoRA adapters merged")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file or folder")
 
 

@@ -16,6 +16,8 @@ from chainrule.formats.arpa import read_arpa, write_arpa
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.hugging_face_export import write_folder
 from chainrule.formats.hugging_face_import import read_folder
+from chainrule.formats.onnx.export import FILE as ONNX_FILE
+from chainrule.formats.onnx.export import write_onnx
 from chainrule.formats.vector_files import looks_like_vectors, read_vectors, write_vectors
 from chainrule.inference.vectors import vectors_of
 from chainrule.models.word2vec import Word2Vec
@@ -36,6 +38,10 @@ def export_command(args: Namespace) -> dict[str, Any]:
         what = write_folder(load(args.run), out, args.overwrite)
         say(f"{out}: {what}")
         return {"run": args.run, "out": str(out), "what": what, "bytes": _print_size(out / "model.safetensors")}
+    if args.to == "onnx":
+        what = write_onnx(load(args.run), out, args.overwrite)
+        say(f"{out}: {what}")
+        return {"run": args.run, "out": str(out), "what": what, "bytes": _print_size(out / ONNX_FILE)}
     if args.to == "merged":
         merged(args.run, out, args.overwrite)
         return {"run": args.run, "out": str(out), "bytes": _print_size(out / MODEL)}
