@@ -252,16 +252,27 @@ def refuse_foreign(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} exists already. Choose another name, or replace it with --overwrite.")
 
 
+HEAD = "lm_head.weight"
+
+
 def _write(run: Run, architecture: Architecture, folder: Path) -> None:
-    model, tokenizer = run.model, run.tokenizer
+    model = run.model
     assert isinstance(model, GPT)
-    tied = model.output is None
+    size, tied = model.settings.head_size, model.output is None
+    weights = {name: architecture.exchange(name, tensor, size).to(torch.float32)
+               for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
+    write_tensors(weights, folder / "model.safetensors", {"format": "pt"})
+    write_config(model, architecture, folder)
+    write_tokenizer(run.tokenizer, model.settings.context, folder)
+
+
+def write_config(model: GPT, architecture: Architecture, folder: Path) -> None:
     config = {
         "architectures": [architecture.name],
         "model_type": architecture.model_type,
         "dtype": "float32",
-        "vocab_size": len(tokenizer),
-        "tie_word_embeddings": tied,
+        "vocab_size": len(model.embeddings),
+        "tie_word_embeddings": model.output is None,
         "initializer_range": model.settings.init or 0.02,
         "bos_token_id": BOUNDARY,
         "eos_token_id": BOUNDARY,
@@ -271,19 +282,11 @@ def _write(run: Run, architecture: Architecture, folder: Path) -> None:
     }
     generation = {"bos_token_id": BOUNDARY, "eos_token_id": BOUNDARY, "pad_token_id": BOUNDARY, "do_sample": True,
                   "transformers_version": VERSION}
-    size = model.settings.head_size
-    weights = {name: architecture.exchange(name, tensor, size).to(torch.float32)
-               for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
-    write_tensors(weights, folder / "model.safetensors", {"format": "pt"})
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation)
-    write_tokenizer(tokenizer, model.settings.context, folder)
 
 
-HEAD = "lm_head.weight"
-
-
-def write_tokenizer(tokenizer: Tokenizer, context: int, folder: Path) -> None:
+def write_tokenizer(tokenizer: Tokenizer, context: int | None, folder: Path) -> None:
     """Every text begins with the boundary, as in training."""
     tokenizer.save(folder / "tokenizer.json")
     spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))

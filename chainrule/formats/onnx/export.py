@@ -1,9 +1,10 @@
 """Export of a run to a folder with an ONNX file and its tokenizer, for onnxruntime in any language and in the browser.
 
-    onnx/model.onnx  tokenizer.json  tokenizer_config.json
+    onnx/model.onnx  tokenizer.json  tokenizer_config.json  (config.json  generation_config.json)
 
 The file is one step with its state in and out (recurrent.py, transformer.py); rows and tokens have no fixed number.
-Its metadata say what it is: kind, vocab, boundary, context, and the sha256 of the run's tokenizer.
+Its metadata say what it is: kind, vocab, boundary, context, and the sha256 of the run's tokenizer. A gpt with the
+settings of an architecture of transformers has its config.json, and transformers.js opens the folder.
 """
 
 from collections.abc import Callable
@@ -14,13 +15,13 @@ import torch
 
 from chainrule.errors import UserError
 from chainrule.files import sha256, write_folder_aside
-from chainrule.formats.hugging_face_export import write_tokenizer
+from chainrule.formats.hugging_face_export import Architecture, find_architecture, write_config, write_tokenizer
 from chainrule.formats.onnx.graph import Graph, write_model
 from chainrule.formats.onnx.recurrent import feed_forward_graph, hmm_graph, recurrent_graph
 from chainrule.formats.onnx.transformer import gpt_graph
 from chainrule.model import BOUNDARY
 from chainrule.models.feedforward import FeedForward
-from chainrule.models.gpt import GPT
+from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.hmm.hmm import HMM
 from chainrule.models.rnn import RecurrentModel
 from chainrule.progress import short
@@ -40,9 +41,19 @@ def write_onnx(run: Run, out: Path, overwrite: bool = False) -> str:
     with write_folder_aside(out) as aside:
         (aside / FILE).parent.mkdir()
         write_model(graph.model(metadata(run)), aside / FILE)
-        write_tokenizer(run.tokenizer, run.model.context or 1 << 30, aside)
+        write_tokenizer(run.tokenizer, run.model.context, aside)
+        if isinstance(run.model, GPT) and (architecture := fitting_architecture(run.model.settings)):
+            write_config(run.model, architecture, aside)
     parameters = sum(tensor.numel() for tensor in run.model.state_dict().values())
     return f"ONNX, {run.recipe.kind}, {short(parameters)} parameters"
+
+
+def fitting_architecture(settings: GPTSettings) -> Architecture | None:
+    """The class of transformers that computes the same, by which transformers.js knows what to feed to the file."""
+    try:
+        return find_architecture(settings)
+    except UserError:
+        return None
 
 
 @torch.no_grad()
