@@ -13,9 +13,10 @@ import torch
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
+from chainrule.formats.gguf_import import looks_like_gguf, read_gguf
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.hugging_face_export import write_folder
-from chainrule.formats.hugging_face_import import read_folder
+from chainrule.formats.hugging_face_import import ImportedFolder, read_folder
 from chainrule.formats.onnx.export import FILE as ONNX_FILE
 from chainrule.formats.onnx.export import write_onnx
 from chainrule.formats.vector_files import looks_like_vectors, read_vectors, write_vectors
@@ -93,15 +94,21 @@ def _read(name: str) -> Imported:
         made = read_hand_written(written)
         return Imported(made.model, made.tokenizer, made.recipe, made.what, {}, made.labels, made.excerpt)
     if path.is_dir():
-        given = read_folder(path)
-        facts = {"architecture": given.source["architecture"], "source": given.source}
-        return Imported(given.model, given.tokenizer, given.recipe, given.what, facts, source=given.source,
-                        chat_template=given.chat_template)
+        return _exchanged(read_folder(path))
     if not path.exists():
         known = built_in_models()
         near = did_you_mean(name, known) or f" Models that are built in: {', '.join(known)}."
         raise UserError(f"there is no file {name}.{near}")
+    if looks_like_gguf(path):
+        return _exchanged(read_gguf(path))
     return _vectors(path) if looks_like_vectors(path) else _arpa(path)
+
+
+def _exchanged(given: ImportedFolder) -> Imported:
+    """Of a Hugging Face folder or a GGUF file."""
+    facts = {"architecture": given.source["architecture"], "source": given.source}
+    return Imported(given.model, given.tokenizer, given.recipe, given.what, facts, source=given.source,
+                    chat_template=given.chat_template)
 
 
 def _arpa(path: Path) -> Imported:

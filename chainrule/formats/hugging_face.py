@@ -185,16 +185,23 @@ def to_gpt2(model: GPT) -> Weights:
 
 def to_llama(model: GPT) -> Weights:
     """The state dict of a GPT as one of a LlamaForCausalLM; the matrices of experts stay together, (E, O, I)."""
+    return split_tensors(model, LLAMA, LLAMA_LAYER, "model.layers")
+
+
+def split_tensors(model: GPT, body: Mapping[str, str], layer: Mapping[str, list[str]], layers: str) -> Weights:
+    """Parameters under other names, those of layer 0 as `layers`.0.…; a packed matrix is split where it has several."""
     weights: Weights = {}
     for name, tensor in model.state_dict().items():
         module, _, kind = name.rpartition(".")
         if found := re.match(r"stack\.blocks\.(\d+)\.(.*)", module):
-            theirs = [f"model.layers.{found[1]}.{part}" for part in LLAMA_LAYER[found[2]]]
+            theirs = [f"{layers}.{found[1]}.{part}" for part in layer[found[2]]]
         else:
-            theirs = [LLAMA[module]]
+            theirs = [body[module]]
         maps = model.get_submodule(module)
         rows = max(0, tensor.dim() - 2)                         # the axis of a matrix's rows
-        sizes = maps.parts if isinstance(maps, PackedLinear | ExpertLinear) else [tensor.shape[rows]]
+        sizes = [tensor.shape[rows]]
+        if isinstance(maps, PackedLinear | ExpertLinear) and len(theirs) > 1:
+            sizes = maps.parts
         weights |= {f"{part}.{kind}": some for part, some in zip(theirs, torch.split(tensor, sizes, rows))}
     return weights
 

@@ -41,25 +41,28 @@ def find_reader(config: Config) -> Reader:
                     f"{known}.")
 
 
-def number(config: Config, name: str, default: float | None = None, *, whole: bool = True) -> Any:
-    """A number of config.json that is above 0."""
+def number(
+    config: Config, name: str, default: float | None = None, *, whole: bool = True, file: str = "config.json"
+) -> Any:
+    """A number of config.json, or of another file, that is above 0."""
     value: Any = config.get(name)
     if value is None and default is not None:
         return default
     if name not in config:
-        raise UserError(f"config.json has no {name}; a {config.get('model_type', 'model')} needs it.")
+        raise UserError(f"{file} has no {name}; a {config.get('model_type', 'model')} needs it.")
     types = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, types) or not 0 < value <= (MOST if whole else 1e12):
         kind = f"a whole number from 1 to {MOST:,}" if whole else "a number above 0"
-        raise UserError(f"config.json has {name}={json.dumps(value)}; {kind} is expected.")
+        raise UserError(f"{file} has {name}={json.dumps(value)}; {kind} is expected.")
     return value
 
 
-def choice(config: Config, name: str, known: Mapping[str, str], default: str) -> str:
+def choice(
+    config: Config, name: str, known: Mapping[str, str], default: str, file: str = "config.json"
+) -> str:
     value = config.get(name, default)
     if value not in known:
-        raise UserError(f"config.json has {name}={json.dumps(value)}, which cannot be imported; "
-                        f"{' or '.join(known)} can.")
+        raise UserError(f"{file} has {name}={json.dumps(value)}, which cannot be imported; {' or '.join(known)} can.")
     return known[value]
 
 

@@ -14,7 +14,7 @@ holds config.json, generation_config.json, model.safetensors, tokenizer.json and
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -206,16 +206,18 @@ ARCHITECTURES = (
 )  # fmt: skip
 
 
-def find_architecture(settings: GPTSettings) -> Architecture:
+def find_architecture(
+    settings: GPTSettings, table: Sequence[Architecture] = ARCHITECTURES, program: str = "transformers"
+) -> Architecture:
     """The first that fits; else the error says what the nearest one would need."""
-    able = [one for one in ARCHITECTURES if one.experts == (settings.experts > 0)]
+    able = [one for one in table if one.experts == (settings.experts > 0)]
     missing = [one.missing(settings) for one in able]
     for one, needs in zip(able, missing, strict=True):
         if not needs:
             return one
     nearest = min(range(len(able)), key=lambda place: len(missing[place]))
     words = " ".join(f"model.{name}={_word(value)}" for name, value in missing[nearest].items())
-    raise UserError(f"transformers has no architecture with these settings; {able[nearest].name} would fit a model "
+    raise UserError(f"{program} has no architecture with these settings; {able[nearest].name} would fit a model "
                     f"trained with {words}.")
 
 

@@ -80,23 +80,34 @@ class Tokenizer:
         Where the model does not say them, `begin` is as `end`, and both are those of a token with a usual name.
         `rename`: new names of tokens.
         """
-        begin, end = end if begin is None else begin, begin if end is None else end
         try:
             spec = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise _unreadable(path, error) from error
+        return cls.adopt(spec, begin, end, path, rename)
+
+    @classmethod
+    def adopt(
+        cls, spec: Spec, begin: int | None, end: int | None, path: Path, rename: Mapping[str, str] = {},
+        said_in: str = "config.json",
+    ) -> "tuple[Tokenizer, int, int]":  # fmt: skip
+        """`load_pretrained` of a tokenizer.json that is parsed, or was made from the file at `path`."""
+        begin, end = end if begin is None else begin, begin if end is None else end
+        try:
             if _is_own(bare := {**spec, "post_processor": None}):
                 return cls.from_spec(bare), BOUNDARY, BOUNDARY
             spec = renamed(spec, rename)
             ids = Pretrained(spec)
             for id in (begin, end):
                 if id is not None and id >= len(ids.names):
-                    raise UserError(f"config.json says that the token {id} begins or ends a text, and {path} has only "
+                    raise UserError(f"{said_in} says that the token {id} begins or ends a text, and {path} has only "
                                     f"{len(ids.names):,} tokens.")
             made = with_boundary_first(spec, None if begin is None else ids.tokenizer.id_to_token(begin))
             if begin is None or end is None:
                 name = next(token["content"] for token in made["added_tokens"] if token["id"] == BOUNDARY)
                 begin = end = ids.tokenizer.token_to_id(name)
             if begin is None or end is None:
-                raise UserError(f"{path} has no token that begins or ends a text; config.json can name it as "
+                raise UserError(f"{path} has no token that begins or ends a text; {said_in} can name it as "
                                 "bos_token_id.")
             return cls.from_spec(made), begin, end
         except UserError:
