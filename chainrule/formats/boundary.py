@@ -30,6 +30,9 @@ class Ends:
         return {"boundary": asdict(self)}
 
 
+NOT_MOVED = Ends()
+
+
 def ends_of(run: Run) -> Ends:
     """Those of the files that a run, or its base, was imported from; of any other run both are id 0."""
     source: Mapping[str, Any] = run.about.get("source", {})

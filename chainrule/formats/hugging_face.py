@@ -101,11 +101,11 @@ def to_bert(model: TransformerEncoder) -> Weights:
     names = _names(model.settings.layers)
     weights: Weights = {}
     for ours, tensor in model.state_dict().items():
-        weights |= dict(zip(names[ours], tensor.chunk(len(names[ours])), strict=True))
+        if ours != "output.weight":
+            weights |= dict(zip(names[ours], tensor.chunk(len(names[ours])), strict=True))
     if BIAS not in weights:    # the body alone
         return weights
-    words = weights["bert.embeddings.word_embeddings.weight"]
-    return weights | dict(zip(DECODER, (words, weights[BIAS]), strict=True))
+    return weights | dict(zip(DECODER, (model.output_matrix.detach(), weights[BIAS]), strict=True))
 
 
 def _names(layers: int) -> dict[str, list[str]]:
@@ -173,7 +173,8 @@ LLAMA_LAYER = {
     "feed_forward.up": ["mlp.gate_proj", "mlp.up_proj"],    # of SwiGLU; without gates there is only the first
     "feed_forward.out": ["mlp.down_proj"],
 }
-LLAMA = {"embedding.tokens": "model.embed_tokens", "stack.norm": "model.norm", "output": "lm_head"}
+LLAMA = {"embedding.tokens": "model.embed_tokens", "embedding.norm": "model.embedding_norm", "stack.norm": "model.norm",
+         "output": "lm_head"}
 
 
 def to_gpt2(model: GPT) -> Weights:
@@ -183,7 +184,7 @@ def to_gpt2(model: GPT) -> Weights:
     return {"lm_head.weight": weights["transformer.wte.weight"]} | weights
 
 
-def to_llama(model: GPT) -> Weights:
+def to_llama(model: GPT | TransformerEncoder) -> Weights:
     """The state dict of a GPT as one of a LlamaForCausalLM; the matrices of experts stay together, (E, O, I)."""
     return split_tensors(model, LLAMA, LLAMA_LAYER, "model.layers")
 

@@ -1,4 +1,4 @@
-"""Export of a GPT to a Hugging Face folder: `transformers`, vLLM and others read it. A table of architectures.
+"""A GPT as a language model of `transformers`: a table of architectures, which export writes and import reads.
 
     GPT2LMHeadModel         learned positions, LayerNorm, biases: the presets gpt2 and gpt3
     LlamaForCausalLM        RoPE, RMSNorm with a scale, SwiGLU;          Qwen3ForCausalLM: with QK norm
@@ -7,29 +7,21 @@
     OlmoeForCausalLM        the same with QK norm over all heads: here, a model with one head
     NanoChatForCausalLM     the default gpt: norms without a scale, ReLU²
 
-Each architecture says which settings it needs and which it can take; any other setting must have its default. A folder
-holds config.json, generation_config.json, model.safetensors, tokenizer.json and tokenizer_config.json. Import
-(hugging_face_import.py) uses the same table.
+Each architecture says which settings it needs and which it can take; any other setting must have its default. The
+folder is written by hugging_face_folder.py and read by hugging_face_import.py.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.files import write_folder_aside
 from chainrule.formats.hugging_face import Weights, to_gpt2, to_llama
-from chainrule.model import BOUNDARY
+from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.progress import short
-from chainrule.run import Run, write_tensors
-from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 VERSION = "5.0.0"    # of transformers, from which on the keys of config.json are these
 CARRIED = {          # settings that every config has, or that matter in training alone
@@ -47,10 +39,10 @@ HIDDEN_ACT = {"relu2": "relu2", "relu": "relu", "gelu": "gelu", "gelu-tanh": "ge
 class Architecture:
     name: str                            # its class in transformers
     model_type: str
-    config: Callable[[GPTSettings], dict[str, Any]]
-    tensors: Callable[[GPT], Weights]    # views of the parameters by their names
+    config: Callable[[Any], dict[str, Any]]
+    tensors: Callable[[Any], Weights]    # views of the parameters by their names
     needs: Mapping[str, Any]             # settings that differ from their defaults; a tuple: any of these
-    also: Callable[[GPTSettings], dict[str, Any]] = field(default=lambda settings: {})    # that depend on others
+    also: Callable[[Any], dict[str, Any]] = field(default=lambda settings: {})    # that depend on others
     experts: bool = False
     swapped: str = r"(?!)"               # names of tensors of which the halves of each head change places
 
@@ -58,7 +50,7 @@ class Architecture:
         """A tensor in their layout from ours, or in ours from theirs."""
         return _swap_halves(weight, head_size) if re.search(self.swapped, name) else weight
 
-    def missing(self, settings: GPTSettings) -> dict[str, Any]:
+    def missing(self, settings: TransformerSettings) -> dict[str, Any]:
         """The settings that would have to be others, with the values that would fit; empty: it fits."""
         usual = {"attention": (("full",),), "rope_scaling": ROPE_TYPES, "experts": settings.experts}
         needs = {**usual, **self.needs, **self.also(settings)}
@@ -68,7 +60,7 @@ class Architecture:
                 if (name in needs or name not in CARRIED) and getattr(settings, name) not in choices[name]}
 
 
-def _llama_config(settings: GPTSettings) -> dict[str, Any]:
+def llama_config(settings: TransformerSettings) -> dict[str, Any]:
     return {
         "hidden_size": settings.width,
         "intermediate_size": settings.hidden,
@@ -85,7 +77,7 @@ def _llama_config(settings: GPTSettings) -> dict[str, Any]:
     }
 
 
-def _rope_parameters(settings: GPTSettings) -> dict[str, Any]:
+def _rope_parameters(settings: TransformerSettings) -> dict[str, Any]:
     parameters = {"rope_type": "default", "rope_theta": settings.rope_theta}
     if settings.rope_scaling == "none":
         return parameters
@@ -95,11 +87,11 @@ def _rope_parameters(settings: GPTSettings) -> dict[str, Any]:
 
 
 def _mistral_config(settings: GPTSettings) -> dict[str, Any]:
-    return _llama_config(settings) | {"sliding_window": settings.window}
+    return llama_config(settings) | {"sliding_window": settings.window}
 
 
 def _mixtral_config(settings: GPTSettings) -> dict[str, Any]:
-    return _llama_config(settings) | {
+    return llama_config(settings) | {
         "num_local_experts": settings.experts,
         "num_experts_per_tok": settings.active,
         "router_aux_loss_coef": settings.balance_loss,
@@ -107,7 +99,7 @@ def _mixtral_config(settings: GPTSettings) -> dict[str, Any]:
 
 
 def _olmoe_config(settings: GPTSettings) -> dict[str, Any]:
-    return _llama_config(settings) | {
+    return llama_config(settings) | {
         "num_experts": settings.experts,
         "num_experts_per_tok": settings.active,
         "router_aux_loss_coef": settings.balance_loss,
@@ -120,7 +112,7 @@ def _qwen_config(settings: GPTSettings) -> dict[str, Any]:
     return _olmoe_config(settings) | sparse
 
 
-def _gpt2_config(settings: GPTSettings) -> dict[str, Any]:
+def gpt2_config(settings: GPTSettings) -> dict[str, Any]:
     return {
         "n_embd": settings.width,
         "n_layer": settings.layers,
@@ -136,12 +128,12 @@ def _gpt2_config(settings: GPTSettings) -> dict[str, Any]:
     }
 
 
-def _gpt2_limits(settings: GPTSettings) -> dict[str, Any]:
+def gpt2_limits(settings: TransformerSettings) -> dict[str, Any]:
     return {"head_size": settings.width // settings.heads, "kv_heads": settings.heads}
 
 
 def _nanochat_config(settings: GPTSettings) -> dict[str, Any]:
-    return _llama_config(settings) | {"final_logit_softcapping": settings.logit_softcap}
+    return llama_config(settings) | {"final_logit_softcapping": settings.logit_softcap}
 
 
 def to_nanochat(model: GPT) -> Weights:
@@ -179,23 +171,23 @@ def _with_experts(model: GPT, place: str, names: tuple[str, str, str]) -> Weight
     return weights
 
 
+HEAD = "lm_head.weight"
 PLAIN = tuple(name for name in HIDDEN_ACT if name != "swiglu")
+GPT2_NEEDS = {
+    "positions": "learned", "norm": "layer", "norm_scale": True, "biases": True, "qk_norm": False,
+    "norm_embedding": False, "activation": ("gelu-tanh", *PLAIN),
+}  # fmt: skip
 ARCHITECTURES = (
     Architecture("NanoChatForCausalLM", "nanochat", _nanochat_config, to_nanochat, {"activation": PLAIN},
                  lambda settings: {"logit_softcap": settings.logit_softcap},
                  swapped=r"self_attn\.[qk]_proj"),    # their RoPE turns the other way
-    Architecture("LlamaForCausalLM", "llama", _llama_config, to_llama,
+    Architecture("LlamaForCausalLM", "llama", llama_config, to_llama,
                  {**LLAMA, "qk_norm": False, "biases": (False, True)}),
     Architecture("MistralForCausalLM", "mistral", _mistral_config, to_llama,
                  {**LLAMA, "qk_norm": False, "attention": (("sliding",),)},
                  lambda settings: {"window": settings.window}),
-    Architecture("Qwen3ForCausalLM", "qwen3", _llama_config, to_llama, LLAMA),
-    Architecture(
-        "GPT2LMHeadModel", "gpt2", _gpt2_config, to_gpt2,
-        {"positions": "learned", "norm": "layer", "norm_scale": True, "biases": True, "qk_norm": False,
-         "norm_embedding": False, "activation": ("gelu-tanh", *PLAIN)},
-        _gpt2_limits,
-    ),
+    Architecture("Qwen3ForCausalLM", "qwen3", llama_config, to_llama, LLAMA),
+    Architecture("GPT2LMHeadModel", "gpt2", gpt2_config, to_gpt2, GPT2_NEEDS, gpt2_limits),
     Architecture("MixtralForCausalLM", "mixtral", _mixtral_config, to_mixtral, {**LLAMA, "qk_norm": False},
                  experts=True),
     Architecture("OlmoeForCausalLM", "olmoe", _olmoe_config, to_olmoe,
@@ -216,9 +208,14 @@ def find_architecture(
         if not needs:
             return one
     nearest = min(range(len(able)), key=lambda place: len(missing[place]))
-    words = " ".join(f"model.{name}={_word(value)}" for name, value in missing[nearest].items())
+    needed = {f"model.{name}": value for name, value in missing[nearest].items()}
     raise UserError(f"{program} has no architecture with these settings; {able[nearest].name} would fit a model "
-                    f"trained with {words}.")
+                    f"trained with {as_words(needed)}.")
+
+
+def as_words(settings: Mapping[str, Any]) -> str:
+    """As they are given on the command line."""
+    return " ".join(f"{name}={_word(value)}" for name, value in settings.items())
 
 
 def _word(value: Any) -> str:
@@ -226,83 +223,3 @@ def _word(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_word, value))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def write_folder(run: Run, out: Path, overwrite: bool = False) -> str:
-    """Writes the folder, complete or not at all. Returns what it is, in a line."""
-    model = run.model
-    if not isinstance(model, GPT) or run.recipe.task != "lm":
-        what = f"a {run.recipe.kind} for {run.recipe.task}"
-        raise UserError(f"{run.path} is {what}; a Hugging Face folder can be made of a gpt that is a language model.")
-    architecture = find_architecture(model.settings)
-    refuse_foreign(out, overwrite)
-    with write_folder_aside(out) as aside:
-        _write(run, architecture, aside)
-    parameters = sum(weight.numel() for weight in model.parameters())
-    return f"{architecture.name}, {short(parameters)} parameters"
-
-
-def refuse_foreign(out: Path, overwrite: bool) -> None:
-    """A folder is only replaced if it is asked for, and if it holds a Hugging Face model."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise UserError(f"{out} is a file, and a Hugging Face model is a folder. Choose another name.")
-    if any(out.iterdir()) and not (out / "config.json").is_file():
-        raise UserError(f"{out} is a folder with other files. Choose another name.")
-    if any(out.iterdir()) and not overwrite:
-        raise UserError(f"{out} exists already. Choose another name, or replace it with --overwrite.")
-
-
-HEAD = "lm_head.weight"
-
-
-def _write(run: Run, architecture: Architecture, folder: Path) -> None:
-    model = run.model
-    assert isinstance(model, GPT)
-    size, tied = model.settings.head_size, model.output is None
-    weights = {name: architecture.exchange(name, tensor, size).to(torch.float32)
-               for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
-    write_tensors(weights, folder / "model.safetensors", {"format": "pt"})
-    write_config(model, architecture, folder)
-    write_tokenizer(run.tokenizer, model.settings.context, folder)
-
-
-def write_config(model: GPT, architecture: Architecture, folder: Path) -> None:
-    config = {
-        "architectures": [architecture.name],
-        "model_type": architecture.model_type,
-        "dtype": "float32",
-        "vocab_size": len(model.embeddings),
-        "tie_word_embeddings": model.output is None,
-        "initializer_range": model.settings.init or 0.02,
-        "bos_token_id": BOUNDARY,
-        "eos_token_id": BOUNDARY,
-        "pad_token_id": None,
-        "transformers_version": VERSION,
-        **architecture.config(model.settings),
-    }
-    generation = {"bos_token_id": BOUNDARY, "eos_token_id": BOUNDARY, "pad_token_id": BOUNDARY, "do_sample": True,
-                  "transformers_version": VERSION}
-    _write_json(folder / "config.json", config)
-    _write_json(folder / "generation_config.json", generation)
-
-
-def write_tokenizer(tokenizer: Tokenizer, context: int | None, folder: Path) -> None:
-    """Every text begins with the boundary, as in training."""
-    tokenizer.save(folder / "tokenizer.json")
-    spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    boundary = tokenizer.boundary_in_file
-    begin, text = {"SpecialToken": {"id": boundary, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-    spec["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [begin, text],
-        "pair": [begin, text, begin, {"Sequence": {"id": "B", "type_id": 0}}],
-        "special_tokens": {boundary: {"id": boundary, "ids": [BOUNDARY], "tokens": [boundary]}},
-    }
-    _write_json(folder / "tokenizer.json", spec)
-    _write_json(folder / "tokenizer_config.json", tokenizer.config(context))
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

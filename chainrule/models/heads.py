@@ -40,13 +40,14 @@ class Classifier(Model):
         mark: int | None = None,        # the marked token of pool="marked"; its last occurrence is used
         auxiliary: float = 0.0,         # weight of the auxiliary language-model loss
         hidden: int | None = None,      # hidden units of an MLP head; None: it is linear
+        bias: bool = True,              # b in A h + b
     ):
         super().__init__()
         _check(pool, mark, auxiliary, body)
         self.body, self.pool, self.mark, self.auxiliary = body, pool, mark, auxiliary
         self.context: int | None = getattr(body, "context", None)
         self.hidden = hidden_layer(body, hidden)
-        self.output = linear_head(hidden or body.width, labels)
+        self.output = linear_head(hidden or body.width, labels, bias)
         self.dropout = nn.Dropout(dropout)
         self.vector = Tap()                                    # (B, D): the pooled vector
 
@@ -123,11 +124,12 @@ def hidden_layer(body: Encoder, hidden: int | None) -> nn.Module:
     return nn.Identity() if hidden is None else nn.Sequential(nn.Linear(body.width, hidden), nn.ReLU())
 
 
-def linear_head(width: int, labels: int) -> nn.Linear:
+def linear_head(width: int, labels: int, bias: bool = True) -> nn.Linear:
     """A and b, initialised as GPT's."""
-    output = nn.Linear(width, labels)
+    output = nn.Linear(width, labels, bias)
     nn.init.normal_(output.weight, std=0.02)
-    nn.init.zeros_(output.bias)
+    if bias:
+        nn.init.zeros_(output.bias)
     return output
 
 

@@ -68,6 +68,7 @@ class ClassHead(Settings, part="head"):
     pool: Literal["last", "first", "mean", "max"] | None = None  # which token vector represents a text; None: by kind
     hidden: Size | None = None          # hidden units of a feed-forward head (MLP); none: the head is linear
     dropout: BelowOne = 0.1             # dropout on that vector, or on the hidden units, during training
+    bias: bool = True                   # the logits have a learned bias
     auxiliary: NonNegative = 0.0        # weight of the language-modelling loss added to that of the class (GPT, 2018)
 
 
@@ -115,7 +116,8 @@ class Classify(ExampleTask[Any]):
 
         body = models.build(recipe.kind, recipe.model, vocab)
         pool: Any = head.pool or ("mean" if body.bidirectional else "last")
-        return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary, hidden=head.hidden)
+        return Classifier(body, len(labels), pool, head.dropout, auxiliary=head.auxiliary, hidden=head.hidden,
+                          bias=head.bias)
 
     def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
         return complete_frames(recipe, texts)

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chainrule import run
 from chainrule.errors import UserError
-from chainrule.formats.hugging_face_export import ARCHITECTURES, find_architecture, write_folder
+from chainrule.formats.hugging_face_export import ARCHITECTURES, find_architecture
+from chainrule.formats.hugging_face_folder import write_folder
 from chainrule.model import Batch
 from chainrule.models import build, kind, model_class
 from chainrule.models.gpt import GPTSettings
@@ -105,7 +106,8 @@ def test_a_folder_is_replaced_only_where_that_is_asked_for_and_safe(tmp_path: Pa
     (out / "note").write_text("old")
     write_folder(ours, out, overwrite=True)
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
     ]  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
     (tmp_path / "mine").mkdir()
@@ -114,12 +116,3 @@ def test_a_folder_is_replaced_only_where_that_is_asked_for_and_safe(tmp_path: Pa
         write_folder(ours, tmp_path / "mine", overwrite=True)
     with pytest.raises(UserError, match="is a file"):
         write_folder(ours, tmp_path / "mine" / "thesis.txt", overwrite=True)
-
-
-def test_only_language_models_of_the_kind_gpt_are_exported(tmp_path: Path) -> None:
-    recipe = make_recipe("encoder", model_class("encoder"), {f"model.{key}": value for key, value in SMALL.items()})
-    units = train_tokenizer(Text(tokenizer="bytes"), [TEXT])
-    run.save(tmp_path / "run", build("encoder", recipe.model, len(units)), units, recipe)
-    with pytest.raises(UserError, match="a Hugging Face folder can be made of a gpt that is a language model"):
-        write_folder(run.load(tmp_path / "run"), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

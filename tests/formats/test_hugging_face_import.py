@@ -18,7 +18,7 @@ from chainrule.cli import main
 from chainrule.errors import UserError
 from chainrule.formats.boundary import ends_of, original_rows
 from chainrule.formats.hugging_face_config import READERS
-from chainrule.formats.hugging_face_export import write_folder
+from chainrule.formats.hugging_face_folder import write_folder
 from chainrule.formats.hugging_face_import import read_folder
 from chainrule.model import Batch
 from tests.formats.test_hugging_face_export import CASES, TEXT, VARIANTS, made

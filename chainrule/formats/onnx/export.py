@@ -15,7 +15,9 @@ import torch
 
 from chainrule.errors import UserError
 from chainrule.files import sha256, write_folder_aside
-from chainrule.formats.hugging_face_export import Architecture, find_architecture, write_config, write_tokenizer
+from chainrule.formats.hugging_face_export import Architecture, find_architecture
+from chainrule.formats.hugging_face_folder import write_config
+from chainrule.formats.hugging_face_tokenizer import write_tokenizer
 from chainrule.formats.onnx.graph import Graph, write_model
 from chainrule.formats.onnx.recurrent import feed_forward_graph, hmm_graph, recurrent_graph
 from chainrule.formats.onnx.transformer import gpt_graph

@@ -127,13 +127,13 @@ class Tokenizer:
     @cached_property
     def boundary_in_file(self) -> str:
         """The name of id 0 in the tokenizer.json; of words it is a newline."""
-        return first_name(json.loads(self._file))
+        return first_name(self.spec())
 
     def with_special(self, names: Sequence[str]) -> "Tokenizer":
         """This tokenizer with those special tokens that it does not have yet, named like `<|mask|>`."""
         if wrong := [name for name in names if not SPECIAL.fullmatch(name)]:
             raise ValueError(f"{wrong[0]} is not a name of a special token; use names like <|mask|> or <|span12|>")
-        spec = json.loads(self._file)
+        spec = self.spec()
         more = type(self._unit).with_special(spec, list(dict.fromkeys(names)))
         return self if more == spec else Tokenizer.from_spec(more)
 
