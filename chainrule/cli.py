@@ -175,6 +175,29 @@ def _look(parser: ArgumentParser) -> None:
     _device(parser)
 
 
+def _serve(parser: ArgumentParser) -> None:
+    parser.add_argument("run", nargs="+",
+                        help="run directories, or a folder of runs; a run's name is that of its folder, and a request "
+                             "that names no model gets the first")
+    parser.add_argument("--host", default="127.0.0.1",
+                        help="address to serve at (default: %(default)s, this machine); any other needs --key")
+    parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 8000)")
+    parser.add_argument("--key", metavar="K",
+                        help="bearer token that clients must send (default: the environment's CHAINRULE_KEY); a browser "
+                             "asks for it as a password")
+    parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN",
+                        help="web pages from here may use the server, as https://example.org; can be repeated")
+    parser.add_argument("--rows", type=int, default=64, metavar="N",
+                        help="texts that a model generates at a time (default: %(default)s)")
+    parser.add_argument("--queue", type=int, default=1024, metavar="N",
+                        help="texts that may wait for a model; more are answered with 429 (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=600.0, metavar="S",
+                        help="time limit of a request, then it is answered with 504 (default: %(default)g)")
+    parser.add_argument("--grace", type=float, default=30.0, metavar="S",
+                        help="time for requests under way after SIGTERM or Ctrl-C (default: %(default)g)")
+    _device(parser)
+
+
 def _plan(parser: ArgumentParser) -> None:
     parser.add_argument("kind", nargs="?", help="kind of model, or a published one such as gpt3-175b")
     parser.add_argument("--published", action="store_true", help="the table of all published models")
@@ -267,6 +290,9 @@ COMMANDS = {
         _compare, settings=True,
     ),
     "look": Command("look:look_command", "look inside models: a live page, or a self-contained HTML file", _look),
+    "serve": Command(
+        "serve:serve_command", "serve models: OpenAI's interface, and the live page beside it", _serve
+    ),
     "plan": Command(
         "show:plan_command", "parameters, FLOPs, memory and days of training, before it starts",
         _plan, settings=True,

@@ -103,14 +103,16 @@ def has_end(tokenizer: Tokenizer, past_end: bool) -> bool:
 class Continuation:
     """The text of one row, token by token, up to its end or a stop text."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: str, stop: Sequence[str], past_end: bool = False):
-        self.prompt: Tokens = tokenizer.encode(prompt)
-        if tokenizer.lines and prompt.endswith("\n"):    # a tokenizer drops it at the end of a file
-            self.prompt = np.append(self.prompt, BOUNDARY)
+    def __init__(self, tokenizer: Tokenizer, prompt: str | Tokens, stop: Sequence[str], past_end: bool = False):
+        self.prompt: Tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        self.space = ""
+        if isinstance(prompt, str) and tokenizer.lines:
+            if prompt.endswith("\n"):                    # a tokenizer drops it at the end of a file
+                self.prompt = np.append(self.prompt, BOUNDARY)
+            self.space = " " * prompt.endswith(" ")      # the prompt has it already
         self.pieces, self.stop = tokenizer.stream_decoder(), stop
         for token in self.prompt.tolist():               # it decides whether a space comes first
             self.pieces.feed(token)
-        self.space = " " if tokenizer.lines and prompt.endswith(" ") else ""    # the prompt has it already
         self.ends = has_end(tokenizer, past_end)         # is the boundary the end of the text?
         self.documents = tokenizer.boundary == "document"
         self.held = ""                                   # text that may begin a stop text

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import torch
 from anyio import to_thread
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -157,7 +157,7 @@ def make_app(runs: Runs, text: str, host: str = "127.0.0.1", first: str | None =
     return app
 
 
-def add_page(app: FastAPI, text: str, first: str | None) -> None:
+def add_page(app: FastAPI | APIRouter, text: str, first: str | None) -> None:
     @app.get("/")
     async def page() -> Response:
         return respond(live_page(text, first), "text/html")
@@ -173,7 +173,7 @@ def add_page(app: FastAPI, text: str, first: str | None) -> None:
         return respond(plotly(), JAVASCRIPT)
 
 
-def add_api(app: FastAPI, runs: Runs, queue: Queue) -> None:
+def add_api(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:
     @app.get("/api/runs")
     async def describe_runs(request: Request) -> Response:
         work = {name: partial(as_http_error, partial(runs.about, name)) for name in runs.paths}
@@ -266,10 +266,10 @@ def as_http_error(work: Callable[[], T]) -> T:
 
 
 class BodyLimit:
-    """Middleware: refuses a body of more than BODY_BYTES before all of it is in memory."""
+    """Middleware: refuses a body of more than `most` bytes before all of it is in memory."""
 
-    def __init__(self, app: ASGIApp):
-        self.app = app
+    def __init__(self, app: ASGIApp, most: int = BODY_BYTES):
+        self.app, self.most = app, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size = 0
@@ -278,8 +278,8 @@ class BodyLimit:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > BODY_BYTES:
-                raise HTTPException(413, f"the body has more than {BODY_BYTES >> 20} MB. Give a shorter text.")
+            if size > self.most:
+                raise HTTPException(413, f"the body has more than {self.most >> 20} MB. Give a shorter text.")
             return message
 
         await self.app(scope, limited, send)

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import FrameType
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import uvicorn
@@ -122,7 +123,40 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
-    return uvicorn.Server(uvicorn.Config(
+    return uvicorn.Server(config_of(app))
+
+
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
         timeout_graceful_shutdown=GRACE,
-    ))
+    )
+
+
+class Stoppable(Protocol):
+    """What must come to its end before the server does."""
+
+    stop_by: float | None
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+class GracefulServer(uvicorn.Server):
+    """Ends after SIGTERM or Ctrl-C once the requests under way are answered; at once after a second signal."""
+
+    def __init__(self, config: uvicorn.Config, service: Stoppable):
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.service.stop_by is not None:
+            self.should_exit = self.force_exit = True
+        else:
+            self.service.stop()
+
+    async def on_tick(self, counter: int) -> bool:
+        self.should_exit = self.should_exit or self.service.stopped
+        return await super().on_tick(counter)

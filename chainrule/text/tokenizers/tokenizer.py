@@ -213,6 +213,10 @@ class Tokenizer:
         """A token as it is displayed."""
         return self._unit.show(id)
 
+    def bytes_of(self, id: int) -> bytes | None:
+        """The bytes of a token, empty for a special one; None where they depend on the tokens around it."""
+        return self._unit.bytes_of(id)
+
     def id(self, token: str) -> int | None:
         return self._ids.get(token)
 

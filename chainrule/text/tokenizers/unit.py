@@ -79,6 +79,10 @@ class Unit:
         ids = [np.array([part], np.uint32) if isinstance(part, int) else self.last(part) for part in parts]
         return np.concatenate([np.empty(0, np.uint32), *ids])
 
+    def bytes_of(self, id: int) -> bytes | None:
+        """The bytes of a token, empty for a special one; None where they depend on the tokens around it."""
+        return None
+
     @classmethod
     def with_special(cls, spec: Spec, names: Sequence[str]) -> Spec:
         """The tokenizer.json with these special tokens added, if it lacks them; no text can spell them."""
@@ -106,6 +110,9 @@ class ByteUnit(Unit):
 
     def special_tokens(self) -> dict[str, int]:
         return {self.names[id]: id for id, spelling in enumerate(self.spellings) if not spelling}
+
+    def bytes_of(self, id: int) -> bytes:
+        return self.spellings[id]
 
     def show(self, id: int) -> str:
         try:

@@ -1,0 +1,43 @@
+"""The tokens of a run: /tokenize, /detokenize and /tokenizer_info. They do not wait for its model.
+
+The names of special tokens stand for them: `<|endoftext|>` is id 0.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
+
+from chainrule.serve.api_errors import HEADERS
+from chainrule.serve.app import require_json
+from chainrule.serve.schemas import ERRORS, DetokenizeBody, Detokenized, TokenizeBody, Tokenized, TokenizerInfo
+from chainrule.serve.service import Service
+
+
+def add_tokens(router: APIRouter, service: Service) -> None:
+    @router.get("/tokenizer_info", response_model=TokenizerInfo, responses=ERRORS)
+    async def describe_tokenizer(model: str | None = None) -> Response:
+        """The special tokens, as in Hugging Face's tokenizer_config.json."""
+        served = service.find(model)
+        boundary = served.run.tokenizer.token(0)
+        return respond({
+            "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": boundary, "eos_token": boundary,
+            "pad_token": None, "chat_template": None, "model_max_length": served.context,
+        })
+
+    @router.post("/tokenize", dependencies=[Depends(require_json)], response_model=Tokenized, responses=ERRORS)
+    async def tokenize(body: TokenizeBody) -> Response:
+        """The ids of a text."""
+        served = service.find(body.model)
+        ids = served.spelling.encode(body.prompt)
+        names = [served.spelling[id] for id in ids] if body.return_token_strs else None
+        return respond({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
+
+    @router.post("/detokenize", dependencies=[Depends(require_json)], response_model=Detokenized, responses=ERRORS)
+    async def detokenize(body: DetokenizeBody) -> Response:
+        """The text of ids."""
+        return respond({"prompt": service.find(body.model).spelling.decode(body.tokens)})
+
+
+def respond(answer: dict[str, Any]) -> Response:
+    return JSONResponse(answer, headers=HEADERS)
