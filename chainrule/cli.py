@@ -183,8 +183,8 @@ def _serve(parser: ArgumentParser) -> None:
                         help="address to serve at (default: %(default)s, this machine); any other needs --key")
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 8000)")
     parser.add_argument("--key", metavar="K",
-                        help="bearer token that clients must send (default: the environment's CHAINRULE_KEY); a browser "
-                             "asks for it as a password")
+                        help="bearer token that clients must send (default: the environment's CHAINRULE_KEY); a "
+                             "browser asks for it as a password")
     parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN",
                         help="web pages from here may use the server, as https://example.org; can be repeated")
     parser.add_argument("--rows", type=int, default=64, metavar="N",
