@@ -21,7 +21,7 @@ from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
 
-EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "onnx", "merged")
+EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "gguf", "onnx", "merged")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
 
@@ -226,14 +226,15 @@ def _export(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("out", help="file to write; for huggingface and onnx: folder; for merged: run directory")
     parser.add_argument("--to", required=True, choices=EXPORTS,
-                        help="format; huggingface: a folder for transformers; onnx: a folder for onnxruntime; "
-                             "merged: LoRA adapters merged")
+                        help="format; huggingface: a folder for transformers; gguf: a file for llama.cpp; onnx: a "
+                             "folder for onnxruntime; merged: LoRA adapters merged")
+    parser.add_argument("--precision", choices=("f32", "f16", "q8_0"), help="of a gguf's matrices (default: f32)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file or folder")
 
 
 def _import(parser: ArgumentParser) -> None:
-    parser.add_argument("path", help="Hugging Face folder; or a file: an ARPA n-gram model, word vectors, a model "
-                                     "written by hand (TOML); or a built-in one: comparison, rhythm, summation, "
+    parser.add_argument("path", help="Hugging Face folder; or a file: GGUF, an ARPA n-gram model, word vectors, a "
+                                     "model written by hand (TOML); or a built-in one: comparison, rhythm, summation, "
                                      "weather")
     parser.add_argument("out", help="run directory to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing run")

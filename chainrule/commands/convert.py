@@ -13,6 +13,7 @@ import torch
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
+from chainrule.formats.gguf_export import write_gguf
 from chainrule.formats.gguf_import import looks_like_gguf, read_gguf
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.hugging_face_folder import write_folder
@@ -35,6 +36,8 @@ OWN = ("</s>", UNKNOWN)
 
 def export_command(args: Namespace) -> dict[str, Any]:
     out = Path(args.out)
+    if args.precision is not None and args.to != "gguf":
+        raise UserError(f"--precision {args.precision} is for --to gguf; --to {args.to} has none.")
     if args.to == "huggingface":
         what = write_folder(load(args.run), out, args.overwrite)
         say(f"{out}: {what}")
@@ -51,7 +54,10 @@ def export_command(args: Namespace) -> dict[str, Any]:
     if out.exists() and not args.overwrite:
         raise UserError(f"{out} exists already. Choose another name, or replace it with --overwrite.")
     run = load(args.run)
-    if args.to == "arpa":
+    if args.to == "gguf":
+        what = write_gguf(run, out, args.precision or "f32")
+        say(f"{out}: {what}")
+    elif args.to == "arpa":
         write_arpa(run.model, run.tokenizer, out)
     else:
         write_vectors(vectors_of(run.model, run.tokenizer), out, args.to)

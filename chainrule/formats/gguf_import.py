@@ -83,7 +83,7 @@ def open_gguf(path: Path) -> GGUFFile:
         raise UserError(f"{path} is cut short: it has {path.stat().st_size:,} bytes, and its header says more. "
                         "Copy it again.") from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        if unknown := re.search(r"(\d+) is not a valid GGMLQuantizationType", str(error)):
+        if unknown := re.search(r"(\d+)\)? is not a valid GGMLQuantizationType", str(error)):
             raise UserError(f"{path} has tensors of the quantisation {unknown[1]}, which is not known.") from None
         raise UserError(f"{path} is not a GGUF file that can be read: {' '.join(str(error).split())[:200]}") from error
     return GGUFFile(path, fields, {tensor.name: tensor for tensor in reader.tensors})

@@ -7,23 +7,27 @@ Our characters are written as `llama` without longer tokens, bytes and bpe as `g
 names the unit. Words and symbols cannot be written: llama.cpp has no tokenizer that keeps unknown words.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from chainrule.errors import UserError
 from chainrule.formats.boundary import Ends
+from chainrule.progress import say
 from chainrule.text.tokenizers.bpe import BPE
-from chainrule.text.tokenizers.bytes import BYTE_LEVEL, ByteLevel
+from chainrule.text.tokenizers.bytes import BYTE_LEVEL, BYTES, ByteLevel
 from chainrule.text.tokenizers.characters import FALLBACK, FIRST, CharacterLevel
 from chainrule.text.tokenizers.pretrained import SPECIAL_FLAGS
 from chainrule.text.tokenizers.tokenizer import Tokenizer
-from chainrule.text.tokenizers.unit import SPECIAL, Spec, bpe_model, tokenizer_json
+from chainrule.text.tokenizers.unit import SPECIAL, Spec, bpe_model, token_names, tokenizer_json
 
 KEY, OWN = "tokenizer.ggml.", "chainrule.tokenizer"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)    # token types
 SPACE = "▁"
+ESCAPED = "<U+2581>"           # the character ▁ itself
+NO_MERGE = ("<|", "|>")        # llama.cpp refuses an empty list
+NFC = {"type": "NFC"}
 
 # Pre-tokenizers
 
@@ -52,6 +56,24 @@ PRE: dict[str, Spec] = {
     "default": DEFAULT,
 }  # fmt: skip
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3")    # a part that is a token needs no merges (`ignore_merges`)
+
+
+# SentencePiece
+
+
+def _form(prefix: bool) -> dict[str, Spec]:
+    """Spaces as `▁`; with `prefix` a text gets one in front, as transformers converts these tokenizers."""
+    prepend = [{"type": "Prepend", "prepend": SPACE}] * prefix
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * prefix
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, spaces]},
+        "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
+    }
+
+
+PIECES = (_form(False), _form(True))
 
 
 # Import
@@ -132,16 +154,8 @@ def _sentence_piece(tokens: Sequence[str], types: Sequence[int], fields: Mapping
     merges.sort(key=lambda one: -one[0])    # stable
     unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
     model = bpe_model({token: id for id, token in enumerate(tokens)}, [list(pair) for _, pair in merges], True)
-    prefix = bool(fields.get(KEY + "add_space_prefix", True))
-    prepend = [{"type": "Prepend", "prepend": SPACE}] * prefix
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * prefix
-    back = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
-    spec = tokenizer_json(
-        model | {"unk_token": unknown, "fuse_unk": unknown is not None},
-        normalizer={"type": "Sequence", "normalizers": [*prepend, spaces]},
-        decoder={"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]},
-    )
+    form = PIECES[bool(fields.get(KEY + "add_space_prefix", True))]
+    spec = tokenizer_json(model | {"unk_token": unknown, "fuse_unk": unknown is not None}, **form)
     return spec | {"added_tokens": _added(tokens, types)}
 
 
@@ -149,7 +163,8 @@ def _own(unit: str, tokens: Sequence[str], fields: Mapping[str, Any], path: Path
     """A tokenizer that chainrule wrote."""
     special = [token for token in tokens[1:] if SPECIAL.fullmatch(token)]
     if unit == "characters" and list(tokens[1:FIRST]) == FALLBACK:
-        characters = [_from_piece(token) for token in tokens[FIRST : len(tokens) - len(special)]]
+        pieces = tokens[FIRST : len(tokens) - len(special)]
+        characters = [{SPACE: " ", ESCAPED: SPACE}.get(piece, piece) for piece in pieces]
         return CharacterLevel.with_special(CharacterLevel.spec(characters), special)
     if unit == "bytes" and len(tokens) >= FIRST:
         return ByteLevel.with_special(ByteLevel.spec(), special)
@@ -160,9 +175,107 @@ def _own(unit: str, tokens: Sequence[str], fields: Mapping[str, Any], path: Path
     raise UserError(f"{path} has {OWN}={unit}, and its tokens are no such tokenizer; characters, bytes and bpe are.")
 
 
-NO_MERGE = ("<|", "|>")    # llama.cpp refuses an empty list
-ESCAPED = re.compile("<U\\+2581>")
+# Export
 
 
-def _from_piece(token: str) -> str:
-    return " " if token == SPACE else SPACE if ESCAPED.fullmatch(token) else token
+def tokenizer_fields(tokenizer: Tokenizer, ends: Ends, run: Path) -> dict[str, Any]:
+    """The keys of a file for a run's tokenizer; one that llama.cpp cannot do is refused."""
+    spec = tokenizer.spec(ends.begin)
+    if tokenizer.unit == "characters":
+        fields = _characters(spec)
+    elif tokenizer.unit == "bytes":
+        fields = _merged(spec, "gpt-2")
+    elif tokenizer.unit == "bpe":
+        fields = _merged(spec, "smaug-bpe")    # llama 3's pattern: nearest to ours
+        warn_of_marks(fields["tokens"])
+    elif tokenizer.unit == "pretrained":
+        fields = _pretrained(spec, run)
+    else:
+        raise UserError(f"{run} has text.tokenizer={tokenizer.unit}, and llama.cpp has no tokenizer that does the "
+                        "same: it drops what it does not know. characters, bytes and bpe can be exported.")
+    own = {} if tokenizer.unit == "pretrained" else {OWN: tokenizer.unit}
+    fields |= {"bos_token_id": ends.begin, "eos_token_id": ends.end, "add_eos_token": False}
+    return own | {KEY + name: value for name, value in fields.items()}
+
+
+def _characters(spec: Spec) -> dict[str, Any]:
+    """SentencePiece without longer tokens. It reads every space as `▁`, so this character itself cannot be read."""
+    names = token_names(spec)
+    tokens = [{" ": SPACE, SPACE: ESCAPED}.get(name, name) for name in names]
+    types = [CONTROL, *[BYTE] * len(FALLBACK), *(_type(token) for token in tokens[FIRST:])]
+    if ESCAPED in tokens:
+        say(f"llama.cpp will read {SPACE} as a space: its tokenizer writes spaces so")
+    return {"model": "llama", "tokens": tokens, "token_type": types, "scores": [0.0] * len(tokens),
+            "add_space_prefix": False}
+
+
+def _type(token: str) -> int:
+    return UNUSED if token == ESCAPED else NORMAL if len(token) == 1 else CONTROL
+
+
+def _merged(spec: Spec, pre: str) -> dict[str, Any]:
+    """Byte-level BPE, of our own or another program's."""
+    ids = _all_ids(spec)
+    kinds = {token["content"]: CONTROL if token["special"] else USER_DEFINED for token in spec["added_tokens"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    types = [kinds.get(token, CONTROL if SPECIAL.fullmatch(token) else NORMAL) for token in tokens]
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in spec["model"]["merges"]]
+    merges = merges or [" ".join(NO_MERGE)]
+    return {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": types, "merges": merges}
+
+
+def _all_ids(spec: Spec) -> dict[str, int]:
+    ids: dict[str, int] = dict(spec["model"]["vocab"]) | {one["content"]: one["id"] for one in spec["added_tokens"]}
+    assert sorted(ids.values()) == list(range(len(ids))), "every row has a token, and each a name of its own"
+    return ids
+
+
+def _pretrained(spec: Spec, run: Path) -> dict[str, Any]:
+    model, normalizer = spec["model"], spec.get("normalizer")
+    if model["type"] == "BPE" and model.get("byte_fallback") and spec.get("pre_tokenizer") is None:
+        return _pieces(spec, run)
+    whole = bool(model.get("ignore_merges"))
+    pre = next((name for name in PRE if _plain(PRE[name]) == _plain(spec.get("pre_tokenizer"))
+                and whole == (name in WHOLE_WORDS)), None)
+    if model["type"] != "BPE" or normalizer not in (None, NFC) or pre is None:
+        raise UserError(f"{run} has a {model['type']} tokenizer with a pre-tokenizer or normalizer that llama.cpp does "
+                        f"not have; these are known: {', '.join(PRE)}.")
+    if normalizer == NFC:
+        say("llama.cpp will not normalise texts (NFC), as this tokenizer does: accents in two characters differ")
+    return _merged(spec, pre)
+
+
+def _plain(pre_tokenizer: Any) -> Any:
+    """Without what changes no token."""
+    if isinstance(pre_tokenizer, list):
+        return [_plain(one) for one in pre_tokenizer]
+    if not isinstance(pre_tokenizer, dict):
+        return pre_tokenizer
+    usual = {"use_regex": True} if pre_tokenizer.get("type") == "ByteLevel" else {}
+    return {name: _plain(value) for name, value in {**usual, **pre_tokenizer}.items() if name != "trim_offsets"}
+
+
+def _pieces(spec: Spec, run: Path) -> dict[str, Any]:
+    """SentencePiece: the score of a token is the place of its first merge, so that the same pairs are merged first."""
+    form = {name: spec[name] for name in ("normalizer", "decoder")}
+    if form not in PIECES:
+        raise UserError(f"{run} has a tokenizer with byte fallback and a normalizer that llama.cpp does not have.")
+    ids, scores = _all_ids(spec), dict[str, float]()
+    for rank, pair in enumerate(spec["model"]["merges"]):
+        left, right = pair if isinstance(pair, list) else _pair(pair)
+        scores.setdefault(left + right, -float(rank))
+    special = {one["content"] for one in spec["added_tokens"] if one["special"]}
+    tokens, unknown = sorted(ids, key=ids.__getitem__), spec["model"]["unk_token"]
+    types = [UNKNOWN if token == unknown else CONTROL if token in special else BYTE if token in FALLBACK
+             else NORMAL for token in tokens]
+    lowest = -float(len(scores))
+    return {"model": "llama", "tokens": tokens, "token_type": types, "add_space_prefix": bool(PIECES.index(form)),
+            "scores": [scores.get(token, lowest) for token in tokens]}
+
+
+def warn_of_marks(tokens: Sequence[str]) -> None:
+    """Combining marks are letters in our pattern, and not in that of llama.cpp."""
+    spelled = (bytes(map(BYTES.__getitem__, token)).decode("utf-8", "ignore") for token in tokens
+               if not SPECIAL.fullmatch(token))
+    if any(category(letter).startswith("M") for text in spelled for letter in text):
+        say("llama.cpp will split words at combining marks, which some tokens here have: other tokens than ours")
