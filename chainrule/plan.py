@@ -160,7 +160,8 @@ def activation_bytes(settings: TransformerSettings, ratio: float = 0.0) -> float
     """
     width, heads, keys = settings.width, settings.heads * settings.head_size, settings.kv_heads * settings.head_size
     turned = settings.qk_norm + (settings.positions == "rotary")        # copies of queries and keys
-    hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4}[settings.activation] * settings.hidden
+    hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4, "geglu": 4}[settings.activation]
+    hidden *= settings.hidden
     if settings.active:                                                  # and what experts read and write
         hidden = (settings.active + settings.shared_expert) * hidden + 3 * settings.active * width
     norm = 4 * width + 2 * width                                         # its input and output

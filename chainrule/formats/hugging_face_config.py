@@ -36,7 +36,8 @@ def find_reader(config: Config) -> Reader:
     for reader in READERS:
         if names[0] == reader.name or (names[0] is None and kind == reader.architecture.model_type):
             return reader
-    known = ", ".join([*(reader.name for reader in READERS), "BertForMaskedLM, BertModel"])
+    known = ", ".join([*(reader.name for reader in READERS), "BertForMaskedLM", "BertModel",
+                       "T5ForConditionalGeneration"])
     raise UserError(f"config.json has the architecture {names[0] or kind}, which cannot be imported; these can: "
                     f"{known}.")
 

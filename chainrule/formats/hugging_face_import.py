@@ -28,6 +28,7 @@ from chainrule.formats.hugging_face_export import HEAD
 from chainrule.model import BOUNDARY
 from chainrule.models.encoder import TransformerEncoder
 from chainrule.models.gpt import GPT, GPTSettings
+from chainrule.models.transformer import EncoderDecoder
 from chainrule.progress import short
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.run import CHAT_TEMPLATE, TOKENIZER_CONFIG, read_chat_template
@@ -43,7 +44,7 @@ NOT_READ = re.compile(r"\.pooler\.|position_ids$|^cls\.predictions\.decoder\.|^c
 
 @dataclass(frozen=True)
 class ImportedFolder:
-    model: GPT | TransformerEncoder
+    model: GPT | TransformerEncoder | EncoderDecoder
     tokenizer: Tokenizer
     recipe: Recipe
     what: str                    # for people
@@ -55,6 +56,10 @@ def read_folder(folder: Path) -> ImportedFolder:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} has no config.json; a folder that can be imported is a Hugging Face model.")
     config = read_config(folder)
+    if config.get("model_type") in ("t5", "mt5"):
+        from chainrule.formats.hugging_face_t5 import read_t5  # it uses this file
+
+        return read_t5(folder, config)
     return read_encoder(folder, config) if config.get("model_type") == "bert" else read_decoder(folder, config)
 
 
@@ -73,7 +78,7 @@ def read_decoder(folder: Path, config: Config) -> ImportedFolder:
     fill(model, files, reader, absent, tied)
     ends = Ends(boundary.begin, boundary.end)
     move_boundary(model, ends)
-    return _imported(folder, model, name_all_rows(boundary.tokenizer, vocab), recipe, reader.name, files, ends)
+    return imported(folder, model, name_all_rows(boundary.tokenizer, vocab), recipe, reader.name, files, ends)
 
 
 def read_encoder(folder: Path, config: Config) -> ImportedFolder:
@@ -101,11 +106,11 @@ def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     model, tokenizer = TransformerEncoder(settings, vocab), name_all_rows(boundary.tokenizer, vocab)
     fill_encoder(model, files, boundary, first)
     ends = Ends(first, boundary.end)
-    return _imported(folder, model, tokenizer, replace(recipe, model=settings), name, files, ends)
+    return imported(folder, model, tokenizer, replace(recipe, model=settings), name, files, ends)
 
 
-def _imported(
-    folder: Path, model: GPT | TransformerEncoder, tokenizer: Tokenizer, recipe: Recipe, name: str,
+def imported(
+    folder: Path, model: GPT | TransformerEncoder | EncoderDecoder, tokenizer: Tokenizer, recipe: Recipe, name: str,
     files: "TensorFiles", ends: Ends,
 ) -> ImportedFolder:  # fmt: skip
     parameters = short(sum(weight.numel() for weight in model.parameters()))
@@ -245,13 +250,13 @@ def find_boundary(folder: Path, config: Config, rename: Mapping[str, str] = {}) 
     path = folder / TOKENIZER
     if not path.is_file():
         raise UserError(f"{folder} has no {TOKENIZER}; other files of tokenizers are not read.")
-    ends = _first(config, "bos_token_id"), _first(config, "eos_token_id")
+    ends = first_id(config, "bos_token_id"), first_id(config, "eos_token_id")
     tokenizer, begin, end = Tokenizer.load_pretrained(path, *ends, rename)
     name = str(path.resolve()) if tokenizer.unit == "pretrained" else tokenizer.unit
     return Boundary(tokenizer, name, begin, end)
 
 
-def _first(config: Config, name: str) -> int | None:
+def first_id(config: Config, name: str) -> int | None:
     value = config.get(name)
     value = value[0] if isinstance(value, list) and value else value
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):

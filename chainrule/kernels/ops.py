@@ -129,6 +129,9 @@ register_backward("add_norm", _add_norm_grad, _add_norm_setup_context)
 # Bias and activation
 
 
+ACTIVATIONS = ("relu", "relu2", "gelu", "gelu-tanh", "swiglu")    # that the kernels compute
+
+
 def _bias_act_like(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     return product.new_empty(*product.shape[:-1], product.shape[-1] // (2 if activation == "swiglu" else 1))
 

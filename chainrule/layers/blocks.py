@@ -84,12 +84,18 @@ def _swiglu(x: Tensor) -> Tensor:
     return silu(gate) * value
 
 
+def _geglu(x: Tensor) -> Tensor:
+    gate, value = x.chunk(2, -1)
+    return gelu(gate, approximate="tanh") * value
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "relu2": _relu_squared,
     "gelu": gelu,
     "gelu-tanh": partial(gelu, approximate="tanh"),    # as in GPT and GPT-2
     "swiglu": _swiglu,
+    "geglu": _geglu,                                   # as in T5 1.1
 }
 
 
@@ -98,8 +104,7 @@ class FeedForwardLayer(nn.Module):
 
     def __init__(self, settings: TransformerSettings):
         super().__init__()
-        gated = settings.activation == "swiglu"
-        self.up = PackedLinear(settings.width, [settings.hidden] * (2 if gated else 1), settings.biases)
+        self.up = PackedLinear(settings.width, [settings.hidden] * (2 if settings.gated else 1), settings.biases)
         self.out = nn.Linear(settings.hidden, settings.width, settings.biases)
         self.activation_name, self.activation = settings.activation, ACTIVATIONS[settings.activation]
         self.neurons = Tap()                               # (B, T, hidden): the activations
@@ -110,7 +115,7 @@ class FeedForwardLayer(nn.Module):
         return down
 
     def _up(self, x: Tensor) -> Tensor:
-        if kernels.use_in_training(x):                     # bias and activation as one kernel
+        if kernels.use_in_training(x) and self.activation_name in ops.ACTIVATIONS:    # with the bias as one kernel
             return ops.bias_act(linear(x, self.up.weight), self.up.bias, self.activation_name)
         return self.activation(self.up(x))
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from chainrule.kernels import ops
 from chainrule.layers import kv_cache
 from chainrule.layers.attention import Attention, PackedLinear
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
@@ -51,7 +52,7 @@ def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     """Whether there are kernels for all that this model does with these tokens."""
     settings, keys = decoder.settings, state["keys"]
     written = settings.norm_first and decoder.stack.bias is None and settings.head_size in HEAD_SIZES
-    written &= settings.qkv and settings.scaled
+    written &= settings.qkv and settings.scaled and settings.activation in ops.ACTIVATIONS
     fits = max(settings.width, settings.hidden, settings.heads * settings.head_size) <= MAX_INPUTS
     fits &= decoder.output_matrix.numel() < MAX_ELEMENTS
     known = all(type(module) in KNOWN for part in decoder.children() for module in part.modules())

@@ -59,7 +59,7 @@ class Experts(nn.Module):
     ):
         super().__init__()
         assert settings.active is not None
-        experts, gated = settings.experts, settings.activation == "swiglu"
+        experts, gated = settings.experts, settings.gated
         self.experts, self.active, self.settings = experts, settings.active, settings
         self.router = nn.Linear(settings.width, experts, bias=False)
         self.up = ExpertLinear(experts, settings.width, [settings.hidden] * (2 if gated else 1))
@@ -112,7 +112,7 @@ class Experts(nn.Module):
         return (every * weights.T[..., None].to(every.dtype)).sum(0)
 
     def _activate(self, product: Tensor) -> Tensor:
-        if kernels.use_in_training(product):
+        if kernels.use_in_training(product) and self.settings.activation in ops.ACTIVATIONS:
             return ops.bias_act(product, None, self.settings.activation)
         return self.activation(product)
 

@@ -15,7 +15,8 @@ SIZES = {    # layers, width, heads, context
     "xl": (24, 2048, 16, 2048),
 }
 ROPE_THETA = 10_000.0
-HIDDEN_MULTIPLE = 64    # the hidden size of SwiGLU is rounded up to a multiple of this, if it is not given
+GATED = ("swiglu", "geglu")
+HIDDEN_MULTIPLE = 64    # the hidden size of a gated layer is rounded up to a multiple of this, if it is not given
 EXPERT_MULTIPLE = 16    # and that of an expert to a multiple of this
 SizeOr0 = Annotated[int, Range(0, 1 << 24)]
 AttentionKind = Literal["full", "local", "sliding", "compressed"]
@@ -51,7 +52,7 @@ class TransformerSettings(Settings):
     stride: Annotated[int, Range(2, 1 << 16)] | None = None  # compressed attention: tokens of one key; none: 3
     qkv: bool = True            # queries, keys and values are linear maps of x; false: x itself, softmax(X Xᵀ / √d) X
     scaled: bool = True         # scaled dot-product attention: scores are divided by √d
-    hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width for swiglu
+    hidden: SizeOr0 = 0         # hidden units of the feed-forward layer; 0: 4 · width, or 8/3 · width where it is gated
     experts: Annotated[int, Range(0, 1 << 16)] = 0  # mixture of experts: feed-forward layers in a block; 0: one layer
     active: Size | None = None  # experts that a token uses; none: 2. With model.hidden=0 they cost as much as one layer
     shared_expert: bool = False  # one more expert, which every token uses
@@ -69,7 +70,7 @@ class TransformerSettings(Settings):
     qk_norm: bool = True        # norm queries and keys before their dot product
     norm_scale: bool = False    # norms have a learned scale
     epsilon: Positive = 1e-6    # added to the variance in a norm, so that it never divides by 0
-    activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu"] = "relu2"  # of the feed-forward layer
+    activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu", "geglu"] = "relu2"  # of the feed-forward layer
     biases: bool = False        # linear layers and LayerNorms have a learned bias; experts have none
     dropout: BelowOne = 0.0     # dropout of embeddings, attention weights and each sub-layer's output
     zero_init: bool = True      # zero-initialise the output projections
@@ -86,6 +87,11 @@ class TransformerSettings(Settings):
         self._check_heads()
         self._check_scaling()
         self._check_attention()
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward layer has gates, and so twice as many linear maps up."""
+        return self.activation in GATED
 
     @property
     def rope(self) -> RopeScaling:
@@ -151,8 +157,7 @@ class TransformerSettings(Settings):
 
     def _default_hidden(self) -> int:
         """The layer of one block. Experts share it: those that a token uses cost about as much as one layer."""
-        gated = self.activation == "swiglu"
-        hidden = -(-8 * self.width // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE if gated else 4 * self.width
+        hidden = -(-8 * self.width // 3 // HIDDEN_MULTIPLE) * HIDDEN_MULTIPLE if self.gated else 4 * self.width
         used = (self.active or 1) + self.shared_expert
         return hidden if used == 1 else -(-hidden // used // EXPERT_MULTIPLE) * EXPERT_MULTIPLE
 

@@ -46,8 +46,9 @@ class EncoderSettings(TransformerSettings, PretrainedVectors, FrameSettings):
         if self.features is not None and (self.segments or self.transform or self.vectors):
             raise UserError("model.segments, model.transform and model.vectors are for tokens, and model.features says "
                             "that vectors are read. Leave one or the other out.")
-        if self.transform and self.activation == "swiglu":
-            raise UserError("model.transform has no gates, and model.activation=swiglu needs them. Choose another.")
+        if self.transform and self.gated:
+            raise UserError(f"model.transform has no gates, and model.activation={self.activation} needs them. Choose "
+                            "another.")
 
 
 class TransformerEncoder(Model):

@@ -53,12 +53,15 @@ class Decoder(LanguageModel):
         super().__init__()
         self.settings, self.context = settings, settings.context
         self.receptive_field = receptive_field(settings)
-        self.embedding = InputEmbedding(settings, nn.Embedding(vocab, settings.width))
+        self.embedding = self._make_embedding(settings, nn.Embedding(vocab, settings.width))
         self.stack = TransformerStack(settings, causal=True, cross=cross)
         self.output = output_projection(settings, settings.tied, vocab, self.stack)    # None: tied to the embedding
         self.embedding.reset(tied=self.output is None)
         if self.output is not None:
             reset_output_projection(settings, self.output)
+
+    def _make_embedding(self, settings: Any, tokens: nn.Embedding) -> InputEmbedding:
+        return InputEmbedding(settings, tokens)
 
     @property
     def packs(self) -> bool:    # type: ignore[override]

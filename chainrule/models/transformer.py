@@ -20,13 +20,26 @@ from chainrule.layers.attention import AttentionMask, CrossMemory, padding_mask
 from chainrule.layers.blocks import InputEmbedding, TransformerStack
 from chainrule.layers.embedding import FeatureProjection, SourceSettings, checked_source, make_picture_encoder
 from chainrule.layers.kv_cache import Cache
-from chainrule.model import Batch
+from chainrule.model import BOUNDARY, Batch
 from chainrule.models.gpt import Decoder, DecoderSettings
 
 
 @dataclass(frozen=True)
 class EncoderDecoderSettings(DecoderSettings, SourceSettings):
-    pass
+    start_vector: bool = False  # the boundary that begins a text has a vector of its own, other than the one that ends
+                                # the source (T5)
+
+
+class StartEmbedding(InputEmbedding):
+    """Of a decoder with model.start_vector: the boundary's vector is that of its token plus `start`."""
+
+    def __init__(self, settings: EncoderDecoderSettings, tokens: nn.Embedding):
+        super().__init__(settings, tokens)
+        self.start = nn.Parameter(torch.zeros(settings.width))
+
+    def forward(self, tokens: Tensor, positions: Tensor, more: Tensor | None = None) -> Tensor:
+        start = (tokens == BOUNDARY)[..., None] * self.start
+        return super().forward(tokens, positions, start if more is None else start + more)
 
 
 class EncoderDecoder(Decoder):
@@ -45,6 +58,9 @@ class EncoderDecoder(Decoder):
         self.source_embedding = InputEmbedding(settings, self._source_tokens())
         self.encoder = TransformerStack(settings, causal=False)
         self.source_embedding.reset(tied=self.output is None)
+
+    def _make_embedding(self, settings: EncoderDecoderSettings, tokens: nn.Embedding) -> InputEmbedding:
+        return (StartEmbedding if settings.start_vector else InputEmbedding)(settings, tokens)
 
     def _source_tokens(self) -> nn.Embedding | nn.Linear:
         if self.settings.vector_size is not None:

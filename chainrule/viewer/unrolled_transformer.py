@@ -25,6 +25,9 @@ from chainrule.viewer.subject import Subject
 Activation: TypeAlias = tuple[str, Callable[[Tensor], Tensor]]    # its name on the page, and the function
 
 
+GATING = {"swiglu": "g_t σ(g_t) ∗ u_t", "geglu": "gelu(g_t) ∗ u_t"}
+
+
 def is_transformer(model: Model) -> bool:
     """Whether it is a stack of causal blocks with attention, one key for each token, and a feed-forward layer each."""
     stack = getattr(model, "stack", None)
@@ -227,7 +230,8 @@ class UnrolledTransformer:
                     zip(weight.chunk(2), (None, None) if bias is None else bias.chunk(2)),
                     "gu", ("gates of the neurons", "neurons before gating"), ("W_g", "W_1"))
             )
-            inner = self.add("f", f"neurons{mark}", "g_t σ(g_t) ∗ u_t", "each", gate, value, how="swiglu",
+            kind = self.settings.activation
+            inner = self.add("f", f"neurons{mark}", GATING[kind], "each", gate, value, how=kind,
                              x=layer.activation(torch.cat([gate.x, value.x], -1)))
         return self.linear(inner, layer.out.weight, layer.out.bias, "d", f"feed-forward output{mark}", "W_2")
 

@@ -107,6 +107,8 @@ CASES = [
     Case("transformer", {**GPT, "experts": 3, "active": 1, "shared_expert": True}, 30, source=TOKENS),
     Case("transformer", {**GPT, "norm_first": False, "norm": "layer", "positions": "sinusoidal"}, 30, source=TOKENS),
     Case("transformer", {**GPT, "positions": "relative", "kv_heads": 1, "source_features": 3}, 30, source=VECTORS),
+    Case("transformer", {**GPT, "positions": "relative", "scaled": False, "activation": "geglu", "start_vector": True},
+         30, source=TOKENS),
     Case("transformer", {**GPT, "attention": ("local", "compressed"), "block": 3, "stride": 2}, 30, source=TOKENS),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),

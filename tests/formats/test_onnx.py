@@ -46,7 +46,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"gpt {name}": ("gpt", {**GPT, "head_size": 8, "rope_scaling": name, "rope_factor": 4.0})
        for name in ("linear", "ntk", "yarn", "llama3")},
     "gpt sliding": ("gpt", {**GPT, "attention": ("sliding", "full"), "window": 5, "positions": "relative"}),
-    "gpt local": ("gpt", {**GPT, "attention": ("local", "full"), "block": 4, "positions": "alibi"}),
+    "gpt local": ("gpt", {**GPT, "attention": ("local", "full"), "block": 4, "positions": "alibi",
+                          "activation": "geglu"}),
     "gpt 2017": ("gpt", {**GPT, "positions": "sinusoidal", "norm": "layer", "norm_first": False, "qk_norm": False,
                          "activation": "relu"}),
     "gpt x itself": ("gpt", {**GPT, "qkv": False, "scaled": False, "positions": "none", "activation": "gelu"}),

@@ -24,6 +24,7 @@ CHOICES: list[dict[str, Any]] = [
     {"positions": "relative", "kv_heads": 2, "tied": True, "logit_softcap": 5.0},
     {"positions": "learned", "source_vocab": 7, "tied": False, "biases": True},
     {"source_features": FEATURES, "window": 3, "qk_norm": False},
+    {"start_vector": True, "activation": "geglu", "scaled": False},
 ]
 every_choice = pytest.mark.parametrize("choice", CHOICES, ids=str)
 
@@ -207,6 +208,21 @@ def test_source_and_text_share_an_embedding_unless_the_source_has_its_own() -> N
     assert shared.source_embedding.tokens is shared.embedding.tokens
     assert made(source_vocab=7).source_embedding.tokens.weight.shape == (7, 16)
     assert isinstance(made(source_features=5).source_embedding.tokens, nn.Linear)
+
+
+def test_a_start_vector_is_of_the_decoder_alone() -> None:
+    """As a decoder that reads another token at the beginning, with the vector of the boundary plus the start vector."""
+    model, plain, last = made(start_vector=True, tied=False), made(tied=False), VOCAB - 1
+    start, source = model.get_parameter("embedding.start"), torch.tensor([[2, 3, 0], [4, 0, 0]])
+    nn.init.normal_(start)
+    nn.init.normal_(model.output_matrix)
+    plain.load_state_dict(model.state_dict(), strict=False)
+    with torch.no_grad():
+        plain.embeddings[last] = model.embeddings[0] + start
+        lengths, text = torch.tensor([3, 2]), torch.tensor([[0, 2, 3], [0, 1, 4]])
+        found = by_steps(model, Batch(text, text, source=source, source_lengths=lengths))
+        text[:, 0] = last
+        assert_close(found, plain(Batch(text, text, source=source, source_lengths=lengths)))
 
 
 def test_encoder_and_decoder_have_taps_in_every_block() -> None:

@@ -30,7 +30,7 @@ TRANSFORMERS = [
     {"attention": ("local",), "block": 3}, {"qkv": False, "heads": 2}, {"qkv": False, "scaled": False, **LECTURED},
     {"norm_first": False, "norm": "layer", "norm_scale": True},
     {"activation": "swiglu", "biases": True, "norm": "layer", "norm_scale": True}, {"activation": "gelu", "tied": True},
-    {"activation": "gelu-tanh", "logit_softcap": 2.0}, {"positions": "none", "biases": True},
+    {"activation": "geglu"}, {"activation": "gelu-tanh", "logit_softcap": 2.0}, {"positions": "none", "biases": True},
 ]
 
 
@@ -56,6 +56,7 @@ EACH = {
     "cell": lambda node, f, C, i, candidate: f * C + i * candidate,
     "shown": lambda node, o, C: o * torch.tanh(C),
     "swiglu": lambda node, gate, value: gate * torch.sigmoid(gate) * value,
+    "geglu": lambda node, gate, value: SQUASH["gelu-tanh"](gate) * value,
     "cap": lambda node, y: node["factor"] * torch.tanh(y / node["factor"]),
 }
 

@@ -220,9 +220,10 @@ class GPTGraph:
 
     def activate(self, x: str) -> str:
         graph, kind = self.graph, self.settings.activation
-        if kind == "swiglu":
+        if self.settings.gated:
             gate, value = graph.ops("Split", 2, x, axis=-1, num_outputs=2)
-            return graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), value)
+            silu = graph.op("Mul", gate, graph.op("Sigmoid", gate)) if kind == "swiglu" else None
+            return graph.op("Mul", silu or graph.op("Gelu", gate, approximate="tanh"), value)
         if kind.startswith("gelu"):
             return graph.op("Gelu", x, approximate="tanh" if kind == "gelu-tanh" else "none")
         x = graph.op("Relu", x)

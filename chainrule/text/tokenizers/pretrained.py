@@ -190,6 +190,8 @@ def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
         return spec
     vocab = FileVocabulary(spec["model"])
     vocab.ids = {names.get(name, name): id for name, id in vocab.ids.items()}
+    if vocab.scores is not None:
+        vocab.scores = {names.get(name, name): score for name, score in vocab.scores.items()}
     vocab.store()
     added = [{**token, "content": names.get(token["content"], token["content"])} for token in spec["added_tokens"]]
     return {**spec, "added_tokens": added, "post_processor": None}

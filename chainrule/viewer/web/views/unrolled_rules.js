@@ -66,6 +66,7 @@ const EACH = {
   cell: (_, [f, C, i, candidate]) => [factor(f), " · ", factor(C), " + ", factor(i), " · ", factor(candidate)],
   shown: (_, [o, C]) => [factor(o), " · tanh(", number(C), ")"],
   swiglu: (_, [gate, value]) => [factor(gate), " · σ(", number(gate), ") · ", factor(value)],
+  geglu: (_, [gate, value]) => ["gelu(", number(gate), ") · ", factor(value)],
   cap: ({ node }, [y]) => [number(node.factor ?? 1), " · tanh(", number(y), " / ", number(node.factor ?? 1), ")"],
 };
 
