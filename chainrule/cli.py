@@ -187,6 +187,9 @@ def _serve(parser: ArgumentParser) -> None:
                              "browser asks for it as a password")
     parser.add_argument("--cors", action="append", default=[], metavar="ORIGIN",
                         help="web pages from here may use the server, as https://example.org; can be repeated")
+    parser.add_argument("--chat-template", metavar="FILE",
+                        help="Jinja template by which the messages of a chat are read, or chatml or plain (default: "
+                             "that of the run)")
     parser.add_argument("--rows", type=int, default=64, metavar="N",
                         help="texts that a model generates at a time (default: %(default)s)")
     parser.add_argument("--queue", type=int, default=1024, metavar="N",

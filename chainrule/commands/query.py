@@ -8,13 +8,12 @@ from chainrule.commands.exams import exam, is_exam
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
-from chainrule.inference.beam import Beam
-from chainrule.inference.fill_in import ALTERNATIVES
-from chainrule.inference.mbr import MinimumBayesRisk
+from chainrule.inference.fill_in import ALTERNATIVES, keep_top
+from chainrule.inference.mbr import choose_search
 from chainrule.inference.sampling import Sampling
 from chainrule.inference.text_score import TextScore, score_tokens
 from chainrule.run import Run, SamplingOptions, load
-from chainrule.tasks.task import Prediction, Search
+from chainrule.tasks.task import Search
 from chainrule.text.corpus import read_split
 
 
@@ -119,7 +118,7 @@ def predict_command(args: Namespace) -> dict[str, Any]:
     run, settings = load_run(args)
     answers = run.predict(args.file, settings=settings, search=search_by(args))
     if args.top is not None:
-        answers = [_with_top(answer, args.run, args.top) for answer in answers]
+        answers = [keep_top(answer, args.run, args.top, "--top") for answer in answers]
     if not args.json:
         for answer in answers:
             print(" ".join(answer["answer"].splitlines()))
@@ -128,18 +127,10 @@ def predict_command(args: Namespace) -> dict[str, Any]:
     return {"run": args.run, "answers": answers}
 
 
-def _with_top(answer: Prediction, run: str, top: int) -> Prediction:
-    if "alternatives" not in answer:
-        raise UserError(f"--top is for runs that fill in blanks (--task mask, span or denoise); {run} is another.")
-    return {**answer, "alternatives": [some[:top] for some in answer["alternatives"]]}
-
-
 def _alternative(one: dict[str, Any]) -> str:
     return f"{one['text'].strip() or repr(one['text'])} {one['p'] if 'p' in one else one['score']:.4f}"
 
 
 def search_by(args: Namespace) -> Search:
     """How output texts are searched for, by the options of the command line."""
-    given = {"width": args.beam, "alpha": args.alpha, "limit": args.limit}
-    beam = Beam(**{name: value for name, value in given.items() if value is not None})
-    return beam if args.samples is None else MinimumBayesRisk(args.samples, Sampling(args.temperature), beam.limit)
+    return choose_search(args.beam, args.alpha, args.limit, args.samples, args.temperature)

@@ -10,6 +10,7 @@ from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.progress import set_quiet
 from chainrule.run import read_about
+from chainrule.text.chat_template import find_template
 from chainrule.viewer.notebook import find_runs, opening_text
 
 NEEDED = ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "jinja2")
@@ -28,10 +29,11 @@ def serve_command(args: Namespace) -> dict[str, Any]:
         if error.name not in NEEDED:
             raise
         raise UserError(MISSING) from None
+    template = None if args.chat_template is None else find_template(args.chat_template)
     limits = ServerLimits(rows=args.rows, queue=args.queue, seconds=args.seconds, grace=args.grace)
     device = choose_device(args.device)
     with open_socket(args.host, args.port) as socket:    # first, since loading may take long
-        service = Service(load_runs(paths, limits, device), limits)
+        service = Service(load_runs(paths, limits, device, template), limits)
         app = make_server(service, Runs(paths, device), opening_text(map(read_about, paths.values())), host=args.host,
                           key=key, cors=args.cors)
         url = address(socket)

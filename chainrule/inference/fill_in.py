@@ -186,3 +186,10 @@ class EndDecoder:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(takewhile(lambda token: token != self.end, tokens))
+
+
+def keep_top(answer: dict[str, Any], run: str, top: int, option: str) -> dict[str, Any]:
+    """The answer with so many alternatives for each blank; `option`: by which they were asked for."""
+    if "alternatives" not in answer:
+        raise UserError(f"{option} is for runs that fill in blanks (--task mask, span or denoise); {run} is another.")
+    return {**answer, "alternatives": [some[:top] for some in answer["alternatives"]]}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import Decode, ScoredText, max_new_tokens
+from chainrule.inference.beam import Beam, Decode, ScoredText, max_new_tokens
 from chainrule.inference.decoding import DecodeLoop, prefill_source, sync_every
 from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.metrics import rouge_words, subsequence_f1
@@ -54,6 +54,16 @@ class MinimumBayesRisk:
     def as_dict(self) -> dict[str, Any]:
         """Plain values for strict JSON."""
         return {"samples": self.samples, "temperature": self.sampling.as_dict()["temperature"], "limit": self.limit}
+
+
+def choose_search(
+    width: int | None = None, alpha: float | None = None, limit: int | None = None, samples: int | None = None,
+    temperature: float = 1.0,
+) -> Beam | MinimumBayesRisk:  # fmt: skip
+    """How texts are searched for: by a beam, or, where `samples` are asked for, by minimum Bayes risk."""
+    given: dict[str, Any] = {"width": width, "alpha": alpha, "limit": limit}
+    beam = Beam(**{name: value for name, value in given.items() if value is not None})
+    return beam if samples is None else MinimumBayesRisk(samples, Sampling(temperature), beam.limit)
 
 
 @torch.inference_mode()

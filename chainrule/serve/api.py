@@ -26,7 +26,10 @@ from chainrule.errors import UserError
 from chainrule.inference.evaluate import count_parameters
 from chainrule.serve.api_errors import HEADERS, RETRY, APIError, answer_error, on_page
 from chainrule.serve.app import BodyLimit, Queue, TrustedHosts, add_api, add_page
+from chainrule.serve.chat import add_chat
 from chainrule.serve.completions import add_completions
+from chainrule.serve.embeddings import add_embeddings
+from chainrule.serve.predict import add_predict
 from chainrule.serve.schemas import ERRORS, Health, ModelAnswer, ModelList
 from chainrule.serve.server import Runs
 from chainrule.serve.service import Served, Service
@@ -34,7 +37,7 @@ from chainrule.serve.tokens import add_tokens
 
 OPEN = ("/health",)                      # paths that need no key
 EXPOSED = ("x-chainrule-signature", "retry-after")
-ROUTES = (add_completions, add_tokens)
+ROUTES = (add_completions, add_chat, add_embeddings, add_predict, add_tokens)
 """Each adds its paths to a router: `add(router, service)`."""
 
 

@@ -196,13 +196,6 @@ class Error(Answer):
     error: ErrorDetail
 
 
-class TokenizeBody(Body):
-    model: str | None = None
-    prompt: str
-    add_special_tokens: bool | None = Field(None, description="accepted; no token is added to a text")
-    return_token_strs: bool | None = Field(None, description="whether the answer has token_strs")
-
-
 class Tokenized(Answer):
     count: int
     max_model_len: int | None

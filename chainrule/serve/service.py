@@ -1,25 +1,31 @@
 """What all requests share: the runs, loaded at the start, each with its engine; limits; and metrics for Prometheus."""
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from fastapi import Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from chainrule import __version__
 from chainrule.errors import UserError, did_you_mean
+from chainrule.formats.boundary import ends_of
 from chainrule.inference.evaluate import Signature
-from chainrule.model import LanguageModel
+from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.run import RECIPE, Run, load, weights_file
-from chainrule.serve.api_errors import APIError
+from chainrule.serve.api_errors import RETRY, APIError
+from chainrule.serve.app import Queue
 from chainrule.serve.engine import Engine, Limits
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.tokenizers.spelling import Spelling
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,16 @@ class Served:
     def spelling(self) -> Spelling:
         return Spelling(self.run.tokenizer)
 
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Its `eos_token` is the token that ended a text where the run was imported from."""
+        if self.run.chat_template is None:
+            raise UserError(f"{self.name} has no chat template, which makes one text of messages. Use /v1/completions, "
+                            "or start the server with --chat-template FILE, chatml or plain.")
+        ends, names = ends_of(self.run), {id: name for name, id in self.run.tokenizer.special_tokens.items()}
+        end = {ends.begin: BOUNDARY, BOUNDARY: ends.begin}.get(ends.end, ends.end)    # its id here
+        return ChatTemplate(self.run.chat_template, self.run.tokenizer, names.get(BOUNDARY, ""), names.get(end, ""))
+
     @property
     def context(self) -> int | None:
         """How many tokens its model can hold."""
@@ -88,6 +104,7 @@ class Service:
     def __init__(self, served: Mapping[str, Served], limits: ServerLimits):
         self.served, self.limits = served, limits
         self.metrics = Metrics({name: one.engine for name, one in served.items() if one.engine is not None})
+        self.queue = Queue(limits.queue + 1)     # of what no engine does
         self.under_way = 0                       # requests
         self.stop_by: float | None = None        # when the server ends at the latest; None: it goes on
 
@@ -99,6 +116,13 @@ class Service:
             hint = did_you_mean(name, self.served) or f" There are: {', '.join(self.served)}."
             raise APIError(404, f"there is no model {name!r} here.{hint}", param="model", code="model_not_found")
         return self.served[name]
+
+    async def work(self, served: Served, work: Callable[[], T], request: Request) -> T:
+        """What `work` returns, from a thread of its own; one at a time for each run."""
+        if self.queue.waiting >= self.queue.limit:
+            raise APIError(429, f"{self.queue.waiting} requests are waiting already. Try again in a moment.",
+                           headers=RETRY)
+        return await self.queue.do(work, [served.name], request.is_disconnected)
 
     def stop(self) -> None:
         """New requests are refused from now on; those under way get the grace period."""
@@ -115,8 +139,13 @@ class Service:
                 one.engine.close()
 
 
-def load_runs(paths: Mapping[str, Path], limits: ServerLimits, device: torch.device | str = "cpu") -> dict[str, Served]:
-    return {name: serve_run(name, load(path, device), limits) for name, path in paths.items()}
+def load_runs(
+    paths: Mapping[str, Path], limits: ServerLimits, device: torch.device | str = "cpu",
+    chat_template: str | None = None,
+) -> dict[str, Served]:  # fmt: skip
+    """`chat_template`: in the place of the runs' own."""
+    given: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
+    return {name: serve_run(name, replace(load(path, device), **given), limits) for name, path in paths.items()}
 
 
 def serve_run(name: str, run: Run, limits: ServerLimits) -> Served:

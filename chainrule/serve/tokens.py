@@ -5,12 +5,14 @@ The names of special tokens stand for them: `<|endoftext|>` is id 0.
 
 from typing import Any
 
+from anyio import to_thread
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 
 from chainrule.serve.api_errors import HEADERS
 from chainrule.serve.app import require_json
-from chainrule.serve.schemas import ERRORS, DetokenizeBody, Detokenized, TokenizeBody, Tokenized, TokenizerInfo
+from chainrule.serve.chat import TokenizeBody, encode_chat
+from chainrule.serve.schemas import ERRORS, DetokenizeBody, Detokenized, Tokenized, TokenizerInfo
 from chainrule.serve.service import Service
 
 
@@ -22,14 +24,18 @@ def add_tokens(router: APIRouter, service: Service) -> None:
         boundary = served.run.tokenizer.token(0)
         return respond({
             "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": boundary, "eos_token": boundary,
-            "pad_token": None, "chat_template": None, "model_max_length": served.context,
+            "pad_token": None, "chat_template": served.run.chat_template, "model_max_length": served.context,
         })
 
     @router.post("/tokenize", dependencies=[Depends(require_json)], response_model=Tokenized, responses=ERRORS)
     async def tokenize(body: TokenizeBody) -> Response:
-        """The ids of a text."""
+        """The ids of a text, or of the messages of a chat."""
         served = service.find(body.model)
-        ids = served.spelling.encode(body.prompt)
+        if body.messages is None:
+            ids = served.spelling.encode(body.prompt or "")
+        else:
+            texts = [message.text for message in body.messages]
+            ids = await to_thread.run_sync(encode_chat, served, texts, body.add_generation_prompt is not False)
         names = [served.spelling[id] for id in ids] if body.return_token_strs else None
         return respond({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
 

@@ -15,10 +15,12 @@ from functools import cached_property
 from pathlib import Path
 
 from chainrule.errors import UserError
+from chainrule.model import BOUNDARY
 from chainrule.text.template_sandbox import parse, render
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import Ids
 
+PROBE = "probe"                          # an answer, to see what follows it
 PRIVATE = 0xF0000                        # the first code point of a plane for private use
 CHATML = """\
 {% for message in messages %}
@@ -67,6 +69,18 @@ class ChatTemplate:
                 yield self._special[part]
             elif part:
                 yield part.translate(hidden.back)
+
+    @cached_property
+    def end_of_turn(self) -> str | None:
+        """The special token that the template puts after an answer, if it is not the boundary."""
+        messages = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
+        try:
+            parts = list(self.parts(messages, continues=False))
+        except UserError:
+            return None
+        places = [place for place, part in enumerate(parts) if isinstance(part, str) and part.strip().endswith(PROBE)]
+        after = parts[places[-1] + 1] if places and places[-1] + 1 < len(parts) else BOUNDARY
+        return None if after == BOUNDARY or isinstance(after, str) else self._names[after]
 
     @cached_property
     def _special(self) -> dict[str, int]:

@@ -1079,4 +1079,18 @@ BUGS = [
         "        if text[place:] in begins and place == 0:",
         ("tests/text/test_chat_template.py::test_adjacent_messages_cannot_spell_a_special_token_together",),
     ),
+    Bug(
+        "a chat's eos_token is always the boundary",
+        "chainrule/serve/service.py",
+        "names.get(BOUNDARY, \"\"), names.get(end, \"\"))",
+        "names.get(BOUNDARY, \"\"), names.get(BOUNDARY, \"\"))",
+        ("tests/serve/test_chat.py::test_llama_2_ends_at_its_eos",),
+    ),
+    Bug(
+        "the padding of a text is in the mean of its vectors",
+        "chainrule/serve/embeddings.py",
+        "sums = vectors.float().where(real[..., None], 0).sum(1)",
+        "sums = vectors.float().sum(1)",
+        ("tests/serve/test_embeddings.py::test_padded_calls_of_fixed_shapes_give_the_same_vectors",),
+    ),
 ]

@@ -20,6 +20,7 @@ from tokenizers.decoders import DecodeStream
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY
 from chainrule.text.tokenizers.bpe import SLICE, easy_slices, hugging_face_ids, last_match
+from chainrule.text.tokenizers.bytes import BYTES
 from chainrule.text.tokenizers.unit import BOUNDARY_NAME, Ids, Spec, Unit, nameable, visible
 
 ENDS = (BOUNDARY_NAME, "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eot_id|>", "<|im_end|>", "[SEP]")
@@ -30,6 +31,7 @@ HARD = (
 )
 NO_BOUNDARY = re.compile(r"pad|unk|mask|cls|null", re.IGNORECASE)    # other special tokens that are often at id 0
 SPECIAL_FLAGS = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 SPACE_CUT = re.compile(r"(?<=\S)(?= )")
 CUTS = (
     "one two", "one. two.\nThree four", "don't 12 345", "(a) (b)", "x =  y\n\n z", "日本 語", "é à", "A\tB C",
@@ -70,6 +72,24 @@ class Pretrained(Unit):
     def special_tokens(self) -> dict[str, int]:
         added = self.tokenizer.get_added_tokens_decoder()
         return {token.content: id for id, token in added.items() if token.special}
+
+    def bytes_of(self, id: int) -> bytes | None:
+        """Where tokens are byte strings: byte-level vocabularies, and byte fallbacks such as <0xE2>."""
+        token = self.tokenizer.id_to_token(id)
+        if token is None or id == BOUNDARY or id in self._special_ids:
+            return b""
+        if self._byte_level:
+            return bytes(BYTES[letter] for letter in token) if set(token) <= BYTES.keys() else None
+        return bytes.fromhex(token[3:5]) if FALLBACK.fullmatch(token) else None
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(self.special_tokens().values())
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        decoder = json.loads(self.tokenizer.to_str())["decoder"] or {}
+        return "ByteLevel" in [decoder.get("type"), *(part["type"] for part in decoder.get("decoders", ()))]
 
     def encode_parts(self, parts: Sequence[str | int]) -> Ids:
         """In one piece, since a tokenizer may treat the beginning of a text, and spaces at special tokens, apart."""

@@ -7,7 +7,6 @@ tokens either.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,6 +24,7 @@ from chainrule.text.tokenizers.bpe import BPE
 from chainrule.text.tokenizers.bytes import ByteLevel
 from chainrule.text.tokenizers.characters import CharacterLevel
 from chainrule.text.tokenizers.pretrained import (
+    FALLBACK,
     Pretrained,
     first_name,
     renamed,
@@ -38,7 +38,6 @@ from chainrule.text.tokenizers.words import WordLevel
 Trainable: TypeAlias = type[ByteLevel] | type[CharacterLevel] | type[WordLevel] | type[BPE] | type[SymbolLevel]
 UNITS: dict[str, Trainable] = {unit.name: unit for unit in (ByteLevel, CharacterLevel, WordLevel, BPE, SymbolLevel)}
 KINDS = f"one of {', '.join(UNITS)}, or the path of a tokenizer.json"
-FALLBACK = re.compile("<0x[0-9A-F]{2}>")
 CHUNK = 1 << 20   # characters encoded at a time, which bounds memory and changes no token
 
 
