@@ -137,7 +137,7 @@ def bert_name(name: str) -> str:
 def read_config(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{folder} has no readable config.json; a Hugging Face model has one.") from error
 
 
@@ -189,7 +189,9 @@ def to_llama(model: GPT | TransformerEncoder) -> Weights:
     return split_tensors(model, LLAMA, LLAMA_LAYER, "model.layers")
 
 
-def split_tensors(model: GPT, body: Mapping[str, str], layer: Mapping[str, list[str]], layers: str) -> Weights:
+def split_tensors(
+    model: GPT | TransformerEncoder, body: Mapping[str, str], layer: Mapping[str, list[str]], layers: str
+) -> Weights:
     """Parameters under other names, those of layer 0 as `layers`.0.…; a packed matrix is split where it has several."""
     weights: Weights = {}
     for name, tensor in model.state_dict().items():

@@ -30,15 +30,22 @@ class Reader:
     rename: Callable[[str], str] = lambda name: name   # the usual name of a tensor of other files, such as of the body
 
 
-def find_reader(config: Config) -> Reader:
+def architecture_name(config: Config) -> str | None:
+    """The class of transformers that config.json names."""
     names = config.get("architectures") or [None]
-    kind = config.get("model_type")
+    if not isinstance(names, list) or not isinstance(names[0], str | None):
+        raise UserError(f"config.json has architectures={json.dumps(names)}; a list with a name is expected.")
+    return names[0]
+
+
+def find_reader(config: Config) -> Reader:
+    name, kind = architecture_name(config), config.get("model_type")
     for reader in READERS:
-        if names[0] == reader.name or (names[0] is None and kind == reader.architecture.model_type):
+        if name == reader.name or (name is None and kind == reader.architecture.model_type):
             return reader
     known = ", ".join([*(reader.name for reader in READERS), "BertForMaskedLM", "BertModel",
                        "T5ForConditionalGeneration"])
-    raise UserError(f"config.json has the architecture {names[0] or kind}, which cannot be imported; these can: "
+    raise UserError(f"config.json has the architecture {name or kind}, which cannot be imported; these can: "
                     f"{known}.")
 
 
@@ -58,11 +65,21 @@ def number(
     return value
 
 
+def coefficient(config: Config, name: str, default: float = 0.0) -> float:
+    """A number of config.json that may be 0."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+        raise UserError(f"config.json has {name}={json.dumps(value)}; a number that is 0 or more is expected.")
+    return float(value)
+
+
 def choice(
     config: Config, name: str, known: Mapping[str, str], default: str, file: str = "config.json"
 ) -> str:
     value = config.get(name, default)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise UserError(f"{file} has {name}={json.dumps(value)}, which cannot be imported; {' or '.join(known)} can.")
     return known[value]
 
@@ -154,7 +171,7 @@ def mixtral_settings(config: Config) -> dict[str, Any]:
 def expert_settings(config: Config) -> dict[str, Any]:
     name = "num_local_experts" if "num_local_experts" in config else "num_experts"    # a file has either
     return {"experts": number(config, name), "active": number(config, "num_experts_per_tok"), "biases": False,
-            "balance_loss": float(config.get("router_aux_loss_coef") or 0.0)}
+            "balance_loss": coefficient(config, "router_aux_loss_coef")}
 
 
 def olmoe_settings(config: Config) -> dict[str, Any]:
@@ -198,8 +215,22 @@ def gpt2_settings(config: Config) -> dict[str, Any]:
         "hidden": number(config, "n_inner", 4 * width),
         "context": number(config, "n_positions"),
         "epsilon": number(config, "layer_norm_epsilon", 1e-5, whole=False),
-        "init": float(config.get("initializer_range") or 0.0),
+        "init": coefficient(config, "initializer_range"),
     }  # fmt: skip
+
+
+def check_bert(config: Config) -> None:
+    """The numbers and names that `bert_settings` reads."""
+    for size in ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
+                 "max_position_embeddings"):  # fmt: skip
+        number(config, size)
+    number(config, "type_vocab_size", 2)
+    number(config, "layer_norm_eps", 1e-12, whole=False)
+    coefficient(config, "initializer_range")
+    choice(config, "hidden_act", ACTIVATIONS, "gelu")
+    if coefficient(config, "hidden_dropout_prob") >= 1:
+        raise UserError(f"config.json has hidden_dropout_prob={config['hidden_dropout_prob']}; less than 1 is "
+                        "expected.")
 
 
 TABLE = {one.name: one for one in ARCHITECTURES}

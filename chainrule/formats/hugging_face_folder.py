@@ -17,7 +17,7 @@ import torch
 from chainrule.errors import UserError
 from chainrule.files import write_folder_aside
 from chainrule.formats.boundary import NOT_MOVED, Ends, ends_of, original_rows, swap_rows
-from chainrule.formats.hugging_face import Weights
+from chainrule.formats.hugging_face import DECODER, Weights
 from chainrule.formats.hugging_face_export import HEAD, VERSION, Architecture, find_architecture
 from chainrule.formats.hugging_face_heads import HEADS, HeadArchitecture, find_head_architecture
 from chainrule.formats.hugging_face_tokenizer import write_json, write_tokenizer
@@ -127,7 +127,7 @@ def _write_heads(run: Run, body: Any, one: HeadArchitecture, folder: Path) -> No
     write_tokenizer(tokenizer, body.settings.context, folder, task, ends, names)
 
 
-OUTPUTS = (HEAD, "cls.predictions.decoder.weight", "unembedding_projection.weight")    # the embedding again, where tied
+OUTPUTS = (HEAD, *DECODER, "unembedding_projection.weight")    # the embedding and a bias again, where tied
 
 
 def _write_weights(weights: Weights, folder: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from chainrule.errors import UserError
 from chainrule.files import sha256
 from chainrule.formats.boundary import Ends, move_boundary, swap_rows
 from chainrule.formats.hugging_face import BIAS, DECODER, Weights, bert_name, bert_settings, read_config, to_bert
-from chainrule.formats.hugging_face_config import Config, Reader, find_reader, number
+from chainrule.formats.hugging_face_config import Config, Reader, architecture_name, check_bert, find_reader, number
 from chainrule.formats.hugging_face_export import HEAD
 from chainrule.model import BOUNDARY
 from chainrule.models.encoder import TransformerEncoder
@@ -34,11 +35,13 @@ from chainrule.recipe import Recipe, make_recipe
 from chainrule.run import CHAT_TEMPLATE, TOKENIZER_CONFIG, read_chat_template
 from chainrule.tasks import find_task
 from chainrule.tasks.denoise import MASK
+from chainrule.text.template_sandbox import check_syntax
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 ENCODERS = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
 NO_PARAMETERS = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|^lm_head\.weight$")  # tables, a tied output
+CARD_LINE = re.compile(r"^(\w+):[ \t]*(\S*)[ \t]*((?:\n[ \t]*- [^\n]*)*)$", re.MULTILINE)
 NOT_READ = re.compile(r"\.pooler\.|position_ids$|^cls\.predictions\.decoder\.|^cls\.seq_relationship\.")    # of BERT
 
 
@@ -83,13 +86,13 @@ def read_decoder(folder: Path, config: Config) -> ImportedFolder:
 
 def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     """BERT, whose texts stand between [CLS] and [SEP]."""
-    name = (config.get("architectures") or ["BertModel"])[0]
+    config = {name: value for name, value in config.items() if value is not None}
+    name = architecture_name(config) or "BertModel"
     if name not in ENCODERS:
         raise UserError(f"config.json has the architecture {name}, which cannot be imported; of BERT these can: "
                         f"{', '.join(ENCODERS)}.")
-    vocab, layers = number(config, "vocab_size"), number(config, "num_hidden_layers")
-    for size in ("hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings"):
-        number(config, size)
+    check_bert(config)
+    vocab, layers = config["vocab_size"], config["num_hidden_layers"]
     files = TensorFiles(folder, bert_name)
     files.refuse_fewer(layers)
     boundary = find_boundary(folder, config, {"[MASK]": MASK})
@@ -306,17 +309,12 @@ def _template_in(path: Path) -> str | None:
 
 def refuse_template(template: str, path: Path) -> None:
     """A template that is not Jinja; it is parsed, not rendered."""
-    try:
-        from jinja2 import TemplateSyntaxError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ModuleNotFoundError:    # it is checked where it is rendered
+    if find_spec("jinja2") is None:    # it is checked where it is rendered
         return
     try:
-        environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
-        environment.parse(re.sub(r"{%(-?)\s*(end)?generation\s*(-?)%}", "", template))    # a mark of transformers' own
-    except TemplateSyntaxError as error:
-        raise UserError(f"{path} has a chat template that does not parse: line {error.lineno}: {error.message} "
-                        "Correct it, or remove it.") from error
+        check_syntax(template)
+    except UserError as error:
+        raise UserError(f"{path}: {error} Correct it, or remove it.") from error
 
 
 # Where it came from
@@ -326,15 +324,19 @@ def describe_source(folder: Path, architecture: str, files: list[Path]) -> dict[
     """For recipe.json."""
     facts = {"format": "huggingface", "folder": folder.resolve().name, "architecture": architecture,
              "sha256": {file.name: sha256(file) for file in files}}
-    found = _licence(folder)
-    return facts | ({"licence": found} if found else {})
+    head = card_head(folder)
+    given = {"licence": head.get("license"), "language": head.get("language")}
+    return facts | {name: value for name, value in given.items() if value}
 
 
-def _licence(folder: Path) -> str | None:
-    """As the head of the model's README says it."""
+def card_head(folder: Path) -> dict[str, Any]:
+    """The words, and lists of words, in the YAML head of the model's README."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")[:10_000]
     except OSError:
-        return None
-    found = re.search(r"\A---\n(?:.*\n)*?license:[ \t]*(\S+)", text)
-    return found[1] if found else None
+        return {}
+    found = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+    head: dict[str, Any] = {}
+    for name, word, items in CARD_LINE.findall(found[1] if found else ""):
+        head[name] = re.findall(r"- *['\"]?([^\n'\"]+)", items) if items else word.strip("'\"")
+    return head

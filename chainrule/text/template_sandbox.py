@@ -85,11 +85,19 @@ def parse(source: str) -> Any:
     """The compiled template; a UserError where it does not parse."""
     if len(source) > SOURCE:
         raise UserError(f"the chat template has {len(source):,} characters, and {SOURCE:,} are the most.")
-    environment = _environment()
+    return _made_by(_environment().from_string, source)
+
+
+def check_syntax(source: str) -> None:
+    """A UserError where a template does not parse; it may use filters that the sandbox does not have."""
+    _made_by(_environment().parse, source)
+
+
+def _made_by(make: Callable[[str], Any], source: str) -> Any:
     from jinja2 import TemplateError, TemplateSyntaxError
 
     try:
-        return environment.from_string(source)
+        return make(source)
     except TemplateSyntaxError as error:
         raise UserError(f"the chat template does not parse: line {error.lineno}: {_line(error)}") from None
     except (TemplateError, RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as error:

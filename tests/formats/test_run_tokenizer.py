@@ -122,8 +122,8 @@ def test_where_the_template_of_a_folder_is(files: dict[str, str], found: str | N
 
 
 @pytest.mark.parametrize(("files", "line"), [
-    ({"chat_template.jinja": "a\n{% for x in %}"}, r"\.jinja has a chat template that does not parse: line 2"),
-    ({"tokenizer_config.json": '{"chat_template": "{{ a"}'}, r"config\.json has a chat template that does not parse"),
+    ({"chat_template.jinja": "a\n{% for x in %}"}, r"\.jinja: the chat template does not parse: line 2"),
+    ({"tokenizer_config.json": '{"chat_template": "{{ a"}'}, r"config\.json: the chat template does not parse: line 1"),
     ({"tokenizer_config.json": '{"chat_template": 7}'}, r"config\.json has a chat_template that is not a text"),
     ({"tokenizer_config.json": '{"chat_'}, r"tokenizer_config\.json cannot be read"),
 ])  # fmt: skip
