@@ -184,7 +184,7 @@ def _capture_fast(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        graph.capture_begin()
+        graph.capture_begin(capture_error_mode="thread_local")    # other threads of a server may use the GPU
         try:
             yield
         finally:

@@ -135,6 +135,11 @@ class LanguageModel(Model):
         """(B, T) -> (B, T, V): logits of what follows each token. The old state must not be used again."""
         raise NotImplementedError
 
+    def advance(self, tokens: Tensor, state: State) -> State:
+        """(B, T): the state that `step` returns, where the logits are not needed; a kind that can do without them
+        overrides this."""
+        return self.step(tokens, state)[1]
+
     def score(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, T): log p of targets[:, t] after tokens[:, t] was read; a kind that can look it up overrides this."""
         logits, state = self.step(tokens, state)

@@ -9,7 +9,7 @@ for the launches of its kernels; where many steps follow, Triton kernels compute
 Shapes: B rows, T steps, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -184,7 +184,6 @@ class DecodeLoop:
         return max(least, int(FREE_SHARE * free / step_bytes))
 
     def _capture(self, inputs: Tensor, steps: int) -> None:
-        """A graph of a step; none where the model waits for its device in the midst of a step."""
         values: Values = {**self.values, "tokens": self.values["tokens"].clone()}    # the caller has the others
         static = inputs.clone()
 
@@ -192,11 +191,11 @@ class DecodeLoop:
             logits, state = self._forward(values)
             return list(tensors({"state": state, **self.strategy.choose(logits, values, static)}))
 
-        try:
-            self.graph = CudaGraph(step, [static], tensors(values), tidy=False)
-            self.values, self.replays = values, steps
-        except RuntimeError:
+        self.graph = capture_step(step, [static], tensors(values))
+        if self.graph is None:
             self.capturable = False
+        else:
+            self.values, self.replays = values, steps
 
     def _replay(self, graph: CudaGraph, inputs: Tensor) -> Tensor:
         self.held += 1
@@ -209,6 +208,16 @@ class DecodeLoop:
 def can_capture(tensor: Tensor) -> bool:
     """Whether steps on the device of this tensor can be captured as CUDA graphs."""
     return tensor.is_cuda
+
+
+def capture_step(
+    step: Callable[[], Iterable[Tensor]], inputs: Iterable[Tensor], state: Iterable[Tensor]
+) -> CudaGraph | None:
+    """A graph of a step; None where the model waits for its device in the midst of a step."""
+    try:
+        return CudaGraph(step, inputs, state, tidy=False)
+    except RuntimeError:
+        return None
 
 
 def sync_every(device: torch.device) -> int:

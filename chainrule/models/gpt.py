@@ -133,6 +133,9 @@ class Decoder(LanguageModel):
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 
+    def advance(self, tokens: Tensor, state: Cache) -> Cache:
+        return self.read(tokens, state)[1]
+
     def read(self, tokens: Tensor, state: Cache, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
         """(B, T) -> (B, T, D): `step` without the logits. From an empty cache this is the prefill.
 

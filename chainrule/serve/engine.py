@@ -10,38 +10,33 @@ gives the same bits alone and among others, since every call has a shape that th
 import copy
 import sys
 import threading
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from chainrule import kernels
 from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.evaluate import count_parameters, why_no_answer
 from chainrule.inference.forward import device_of, vocabulary_size
-from chainrule.inference.sampling import uniforms
-from chainrule.model import BOUNDARY, LanguageModel, State
-from chainrule.serve.prefix_cache import Key, PrefixCache, prefix_keys
-from chainrule.serve.requests import (
-    TOP,
-    EngineClosed,
-    EngineError,
-    EngineFull,
-    Generation,
-    Request,
-    Token,
-    wake,
-)
-from chainrule.serve.row_groups import RowGroup, RowStates, choose_shapes
-from chainrule.serve.row_sampling import SAMPLED, Chosen, RowSamplers, log_probs_of
+from chainrule.model import BOUNDARY, LanguageModel
+from chainrule.serve.phases import DecodeGroup, Launched, PrefillGroup, Row
+from chainrule.serve.prefix_cache import PrefixCache, prefix_keys
+from chainrule.serve.requests import TOP, EngineClosed, EngineError, EngineFull, Generation, Request, Token, wake
+from chainrule.serve.row_groups import RowStates, choose_shapes
 
-SMALL = 1e7    # parameters below which several threads are slower than one
+SMALL = 1e7            # parameters below which several threads are slower than one
+FEW = 8                # rows up to which every token is told at once,
+TELL_EVERY = 0.02      # and otherwise the seconds between two messages to the clients
+MEMORY_SHARE = 0.4     # of a GPU's free memory for the states of requests,
+PREFIX_SHARE = 0.1     # and for the prefix cache
 
 
 @dataclass(frozen=True)
@@ -49,8 +44,8 @@ class Limits:
     rows: int = 64                     # requests that are answered at the same time; others wait
     waiting: int = 1000                # requests that may wait
     step_rows: int | None = None       # rows of a decoding step; None: 4 on a CPU, 64 on a GPU
-    state_bytes: int = 4 << 30         # of the states of all requests that are being answered
-    prefix_bytes: int = 256 << 20      # of the prefix cache; 0: none
+    state_bytes: int | None = None     # of the states of all requests that are being answered; None: by the device
+    prefix_bytes: int | None = None    # of the prefix cache; None: by the device; 0: no cache
 
 
 @dataclass
@@ -65,103 +60,39 @@ class EngineStats:
     prefill_calls: int = 0
 
 
-@dataclass(eq=False)
-class Row:
-    """A request that is being answered."""
-
-    request: Request
-    generation: Generation
-    tokens: NDArray[np.int64]          # the boundary and the prompt
-    to_read: int                       # how many of them
-    limit: int                         # tokens that may be sampled
-    plan: deque[int]                   # widths of the prefill calls that are left
-    keys: deque[Key]                   # of the prefix cache, after these calls
-    bytes: int                         # that its state may need
-    hidden: int = 0                    # 1: the boundary was added, and is not reported
-    state: State = None                # while it is in no group
-    held: int = 0                      # tokens that the state holds
-    sampled: int = 0
-    done: bool = False
-
-    @property
-    def wants_log_probs(self) -> bool:
-        if self.held < len(self.tokens):
-            return self.request.prompt_logprobs
-        return self.request.logprobs is not None
-
-    def given(self, ahead: int = 0) -> int:
-        """The token of the prompt after those that are held; SAMPLED: there is none."""
-        place = self.held + ahead
-        return int(self.tokens[place]) if place < len(self.tokens) else SAMPLED
-
-
-class DecodeGroup(RowGroup):
-    """Rows that read one token in each step, and choose the next."""
-
-    def __init__(self, states: RowStates, rows: int, capacity: int | None):
-        super().__init__(states, rows, 1, capacity)
-        self.samplers = RowSamplers(rows)
-        self.members: dict[int, Row] = {}
-        self.tokens = torch.full((rows,), BOUNDARY, device=device_of(self.model))      # (R,) to be read next
-
-    def enter(self, row: Row, token: int) -> None:
-        slot = self.put(row.state, row.held)
-        row.state = None
-        self.members[slot] = row
-        self.tokens[slot] = token
-        self.samplers.put(slot, row.request)
-
-    def leave(self, slot: int) -> Row:
-        row = self.members.pop(slot)
-        self.samplers.release(slot)
-        self.release(slot)
-        return row
-
-    def decode(self, uniform_of: Callable[[Row], float]) -> Chosen:
-        """Every row reads a token; what comes next."""
-        given, uniform, wanted = [BOUNDARY] * self.rows, [0.0] * self.rows, False
-        for slot, row in self.members.items():
-            wanted |= row.held + 1 < len(row.tokens) and row.request.prompt_logprobs
-            given[slot] = row.given(1)
-            if given[slot] == SAMPLED:
-                uniform[slot] = uniform_of(row)
-                wanted |= row.request.logprobs is not None
-        logits = self.step(self.tokens[:, None])[:, 0]
-        chosen = self.samplers.choose(logits, given, uniform, wanted)
-        self.tokens = chosen.tokens
-        return chosen
-
-
-@dataclass
-class Prefill:
-    """A group that reads prompts, W tokens of each of its rows in a step."""
-
-    group: RowGroup
-    members: dict[int, Row] = field(default_factory=dict)
-    waited: int = 0                    # calls of other groups since the last of this one
-
-
 class Engine:
     """Continuous batching for one language model. `submit` may be called from any thread, or from an event loop."""
 
     def __init__(self, model: LanguageModel, limits: Limits | None = None):
         self.model, self.limits = _private(model), limits or Limits()
         self.stats = EngineStats()
+        self.state_bytes, self.prefix_bytes = _memory(device_of(model), self.limits)
         with torch.inference_mode():
             self.vocab = vocabulary_size(self.model)
-            self.shapes = choose_shapes(self.model, self.limits.step_rows)
+            self.shapes = choose_shapes(self.model, self.limits.step_rows, self.state_bytes)
         self._states = RowStates(self.model)
-        self._cache = PrefixCache(self.limits.prefix_bytes)
+        self._cache = PrefixCache(self.prefix_bytes)
         self._waiting: deque[Row] = deque()
         self._running: list[Row] = []
-        self._prefill: list[Prefill] = []
+        self._between: deque[Row] = deque()          # running rows that wait for a slot
+        self._prefill: list[PrefillGroup] = []
         self._decoding: list[DecodeGroup] = []
+        self._launched: deque[Launched] = deque()
         self._news: set[Generation] = set()
+        self._urgent: set[Generation] = set()        # those of the news that begin or end
+        self._told = 0.0
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closing, self._drain = False, True
+        self._closing, self._drain, self._some_cancelled = False, True, False
 
     # What clients call
+
+    def start(self) -> None:
+        """Starts the thread, which on a GPU captures its graphs. `submit` does so too, but then the first one waits."""
+        with self._change:
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="chainrule engine", daemon=True)
+                self._thread.start()
 
     def submit(self, request: Request) -> Generation:
         """Raises UserError where the request cannot be answered, EngineFull where too many wait."""
@@ -174,10 +105,8 @@ class Engine:
             self._waiting.append(row)
             self.stats.requests += 1
             self.stats.waiting = len(self._waiting)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="chainrule engine", daemon=True)
-                self._thread.start()
             self._change.notify()
+        self.start()
         return row.generation
 
     def close(self, drain: bool = True) -> None:
@@ -190,6 +119,7 @@ class Engine:
 
     def _cancelled(self, generation: Generation) -> None:
         with self._change:
+            self._some_cancelled = True
             self._change.notify()
 
     def _row(self, request: Request) -> Row:
@@ -205,10 +135,10 @@ class Engine:
                                 f"model's context is {context}. Give a shorter prompt.")
             limit = min(limit, context - to_read + 1)
         plan = self.shapes.plan(to_read)
-        keys = prefix_keys(tokens, plan) if self.limits.prefix_bytes else []
+        keys = prefix_keys(tokens, plan) if self.prefix_bytes else []
         generation = Generation(request, len(prompt), self._cancelled)
-        return Row(request, generation, tokens, to_read, limit, deque(plan), deque(keys),
-                   self._bytes(to_read + limit), added)
+        size = self._bytes(to_read + limit)
+        return Row(request, generation, tokens, added, to_read, limit, deque(plan), deque(keys), size)
 
     def _check(self, request: Request, prompt: NDArray[np.int64]) -> None:
         if request.max_tokens < 0:
@@ -225,16 +155,31 @@ class Engine:
 
     # The engine's thread
 
-    @torch.inference_mode()
     def _run(self) -> None:
         torch.set_num_threads(1 if count_parameters(self.model) < SMALL else torch.get_num_threads())
-        while self._wait():
-            self._drop_cancelled()
-            self._admit()
-            self._prefill_some()
-            for group in list(self._decoding):
+        use_kernels = self.shapes.gpu and kernels.worthwhile(sys.maxsize)
+        with torch.inference_mode(), kernels.in_decoding(use_kernels):
+            if self.shapes.gpu:
+                self._guarded(self._prepare, [])
+            while self._wait():
+                self._iterate()
+
+    def _prepare(self) -> None:
+        """All groups, and their graphs, before the first request."""
+        for width in self.shapes.widths:
+            if self.shapes.context is None or width <= self.shapes.context:
+                self._new_group(width, self.shapes.context)
+        self._new_group(1, self.shapes.context)
+
+    def _iterate(self) -> None:
+        self._drop_cancelled()
+        self._admit()
+        self._prefill_some()
+        for group in list(self._decoding):
+            if group.members:
                 self._guarded(partial(self._decode, group), list(group.members.values()))
-            self._tell()
+        self._report()
+        self._tell()
 
     def _wait(self) -> bool:
         """Waits until there is something to do; False: the engine is closed."""
@@ -250,12 +195,11 @@ class Engine:
         self._tell()
         return False
 
-    def _tell(self) -> None:
-        wake(self._news)
-        self._news = set()
-
     def _drop_cancelled(self) -> None:
+        if not self._some_cancelled:
+            return
         with self._change:
+            self._some_cancelled = False
             gone = [row for row in self._waiting if row.generation.cancelled]
             for row in gone:
                 self._waiting.remove(row)
@@ -264,12 +208,14 @@ class Engine:
 
     def _admit(self) -> None:
         """Requests begin in order, as far as there are rows and memory."""
+        if not self._waiting or len(self._running) >= self.limits.rows:
+            return
         with self._change:
             used = sum(row.bytes for row in self._running)
             new: list[Row] = []
             for row in list(self._waiting):
                 full = len(self._running) + len(new) >= self.limits.rows
-                if full or (used and used + row.bytes > self.limits.state_bytes):
+                if full or (used and used + row.bytes > self.state_bytes):
                     break
                 if self._being_read(row, new):
                     continue                             # another row reads its prefix at this moment
@@ -290,14 +236,14 @@ class Engine:
         """The first tokens come from the prefix cache, if they can."""
         self.stats.prompt_tokens += row.to_read
         if row.request.prompt_logprobs:
-            self._report_prompt(row, 0, None)
+            if not row.added:
+                self._add(row, [Token(int(row.tokens[0]), prompt=True)])
         elif row.keys:
-            calls, state = self._cache.find(list(row.keys))
+            calls, row.state = self._cache.find(list(row.keys))
             for _ in range(calls):
                 row.keys.popleft()
                 row.held += row.plan.popleft()
             self.stats.cached_tokens += row.held
-            row.state = state
         if row.limit == 0 and (row.to_read == 0 or not row.request.prompt_logprobs):
             self._end(row, "length")
             return
@@ -306,149 +252,164 @@ class Engine:
         self._move(row)
 
     def _move(self, row: Row) -> None:
-        """A row that is in no group enters the one that its next call needs."""
-        if row.plan:
-            width, capacity = row.plan[0], self.shapes.capacity(row.held + row.plan[0])
-            for prefill in self._prefill:
-                if prefill.group.free and (prefill.group.width, prefill.group.capacity) == (width, capacity):
-                    break
-            else:
-                prefill = Prefill(RowGroup(self._states, self.shapes.prefill_rows, width, capacity))
-                self._prefill.append(prefill)
-            prefill.members[prefill.group.put(row.state, row.held)] = row
-            row.state = None
-            return
-        self._enter(row, row.given())
-
-    def _enter(self, row: Row, token: int) -> None:
-        capacity = self.shapes.capacity(row.held + 1)
-        for group in self._decoding:
-            if group.free and group.capacity == capacity:
-                break
+        """A row that is in no group enters the one that its next call needs, or waits for a slot there."""
+        width = row.plan[0] if row.plan else 1
+        capacity = self.shapes.capacity(row.held + width)
+        groups: Sequence[PrefillGroup | DecodeGroup] = self._prefill if row.plan else self._decoding
+        alike = [group for group in groups if (group.width, group.capacity) == (width, capacity)]
+        group = next((group for group in alike if group.free), None)
+        if group is None and self._may_add(alike, width):
+            group = self._new_group(width, capacity)
+        if isinstance(group, PrefillGroup):
+            group.enter(row)
+        elif group is not None:
+            group.enter(row, row.next_token())
         else:
-            group = DecodeGroup(self._states, self.shapes.rows, capacity)
-            self._decoding.append(group)
-        group.enter(row, token)
+            self._between.append(row)
+
+    def _may_add(self, alike: Sequence[PrefillGroup | DecodeGroup], width: int) -> bool:
+        """On a GPU groups are large and stay; on a CPU there is one wherever one is needed."""
+        return not self.shapes.gpu or not alike or (width == 1 and len(alike) * self.shapes.rows < self.limits.rows)
+
+    def _new_group(self, width: int, capacity: int | None) -> PrefillGroup | DecodeGroup:
+        if width > 1:
+            rows = self.shapes.prefill_rows(width)
+            self._prefill.append(PrefillGroup(self._states, rows, width, capacity, self.shapes.gpu))
+            return self._prefill[-1]
+        self._decoding.append(DecodeGroup(self._states, self.shapes.rows, capacity, self.vocab, self.shapes.gpu))
+        return self._decoding[-1]
 
     # Prefill
 
     def _prefill_some(self) -> None:
-        """One call; or all that wait, while no row is being decoded."""
-        while self._prefill:
-            chosen = max(self._prefill, key=lambda prefill: len(prefill.members) + prefill.waited)
-            for prefill in self._prefill:
-                prefill.waited += 1
+        """One call; or several, while no row is being decoded."""
+        for row in [self._between.popleft() for _ in range(len(self._between))]:
+            if not row.done:
+                self._guarded(partial(self._move, row), [row])
+        while busy := [group for group in self._prefill if group.members]:
+            chosen = max(busy, key=lambda group: len(group.members) + group.waited)
+            for group in busy:
+                group.waited += 1
             chosen.waited = 0
-            rows = list(chosen.members.values())
-            self._guarded(partial(self._read, chosen), rows)
-            if not chosen.members:
-                self._prefill.remove(chosen)
-            if any(group.members for group in self._decoding) or self._waiting:
+            self._guarded(partial(self._read, chosen), list(chosen.members.values()))
+            if not self.shapes.gpu:
+                self._prefill = [group for group in self._prefill if group.members]
+            if self._waiting or any(group.members for group in self._decoding):
                 return
 
-    def _read(self, prefill: Prefill) -> None:
-        group, width = prefill.group, prefill.group.width
-        tokens = np.zeros((group.rows, width), np.int64)
-        for slot, row in prefill.members.items():
-            tokens[slot] = row.tokens[row.held : row.held + width]
-        logits = group.step(torch.from_numpy(tokens).to(device_of(self.model)))
+    def _read(self, group: PrefillGroup) -> None:
+        rows = list(group.members.values())
+        first = {row: row.held + 1 for row in rows}      # the place of the first token that is scored
+        scored = group.read()
         self.stats.prefill_calls += 1
-        for slot, row in list(prefill.members.items()):
-            if row.request.prompt_logprobs:
-                self._report_prompt(row, row.held + 1, logits[slot])
-            row.plan.popleft()
-            row.held += width
-            stays = bool(row.plan) and row.plan[0] == width
-            stays &= self.shapes.capacity(row.held + width) == group.capacity
-            kept = row.keys.popleft() if row.keys else None
-            if kept is not None or not stays:
-                row.state = group.peek(slot)
-                if kept is not None:
-                    self._cache.add(kept, row.state)
-            if not stays:
-                del prefill.members[slot]
-                group.release(slot)
-                self._move(row)
+        for row in rows:
+            if row in scored:
+                ids = row.tokens[first[row] :].tolist()
+                self._add(row, [row.token(first[row] + place, ids[place], number)
+                                for place, number in enumerate(scored[row].numbers())])
+            self._next_call(row, group)
 
-    def _report_prompt(self, row: Row, first: int, logits: Tensor | None) -> None:
-        """Tokens of the prompt from place `first` on, by the logits (W, V) before each of them."""
-        if logits is None:                               # before anything was read
-            if not row.hidden:
-                self._add(row, [Token(int(row.tokens[0]), prompt=True)])
-            return
-        targets = row.tokens[first : first + len(logits)]
-        numbers = log_probs_of(logits, torch.from_numpy(targets).to(logits.device)).numbers()
-        self._add(row, [_token(row, first + place, int(id), *number)
-                        for place, (id, number) in enumerate(zip(targets, numbers))])
+    def _next_call(self, row: Row, group: PrefillGroup) -> None:
+        """After a call: its state goes to the cache, and the row stays in the group or moves to the next."""
+        row.plan.popleft()
+        stays = bool(row.plan) and row.plan[0] == group.width
+        stays &= self.shapes.capacity(row.held + group.width) == group.capacity
+        key = row.keys.popleft() if row.keys else None
+        if key is not None or not stays:
+            state = group.peek(row.slot)
+            if key is not None:
+                self._cache.add(key, state)
+            if not stays:
+                group.leave(row)
+                row.state = state
+                self._move(row)
 
     # Decoding
 
     def _decode(self, group: DecodeGroup) -> None:
-        for slot, row in list(group.members.items()):
-            if row.held + 1 > (group.capacity or row.held + 1):
-                row.state, token = group.peek(slot), int(group.tokens[slot])
-                group.leave(slot)
-                self._enter(row, token)
+        for row in list(group.members.values()):
+            if group.capacity is not None and row.held == group.capacity:
+                self._enlarge(group, row)
         if not group.members:
             self._decoding.remove(group)
             return
-        chosen = group.decode(lambda row: _uniform(row))
+        launched = group.launch()
+        self._launched.append(launched)
         self.stats.steps += 1
-        self._report(list(group.members.items()), chosen, group)
+        for _, row, _ in launched.rows:
+            if row.sampled == row.limit and row.held >= row.to_read:
+                group.leave(row)                         # nothing is left to be chosen, only to be reported
 
-    def _report(self, members: Sequence[tuple[int, Row]], chosen: Chosen, group: DecodeGroup) -> None:
-        tokens, possible = chosen.tokens.tolist(), chosen.possible.tolist()
-        numbers = None if chosen.log_probs is None else chosen.log_probs.numbers()
-        for slot, row in members:
-            row.held += 1
-            id = tokens[slot]
-            number = (None, ()) if numbers is None else numbers[slot]
-            if row.held < len(row.tokens):
-                if row.request.prompt_logprobs:
-                    self._add(row, [_token(row, row.held, id, *number)])
-                if row.held == row.to_read:              # only the prompt was to be scored
-                    self._end(row, "length")
-                continue
-            if not possible[slot]:
-                why = why_no_answer(self.model, "the model gives no token a probability here, so none can be sampled")
-                self._end(row, None, UserError(f"{why}."))
-                continue
-            row.sampled += 1
-            self.stats.generated_tokens += 1
-            self._add(row, [_token(row, row.held, id, *number)])
-            if id == BOUNDARY and row.request.ends:
-                self._end(row, "stop")
-            elif row.sampled == row.limit:
+    def _enlarge(self, group: DecodeGroup, row: Row) -> None:
+        """A row whose capacity is full goes on in a group with more."""
+        row.state, token = group.peek(row.slot), int(group.tokens[row.slot])
+        group.leave(row)
+        capacity = self.shapes.capacity(row.held + 1)
+        others = (other for other in self._decoding if other.free and other.capacity == capacity)
+        larger = next(others, None) or self._new_group(1, capacity)
+        assert isinstance(larger, DecodeGroup)
+        larger.enter(row, token)
+
+    def _report(self) -> None:
+        """What the steps have chosen. On a GPU the last step is left, so that the GPU works in the meantime."""
+        last = self.shapes.gpu and any(group.members for group in self._decoding)
+        if len(self._running) <= FEW and any(row.sampled == 1 for one in self._launched for _, row, _ in one.rows):
+            last = False                                 # a client waits for its first token
+        while len(self._launched) > last:
+            launched = self._launched.popleft()
+            tokens, numbers = launched.wait()
+            for slot, row, place in launched.rows:
+                if not row.done:
+                    self._report_row(row, place, tokens[slot], (None, ()) if numbers is None else numbers[slot])
+
+    def _report_row(
+        self, row: Row, place: int, id: int, number: tuple[float | None, Sequence[tuple[int, float]]]
+    ) -> None:
+        if place < len(row.tokens):
+            if row.request.prompt_logprobs:
+                self._add(row, [row.token(place, id, number)])
+            if place == row.to_read:                     # only the prompt was to be scored
                 self._end(row, "length")
+            return
+        if id < 0:
+            why = why_no_answer(self.model, "the model gives no token a probability here, so none can be sampled")
+            self._end(row, None, UserError(f"{why}."))
+            return
+        self.stats.generated_tokens += 1
+        self._add(row, [row.token(place, id, number)])
+        if place == len(row.tokens):
+            self._urgent.add(row.generation)
+        if id == BOUNDARY and row.request.ends:
+            self._end(row, "stop")
+        elif place - len(row.tokens) + 1 == row.limit:
+            self._end(row, "length")
 
-    # Ends
+    # Messages and ends
 
     def _add(self, row: Row, tokens: list[Token]) -> None:
         row.generation.add(tokens)
         self._news.add(row.generation)
 
+    def _tell(self) -> None:
+        """Wakes the clients: at once when they are few, or one begins or ends; otherwise every few milliseconds."""
+        now = time.monotonic()
+        if len(self._running) <= FEW or now - self._told > TELL_EVERY:
+            self._urgent, self._told = self._news | self._urgent, now
+        if self._urgent:
+            wake(self._urgent)
+            self._news -= self._urgent
+            self._urgent = set()
+
     def _end(self, row: Row, reason: str | None, error: Exception | None = None) -> None:
         if row.done:
             return
         row.done, row.state = True, None
-        for slot, group in self._where(row):
-            group.members.pop(slot)
-            if isinstance(group, DecodeGroup):
-                group.samplers.release(slot)
-                group.release(slot)
-            else:
-                group.group.release(slot)
+        if row.group is not None:
+            row.group.leave(row)
         if row in self._running:
             self._running.remove(row)
         row.generation.finish(reason, error)
-        self._news.add(row.generation)
-
-    def _where(self, row: Row) -> Iterator[tuple[int, DecodeGroup | Prefill]]:
-        groups: list[DecodeGroup | Prefill] = [*self._decoding, *self._prefill]
-        for group in groups:
-            for slot, member in list(group.members.items()):
-                if member is row:
-                    yield slot, group
+        self._urgent.add(row.generation)
 
     def _guarded(self, work: Callable[[], None], rows: Sequence[Row]) -> None:
         """An exception ends the requests of a call with one line. The engine goes on, without their groups."""
@@ -460,25 +421,21 @@ class Engine:
             else:
                 traceback.print_exception(error, file=sys.stderr)
                 line = f"the model failed on this request: {type(error).__name__}: {error}"
-            broken = [group for row in rows for _, group in self._where(row)]
+            broken = {id(row.group) for row in rows}
             for row in rows:
                 self._end(row, None, EngineError(" ".join(line.split())))
-            self._decoding = [group for group in self._decoding if group not in broken]
-            self._prefill = [group for group in self._prefill if group not in broken]
+            self._decoding = [group for group in self._decoding if id(group) not in broken]
+            self._prefill = [group for group in self._prefill if id(group) not in broken]
 
 
-def _token(row: Row, place: int, id: int, logprob: float | None, top: Sequence[tuple[int, float]]) -> Token:
-    """A token of the prompt or of the answer, at this place of the text."""
-    prompt = place < len(row.tokens)
-    count = row.request.logprobs
-    if (prompt and place == row.hidden) or (not prompt and count is None):
-        return Token(id, prompt=prompt)
-    return Token(id, logprob, tuple((one, logprob if one == id and logprob is not None else p)
-                                    for one, p in top[: count or 0]), prompt)
-
-
-def _uniform(row: Row) -> float:
-    return float(uniforms(row.request.sampling.seed, row.sampled, row.request.row + 1)[-1])
+def _memory(device: torch.device, limits: Limits) -> tuple[int, int]:
+    """Bytes for the states of requests, and for the prefix cache."""
+    states, prefixes = 4 << 30, 256 << 20
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        states, prefixes = int(MEMORY_SHARE * free), int(PREFIX_SHARE * free)
+    return (states if limits.state_bytes is None else limits.state_bytes,
+            prefixes if limits.prefix_bytes is None else limits.prefix_bytes)
 
 
 def _private(model: LanguageModel) -> LanguageModel:

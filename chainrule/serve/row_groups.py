@@ -15,13 +15,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from chainrule.inference.forward import device_of
+from chainrule.device import CudaGraph
+from chainrule.inference.decoding import capture_step
+from chainrule.inference.forward import device_of, vocabulary_size
 from chainrule.model import BOUNDARY, LanguageModel, State, join, map_state, pick, state_bytes, tensors
 
 MIN_CAPACITY = 64                  # tokens; capacities are powers of 2 from here to the context
 CPU_ROWS = 4                       # more gain little, and a text alone would wait for idle rows
-GPU_ROWS, GPU_PREFILL_ROWS = 64, 4
+GPU_ROWS = 64
 WIDTHS = 256, 64, 16, 4            # tokens of a prefill call; what is left of a prompt is read in decoding steps
+GPU_PREFILL_TOKENS = 1024          # tokens of a prefill call on a GPU, all rows together,
+GPU_PREFILL_ROWS = 16              # and the most rows
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,12 @@ class CallShapes:
     """The shapes of all calls of a model. They depend on a request, never on what else is under way."""
 
     rows: int                      # of a decoding step
-    prefill_rows: int
     context: int | None            # tokens that a state can hold; None: no limit
-    whole: bool = False            # whether a row has the capacity of the whole context from the beginning
+    gpu: bool = False              # a row has the capacity of the whole context, as CUDA graphs want it
     widths: tuple[int, ...] = WIDTHS
+
+    def prefill_rows(self, width: int) -> int:
+        return min(GPU_PREFILL_ROWS, GPU_PREFILL_TOKENS // width) if self.gpu else 1
 
     def plan(self, tokens: int) -> list[int]:
         """The widths of the prefill calls of a text of so many tokens; decoding steps read the rest, the last one."""
@@ -44,7 +50,7 @@ class CallShapes:
 
     def capacity(self, tokens: int) -> int | None:
         """The capacity of a row that holds so many tokens."""
-        if self.context is None or self.whole:
+        if self.context is None or self.gpu:
             return self.context
         return min(self.context, max(MIN_CAPACITY, 1 << (tokens - 1).bit_length()))
 
@@ -89,14 +95,26 @@ class RowStates:
 
 
 class RowGroup:
-    """R rows of one capacity that read W tokens in each step. A row has a slot until it leaves; others are idle."""
+    """R rows of one capacity that read W tokens in each step. A row has a slot until it leaves; others are idle.
 
-    def __init__(self, states: RowStates, rows: int, width: int, capacity: int | None):
-        self.states, self.model = states, states.model
+    If it is static, its tensors stay where they are: then on a GPU a step is a CUDA graph, which is captured at first,
+    while all rows are idle.
+    """
+
+    def __init__(self, states: RowStates, rows: int, width: int, capacity: int | None, static: bool = False):
+        self.states, self.model, device = states, states.model, device_of(states.model)
         self.rows, self.width, self.capacity = rows, width, capacity
         self.state = states.blank(rows, capacity)
+        self.tokens = torch.full((rows, width), BOUNDARY, device=device)     # to be read next
         self.held = [0] * rows                       # tokens of each slot, idle ones too
         self.free = list(range(rows))[::-1]
+        self.graphs: dict[bool, CudaGraph | None] = {}
+        self.static = static
+        self._logits: Tensor | None = None           # where the graph puts them
+        if static and device.type == "cuda":
+            for logits in (True,) if width == 1 else (False, True):
+                self._read(logits)                   # the warm-up
+                self.graphs[logits] = self._capture(logits)
 
     def put(self, state: State, tokens: int) -> int:
         """A row that holds so many tokens gets a slot."""
@@ -122,12 +140,38 @@ class RowGroup:
     def release(self, slot: int) -> None:
         self.free.append(slot)
 
-    def step(self, tokens: Tensor) -> Tensor:
-        """(R, W) -> (R, W, V): every row reads its tokens. Idle rows read any."""
+    def step(self, logits: bool = True) -> Tensor | None:
+        """Every row reads its tokens, idle ones too -> (R, W, V), if logits are wanted."""
         self._rewind()
-        logits, self.state = self.model.step(tokens, self.state)
+        graph = self.graphs.get(logits)
+        if graph is None:
+            found = self._read(logits)
+        else:
+            graph.replay(())
+            found = self._logits if logits else None
         self.held = [held + self.width for held in self.held]
-        return logits
+        return found
+
+    def _read(self, logits: bool) -> Tensor | None:
+        found = None
+        if logits:
+            found, state = self.model.step(self.tokens, self.state)
+        else:
+            state = self.model.advance(self.tokens, self.state)
+        if self.static:
+            write_back(self.state, state)
+        else:
+            self.state = state
+        return found
+
+    def _capture(self, logits: bool) -> CudaGraph | None:
+        def step() -> list[Tensor]:
+            if not logits:
+                return list(tensors(self.model.advance(self.tokens, self.state)))
+            self._logits, state = self.model.step(self.tokens, self.state)
+            return list(tensors(state))
+
+        return capture_step(step, [], tensors(self.state))
 
     def _rewind(self) -> None:
         """Idle rows read tokens too, and begin again where their capacity is full."""
@@ -151,34 +195,53 @@ class RowGroup:
             _corner(to[slot : slot + 1], part.shape[1:]).copy_(part)
 
 
+def write_back(static: State, new: State) -> None:
+    """Copies a state into tensors that stay where they are."""
+    for to, part in zip(tensors(static), tensors(new), strict=True):
+        if to.data_ptr() != part.data_ptr():
+            to.copy_(part)
+
+
 def _corner(tensor: Tensor, sizes: Sequence[int | None]) -> Tensor:
     """A view of the first numbers of every axis but that of the rows; None: of all."""
     return tensor[(slice(None), *(slice(size) for size in sizes))]
 
 
 @torch.inference_mode()
-def rows_agree(model: LanguageModel, rows: int, width: int) -> bool:
-    """Whether rows that read the same get the same bits in every slot: most matrix products do so, but not all.
+def rows_agree(model: LanguageModel, rows: int) -> bool:
+    """Whether a row of a decoding step gets the same bits in every slot, whatever is in the others.
 
-    Not so either for a model that has no `reserve`, whose state grows as its longest row needs.
+    Most matrix products do so, but not all. A model that has no `reserve`, whose state grows as its longest row needs,
+    does not.
     """
-    state = RowStates(model).blank(rows, None if model.context is None else min(MIN_CAPACITY, model.context))
-    tokens = torch.full((rows, width), BOUNDARY, device=device_of(model))
-    shapes = [part.shape for part in tensors(state)]
-    for _ in range(2):
-        logits, state = model.step(tokens, state)
-        if not all(bool((part == part[:1]).all()) for part in (logits.nan_to_num(), *tensors(state))):
-            return False
+    vocab, random = vocabulary_size(model), torch.Generator().manual_seed(1)
+    capacity = None if model.context is None else min(MIN_CAPACITY, model.context)
+    tokens = torch.randint(vocab, (rows, 3), generator=random)
+    every = []
+    for slot in range(rows):
+        state = RowStates(model).blank(rows, capacity)
+        shapes = [part.shape for part in tensors(state)]
+        others = torch.randint(vocab, (rows, 3), generator=random)
+        others[slot] = tokens[0]
+        logits = []
+        for column in others[:, : model.context].to(device_of(model)).unbind(1):
+            some, state = model.step(column[:, None], state)
+            logits.append(some[slot].nan_to_num())
+        every.append(torch.stack(logits))
         if [part.shape for part in tensors(state)] != shapes:
             return False
-    return True
+    return all(torch.equal(one, every[0]) for one in every)
 
 
-def choose_shapes(model: LanguageModel, rows: int | None = None) -> CallShapes:
-    """`rows`: of a decoding step; None: by the device."""
+def choose_shapes(model: LanguageModel, rows: int | None, state_bytes: int) -> CallShapes:
+    """`rows`: of a decoding step; None: by the device, and so that their states fit into so many bytes."""
     if device_of(model).type == "cuda":
-        return CallShapes(rows or GPU_ROWS, GPU_PREFILL_ROWS, model.context, whole=True)
+        rows = rows or GPU_ROWS
+        each = RowStates(model).bytes(model.context or 1)
+        while rows > 1 and rows * each > state_bytes:
+            rows //= 2
+        return CallShapes(rows, model.context, gpu=True)
     rows = rows or CPU_ROWS
-    while rows > 1 and not rows_agree(model, rows, 1):
+    while rows > 1 and not rows_agree(model, rows):
         rows //= 2
-    return CallShapes(rows, 1, model.context)
+    return CallShapes(rows, model.context)

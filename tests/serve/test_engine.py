@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from contract.cases import CASES, GPT, VOCAB, Case
 
 from chainrule.errors import UserError
 from chainrule.inference.generate import sample
-from chainrule.inference.sampling import Sampling
+from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.inference.score import score_texts
 from chainrule.model import LanguageModel
 from chainrule.serve.engine import Engine, Limits
 from chainrule.serve.requests import EngineClosed, EngineError, EngineFull, Request, Token
+from chainrule.serve.row_sampling import Columns, column_values, sample_rows
 
 PLAIN = [case for case in CASES if case.source is None]
 LONG = Case("gpt", {"layers": 2, "width": 16, "heads": 2, "context": 200})
@@ -242,3 +244,50 @@ def test_tokens_come_to_an_event_loop_as_they_are_made() -> None:
         return found
 
     assert asyncio.run(clients()) == [alone(model, request) for request in some_requests(9, 100)]
+
+
+def as_on_a_gpu(model: LanguageModel, rows: int = 8, **limits: int) -> Engine:
+    """An engine with the groups, the sampling and the delayed reports of a GPU, on a CPU: all but the graphs."""
+    engine = Engine(model, Limits(**limits))
+    engine.shapes = replace(engine.shapes, gpu=True, rows=rows)
+    return engine
+
+
+@pytest.mark.parametrize("case", [LONG, Case("lstm", {"hidden": 8}), Case("ngram", {"order": 3})], ids=str)
+def test_the_schedule_of_a_gpu_gives_the_same_texts(case: Case) -> None:
+    model, requests = made(case), some_requests(20, 100)
+    engine = as_on_a_gpu(model)
+    for request, together in zip(requests, answers(engine, requests)):
+        single = alone(model, request)
+        assert [token.id for token in together] == [token.id for token in single]
+        for one, other in zip(together, single):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+    engine.close()
+
+
+def test_more_rows_than_a_step_has_go_on_in_several_groups() -> None:
+    model = made(LONG)
+    engine = as_on_a_gpu(model, rows=2)
+    texts = answers(engine, [Request([1, 2], 20, Sampling(seed=seed), ends=False) for seed in range(7)])
+    assert [sampled(text) for text in texts] == [
+        sampled(alone(model, Request([1, 2], 20, Sampling(seed=seed), ends=False))) for seed in range(7)]
+    engine.close()
+
+
+@pytest.mark.parametrize("vocab", [5, 300])
+def test_rows_sampled_together_are_sampled_as_each_alone(vocab: int) -> None:
+    random = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(40, vocab, generator=random)
+    logits[:, 3] = -torch.inf
+    uniform, seen = torch.rand(40, generator=random).double(), torch.rand(40, vocab, generator=random) < 0.3
+    every = [replace(sampling, temperature=temperature) for sampling in SAMPLINGS
+             for temperature in (0.0, 0.5, 1.0, 1.5, 1e-30, torch.inf)] + [Sampling(top_p=0.2, top_k=2, min_p=0.3)] * 10
+    columns = Columns(*torch.tensor([column_values(sampling) for sampling in every])[..., None].unbind(1))
+    tokens, possible = sample_rows(logits, columns, uniform, seen, True, vocab)
+    for row, sampling in enumerate(every):
+        own = seen[row : row + 1] if sampling.repetition_penalty != 1 else None
+        one, sure = sample_token(logits[row : row + 1], sampling, uniform[row : row + 1], own)
+        assert int(tokens[row]) == int(one), sampling
+        assert bool(possible[row]) == bool(sure)
+    padded = torch.nn.functional.pad(logits, (0, 11), value=-torch.inf)
+    assert torch.equal(sample_rows(padded, columns, uniform, seen, True, vocab)[0], tokens)

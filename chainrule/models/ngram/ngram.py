@@ -147,6 +147,9 @@ class NGram(LanguageModel):
             self.answered(_highest(children, tokens))
         return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
 
+    def advance(self, tokens: Tensor, state: Tensor) -> Tensor:
+        return torch.cat([state, tokens], 1)[:, tokens.shape[1] :]
+
     def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if not torch.equal(tokens[:, 1:], targets[:, :-1]):
             return super().score(tokens, targets, state)
