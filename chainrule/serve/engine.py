@@ -4,7 +4,7 @@
 
 The engine has a thread for all work of its model. Between two decoding steps there is at most one prefill call, so that
 a long prompt does not stall the others; a prefix that was read before is taken from the prefix cache. The same request
-gives the same bits alone and among others, since every call has a shape that the request alone decides (row_groups.py).
+gives the same bits alone and among others, since every call has a shape that the request alone decides (batching/row_groups.py).
 """
 
 import copy
@@ -27,13 +27,13 @@ from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.evaluate import count_parameters, why_no_answer
 from chainrule.inference.forward import device_of, vocabulary_size
 from chainrule.model import BOUNDARY, LanguageModel
-from chainrule.serve.phases import DecodeGroup, Launched, PrefillGroup, Row
-from chainrule.serve.prefix_cache import PrefixCache, prefix_keys
+from chainrule.serve.batching.phases import DecodeGroup, Launched, PrefillGroup, Row
+from chainrule.serve.batching.prefix_cache import PrefixCache, prefix_keys
+from chainrule.serve.batching.row_groups import RowStates, choose_shapes
 from chainrule.serve.requests import TOP, EngineClosed, EngineError, EngineFull, Generation, Request, Token, wake
-from chainrule.serve.row_groups import RowStates, choose_shapes
 
 SMALL = 1e7            # parameters below which several threads are slower than one
-FEW = 8                # rows up to which every token is told at once,
+FEW = 8                # rows up to which clients get every token at once,
 TELL_EVERY = 0.02      # and otherwise the seconds between two messages to the clients
 MEMORY_SHARE = 0.4     # of a GPU's free memory for the states of requests,
 PREFIX_SHARE = 0.1     # and for the prefix cache
@@ -80,7 +80,7 @@ class Engine:
         self._launched: deque[Launched] = deque()
         self._news: set[Generation] = set()
         self._urgent: set[Generation] = set()        # those of the news that begin or end
-        self._told = 0.0
+        self._last_news = 0.0
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing, self._drain, self._some_cancelled = False, True, False
@@ -393,8 +393,8 @@ class Engine:
     def _tell(self) -> None:
         """Wakes the clients: at once when they are few, or one begins or ends; otherwise every few milliseconds."""
         now = time.monotonic()
-        if len(self._running) <= FEW or now - self._told > TELL_EVERY:
-            self._urgent, self._told = self._news | self._urgent, now
+        if len(self._running) <= FEW or now - self._last_news > TELL_EVERY:
+            self._urgent, self._last_news = self._news | self._urgent, now
         if self._urgent:
             wake(self._urgent)
             self._news -= self._urgent

@@ -14,9 +14,9 @@ from chainrule.inference.generate import sample
 from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.inference.score import score_texts
 from chainrule.model import LanguageModel
+from chainrule.serve.batching.row_sampling import Columns, column_values, sample_rows
 from chainrule.serve.engine import Engine, Limits
 from chainrule.serve.requests import EngineClosed, EngineError, EngineFull, Request, Token
-from chainrule.serve.row_sampling import Columns, column_values, sample_rows
 
 PLAIN = [case for case in CASES if case.source is None]
 LONG = Case("gpt", {"layers": 2, "width": 16, "heads": 2, "context": 200})

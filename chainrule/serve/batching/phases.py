@@ -17,10 +17,18 @@ from torch import Tensor
 
 from chainrule.inference.sampling import uniforms
 from chainrule.model import BOUNDARY, State
-from chainrule.serve.prefix_cache import Key
+from chainrule.serve.batching.prefix_cache import Key
+from chainrule.serve.batching.row_groups import RowGroup, RowStates
+from chainrule.serve.batching.row_sampling import (
+    SAMPLED,
+    Chosen,
+    DeviceSamplers,
+    LogProbs,
+    RowSamplers,
+    aligned,
+    log_probs_of,
+)
 from chainrule.serve.requests import Generation, Request, Token
-from chainrule.serve.row_groups import RowGroup, RowStates
-from chainrule.serve.row_sampling import SAMPLED, Chosen, DeviceSamplers, LogProbs, RowSamplers, aligned, log_probs_of
 
 
 @dataclass(eq=False)
