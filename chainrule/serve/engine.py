@@ -4,7 +4,7 @@
 
 The engine has a thread for all work of its model. Between two decoding steps there is at most one prefill call, so that
 a long prompt does not stall the others; a prefix that was read before is taken from the prefix cache. The same request
-gives the same bits alone and among others, since every call has a shape that the request alone decides (batching/row_groups.py).
+gives the same bits alone and among others: the shape of every call depends on it alone (batching/row_groups.py).
 """
 
 import copy

@@ -1,1 +1,1 @@
-"""Rows of requests in calls of fixed shapes, for the engine of the server."""
+"""Batching: rows of requests in calls of fixed shapes, for the engine of the server."""
