@@ -74,7 +74,6 @@ class ChatAnswer:
         body, n, max_tokens = self.body, self.body.n or 1, self._max_tokens(service)
         require_size(service, self.served, [self.prompt.ids], n, max_tokens)
         end = self.served.chat_template.end_of_turn
-        stops = (*body.stops, *([] if end is None else [end]))
         request = partial(
             Generate, prompt=self.prompt.ids, max_tokens=max_tokens, sampling=sampling_of(body),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None, ends=self._ends,
@@ -83,7 +82,7 @@ class ChatAnswer:
         try:
             for number in range(n):
                 generation = engine_of(self.served).submit(request(row=number))
-                rows.append(Row(number, generation, continuation(self.served, self.prompt, stops)))
+                rows.append(Row(number, generation, continuation(self.served, self.prompt, body.stops), end))
         except BaseException:
             for row in rows:
                 row.generation.cancel()
@@ -142,11 +141,12 @@ class ChatAnswer:
                 "system_fingerprint": self.served.fingerprint, "choices": list(choices)}
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
-        """Of the tokens of the message; the boundary that ends it is not part of it."""
+        """Of the tokens of the message; the token that ends it is not part of it."""
         if not self.body.logprobs:
             return None
         most = self.body.top_logprobs or 0
-        written = [token for token in tokens if not (self._ends and token.id == BOUNDARY)]
+        ends = (BOUNDARY if self._ends else None, self.served.chat_template.end_of_turn)
+        written = [token for token in tokens if token.id not in ends]
         return {"refusal": None, "content": [
             {**self._token(token.id, token.logprob),
              "top_logprobs": [self._token(id, logprob) for id, logprob in token.top[:most]]}

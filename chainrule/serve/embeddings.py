@@ -123,8 +123,8 @@ def encoder_of(run: Run) -> Encoder:
     if getattr(run.recipe.model, "features", None) is not None:
         raise UserError(f"{run.path.name} reads vectors and no text, so no text has an embedding. Use /v1/predict.")
     if not isinstance(body, Encoder) or getattr(body, "needs_source", False):
-        raise UserError(f"{run.path.name} is a {run.recipe.kind}, which has no vectors of texts. An encoder, a gpt, a "
-                        "recurrent network and word vectors have.")
+        raise UserError(f"{run.path.name} ({run.recipe.kind}) has no vectors of texts. Encoders, GPTs, recurrent "
+                        "networks and word vectors have.")
     return body
 
 

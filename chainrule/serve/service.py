@@ -159,8 +159,9 @@ def continues_text(run: Run) -> bool:
 
 def engine_of(served: Served) -> Engine:
     if served.engine is None:
-        raise UserError(f"{served.name} is a {served.run.recipe.kind} with --task {served.run.recipe.task}, which does "
-                        "not continue a text. Use POST /v1/predict or /v1/embeddings.")
+        recipe = served.run.recipe
+        raise UserError(f"{served.name} ({recipe.kind}, --task {recipe.task}) does not continue a text. Use POST "
+                        "/v1/predict or /v1/embeddings.")
     return served.engine
 
 

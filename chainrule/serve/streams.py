@@ -40,6 +40,7 @@ class Row:
     number: int
     generation: Generation
     text: Continuation
+    end: int | None = None                # a token that ends the text beside the boundary
     tokens_out: int = 0
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -49,7 +50,7 @@ class Row:
                 read.append(token)
                 if not token.prompt:
                     self.tokens_out += 1
-                    text += self.text.add([token.id])
+                    text += self.text.rest() if token.id == self.end else self.text.add([token.id])
                 if self.text.over:
                     self.generation.cancel()
                     yield Piece(self.number, text, read, "stop")

@@ -71,8 +71,8 @@ class ChatTemplate:
                 yield part.translate(hidden.back)
 
     @cached_property
-    def end_of_turn(self) -> str | None:
-        """The special token that the template puts after an answer, if it is not the boundary."""
+    def end_of_turn(self) -> int | None:
+        """The special token that the template puts after an answer; None: the end of the text, which is EOS."""
         messages = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
         try:
             parts = list(self.parts(messages, continues=False))
@@ -80,7 +80,7 @@ class ChatTemplate:
             return None
         places = [place for place, part in enumerate(parts) if isinstance(part, str) and part.strip().endswith(PROBE)]
         after = parts[places[-1] + 1] if places and places[-1] + 1 < len(parts) else BOUNDARY
-        return None if after == BOUNDARY or isinstance(after, str) else self._names[after]
+        return None if isinstance(after, str) or after in (BOUNDARY, self._special.get(self.eos)) else after
 
     @cached_property
     def _special(self) -> dict[str, int]:

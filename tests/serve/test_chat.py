@@ -21,6 +21,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 SOURCE, SPECIAL = CASES["qwen"][0].removesuffix("{{ ns.last }}"), ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
 HELLO = [{"role": "user", "content": "Hello"}]
 ANSWER = "hi there, café"
+SPELLED = [{"role": "user", "content": "How does a message end?"}]
 MORE = [*HELLO, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "Who?"}]
 
 
@@ -46,8 +47,10 @@ def served(tmp_path_factory, tokenizer, template):
         torch.manual_seed(1)
         model = build_for(recipe, len(tokenizer), ())
         if model.learns_by == "counting":
-            chat = [*MORE, {"role": "assistant", "content": "me."}]
-            ids = torch.tensor([[0, *template.encode(chat, continues=False).tolist(), 0]])
+            chats = ([*MORE, {"role": "assistant", "content": "me."}],
+                     [*SPELLED, {"role": "assistant", "content": "It is <|im_end|>, isn't it?"}])
+            texts = [template.encode(chat, continues=False).tolist() for chat in chats]
+            ids = torch.tensor([[0, *texts[0], 0, *texts[1], 0]])
             learn(model, Batch(ids[:, :-1], ids[:, 1:]))
         else:
             for parameter in model.parameters():
@@ -73,7 +76,11 @@ def test_an_answer_ends_where_the_template_ends_a_message(served, template):
     assert answer.usage.prompt_tokens == len(template.encode(HELLO))
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     assert chat(served, MORE).choices[0].message.content == "me."
-    assert template.end_of_turn == "<|im_end|>"
+    assert template.end_of_turn == template.tokenizer.id("<|im_end|>")
+
+
+def test_an_answer_may_spell_a_special_token(served):
+    assert chat(served, SPELLED).choices[0].message.content == "It is <|im_end|>, isn't it?"
 
 
 def test_an_answer_continues_the_tokens_of_the_template(served, template):
@@ -92,8 +99,7 @@ def test_an_answer_continues_the_tokens_of_the_template(served, template):
 
 def test_log_probabilities_spell_the_answer(served):
     content = chat(served, logprobs=True).choices[0].logprobs.content
-    assert bytes(byte for token in content[:-1] for byte in token.bytes).decode() == ANSWER
-    assert content[-1].token == "<|im_end|>"
+    assert bytes(byte for token in content for byte in token.bytes).decode() == ANSWER
     assert all(token.top_logprobs == [] for token in content)
     assert chat(served).choices[0].logprobs is None
 
