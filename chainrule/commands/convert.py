@@ -13,8 +13,8 @@ import torch
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.formats.arpa import read_arpa, write_arpa
-from chainrule.formats.gguf_export import write_gguf
-from chainrule.formats.gguf_import import looks_like_gguf, read_gguf
+from chainrule.formats.gguf.export import write_gguf
+from chainrule.formats.gguf.read import looks_like_gguf, read_gguf
 from chainrule.formats.hand_written import built_in_models, find_hand_written, read_hand_written
 from chainrule.formats.hugging_face_folder import write_folder
 from chainrule.formats.hugging_face_import import ImportedFolder, read_folder

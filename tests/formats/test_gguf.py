@@ -17,10 +17,10 @@ from chainrule import run
 from chainrule.cli import main
 from chainrule.errors import UserError
 from chainrule.formats.boundary import ends_of
-from chainrule.formats.gguf_export import write_gguf
-from chainrule.formats.gguf_import import read_gguf
-from chainrule.formats.gguf_table import TABLE
-from chainrule.formats.gguf_tokenizer import PRE, read_tokenizer, tokenizer_fields
+from chainrule.formats.gguf.export import write_gguf
+from chainrule.formats.gguf.read import read_gguf
+from chainrule.formats.gguf.table import TABLE
+from chainrule.formats.gguf.tokenizer import PRE, read_tokenizer, tokenizer_fields
 from chainrule.model import Batch
 from tests.formats.gguf_files import TOKENS, read_with_transformers, write_llama
 from tests.formats.test_hugging_face_export import LLAMA, TEXT, made

@@ -1,6 +1,6 @@
 """Export of a GPT to a GGUF file, which llama.cpp opens: float32, float16, or Q8_0 (8 bits, a scale for 32 numbers).
 
-The architectures are those of gguf_table.py, the tokenizers those of gguf_tokenizer.py. Tensors are converted and
+The architectures are those of table.py, the tokenizers those of tokenizer.py. Tensors are converted and
 written one at a time. Scales, biases, position vectors and routers stay float32, and matrices whose rows Q8_0 cannot
 divide become float16, as in llama.cpp's own converter.
 """
@@ -15,9 +15,9 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.files import write_aside
 from chainrule.formats.boundary import ends_of, original_rows
-from chainrule.formats.gguf_import import INSTALL
-from chainrule.formats.gguf_table import EMBEDDING, HEAD, TABLE, GGUFArchitecture
-from chainrule.formats.gguf_tokenizer import tokenizer_fields
+from chainrule.formats.gguf.read import INSTALL
+from chainrule.formats.gguf.table import EMBEDDING, HEAD, TABLE, GGUFArchitecture
+from chainrule.formats.gguf.tokenizer import tokenizer_fields
 from chainrule.formats.hugging_face_export import find_architecture
 from chainrule.models.gpt import GPT
 from chainrule.progress import bar, short

@@ -1,8 +1,8 @@
-"""Import of GGUF files (llama.cpp) as runs: the table of gguf_table.py read the other way, tensors dequantised.
+"""Import of GGUF files (llama.cpp) as runs: the table of table.py read the other way, tensors dequantised.
 
 Settings come from the keys of the file; they give the names and shapes of all tensors, which are compared with the
 file before memory is taken. Each tensor is dequantised to float32 and copied by itself. The tokenizer and the chat
-template are those in the file (gguf_tokenizer.py). Nothing in the file is executed.
+template are those in the file (tokenizer.py). Nothing in the file is executed.
 """
 
 import re
@@ -18,8 +18,8 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.files import sha256
 from chainrule.formats.boundary import move_boundary
-from chainrule.formats.gguf_table import EMBEDDING, HEAD, ROPE_FACTORS, TABLE, GGUFArchitecture, find_llama3
-from chainrule.formats.gguf_tokenizer import read_tokenizer
+from chainrule.formats.gguf.table import EMBEDDING, HEAD, ROPE_FACTORS, TABLE, GGUFArchitecture, find_llama3
+from chainrule.formats.gguf.tokenizer import read_tokenizer
 from chainrule.formats.hugging_face_import import ImportedFolder, name_all_rows, refuse_template
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.progress import short

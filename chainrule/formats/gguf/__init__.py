@@ -1,0 +1,1 @@
+"""GGUF files of llama.cpp: import and export."""
