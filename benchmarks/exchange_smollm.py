@@ -48,7 +48,7 @@ def ask(python: str, **request: Any) -> dict[str, Any]:
 def command(*words: str) -> float:
     """Seconds of a chainrule command."""
     began = time.perf_counter()
-    if chainrule([*words, "--quiet"]) != 0:
+    if chainrule(list(words)) != 0:
         raise UserError(f"chainrule {' '.join(words)} failed.")
     return round(time.perf_counter() - began, 1)
 

@@ -10,6 +10,7 @@ SCORE, SAMPLING, GENERATE, EVALUATE = (
 MBR = "tests/inference/test_mbr.py"
 BY_HAND = "tests/formats/test_hand_written.py"
 EXPERTS = "tests/layers/test_experts.py"
+GGUF = "tests/formats/test_gguf.py"
 ONNX = "tests/formats/test_onnx.py"
 
 LOCAL = "tests/layers/test_local_attention.py"
@@ -1092,5 +1093,32 @@ BUGS = [
         "sums = vectors.float().where(real[..., None], 0).sum(1)",
         "sums = vectors.float().sum(1)",
         ("tests/serve/test_embeddings.py::test_padded_calls_of_fixed_shapes_give_the_same_vectors",),
+        "queries and keys of a GGUF file keep their interleaved pairs",
+        "chainrule/formats/gguf/table.py",
+        "weight.view(-1, head_size // 2, 2, *weight.shape[1:])",
+        "weight.view(-1, 2, head_size // 2, *weight.shape[1:])",
+        (f"{GGUF}::test_another_programs_file_gives_the_logits_that_transformers_computes[Q4_1-True]",
+         f"{GGUF}::test_what_was_exported_comes_back_bit_by_bit[llama tied]"),
+    ),
+    Bug(
+        "exported rows of BOS and EOS stay where chainrule has them",
+        "chainrule/formats/boundary.py",
+        "    for matrix, row in reversed(_swaps(model, ends)):",
+        "    for matrix, row in _swaps(model, ends)[:0]:",
+        (f"{GGUF}::test_an_imported_file_goes_out_with_its_own_bos_eos_rows_and_template",),
+    ),
+    Bug(
+        "a GGUF file is read beyond its end",
+        "chainrule/formats/gguf/read.py",
+        "itemsize * int(count) > len(self.data):",
+        "itemsize * int(count) > len(self.data) + (1 << 40):",
+        (f"{GGUF}::test_what_cannot_be_read_is_named_in_one_line[cut in the header]",),
+    ),
+    Bug(
+        "SentencePiece merges the pair of the lowest score first",
+        "chainrule/formats/gguf/tokenizer.py",
+        "    merges.sort(key=lambda one: -one[0])",
+        "    merges.sort(key=lambda one: one[0])",
+        (f"{GGUF}::test_sentence_piece_merges_the_highest_score_first[True]",),
     ),
 ]
