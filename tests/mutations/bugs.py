@@ -1093,6 +1093,8 @@ BUGS = [
         "sums = vectors.float().where(real[..., None], 0).sum(1)",
         "sums = vectors.float().sum(1)",
         ("tests/serve/test_embeddings.py::test_padded_calls_of_fixed_shapes_give_the_same_vectors",),
+    ),
+    Bug(
         "queries and keys of a GGUF file keep their interleaved pairs",
         "chainrule/formats/gguf/table.py",
         "weight.view(-1, head_size // 2, 2, *weight.shape[1:])",
