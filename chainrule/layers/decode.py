@@ -1,30 +1,35 @@
-"""Fast decoding: a decoder's step of one token per row, by kernels of our own. The same result in fewer launches.
+"""Fast decoding: a decoder's step of one token per row. The same result in fewer operations.
 
-    small batch    5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
-    large batch    torch's matrix products; a sum and its norm are one kernel, and so is attention; also for experts
+    GPU, small batch    5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
+    GPU, large batch    torch's products; a sum and its norm are one kernel, and so is attention; also for experts
+    CPU                 torch's operations, as few as there can be: no masks, no copies, one RoPE of queries and keys
 
-Attention reads the keys that each row has and not the unused capacity, and writes new keys and values into the cache.
+Attention reads the keys that each row has and not the unused capacity, and writes new keys and values into the cache;
+on a CPU with several rows it reads all of the capacity, so that no row depends on the lengths of the others.
 
-Shapes: B rows, D width, V vocabulary, d numbers in a head.
+Shapes: B rows, D width, V vocabulary, H query heads, G key/value heads, C capacity, d numbers in a head.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, split
+from torch.nn.functional import scaled_dot_product_attention
 
 from chainrule.kernels import ops
 from chainrule.layers import kv_cache
-from chainrule.layers.attention import Attention, PackedLinear
+from chainrule.layers.attention import Attention, PackedLinear, as_numbers, padding_mask
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
 from chainrule.layers.cross_entropy import softcap
 from chainrule.layers.experts import ExpertLinear, Experts
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.local_attention import LocalAttention, SlidingAttention
-from chainrule.layers.positions import Rope, rope_tables
+from chainrule.layers.positions import Rope, apply_rope, rope_tables
 from chainrule.layers.transformer_settings import RopeScaling
 from chainrule.model import Tap
 
@@ -46,6 +51,7 @@ KNOWN = {
     SlidingAttention, Tap, TransformerStack,
     nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
+_TAPS: WeakKeyDictionary[nn.Module, list[Tap]] = WeakKeyDictionary()    # of each decoder, found once
 
 
 def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
@@ -122,8 +128,7 @@ def _blocks(
     blocks: Iterable[Any] = decoder.stack.blocks
     how: dict[str, Any] = {"splits": splits}
     if settings.positions == "rotary":
-        size, theta, device = settings.head_size, settings.rope_theta, state["keys"].device
-        how["rope"] = _rope(settings.context, size, theta, settings.rope, device)
+        how["rope"] = _rope_of(decoder)
     caches = kv_cache.layer_caches(state, state["length"], settings.attention_kinds)
     for block, layer in zip(blocks, caches):
         if settings.qk_norm:
@@ -132,12 +137,130 @@ def _blocks(
         yield block, partial(decode_attention, **how)
 
 
+# On a CPU
+
+
+def supports_cpu(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
+    """Whether `cpu_step` computes all that this model does with these tokens. It is asked at each step."""
+    settings, keys = decoder.settings, state["keys"]
+    if tokens.shape[1] != 1 or keys.device.type != "cpu" or decoder.training or torch.is_grad_enabled():
+        return False
+    if keys.dtype != torch.float32 or decoder.embeddings.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        return False
+    full = set(settings.attention) == {"full"} and settings.norm_first and settings.qkv and not settings.experts
+    plain = full and decoder.stack.bias is None and decoder.stack.sublayers == 2 and kv_cache.capacity(state) > 0
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return plain and not traced and not any(tap.watched for tap in _taps_of(decoder))
+
+
+def _taps_of(decoder: "Decoder") -> list[Tap]:
+    if decoder not in _TAPS:
+        _TAPS[decoder] = [module for module in decoder.modules() if isinstance(module, Tap)]
+    return _TAPS[decoder]
+
+
+def cpu_step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+    """(B, 1) -> (B, 1, V)"""
+    state = kv_cache.ensure(state, 1, decoder.context)
+    x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
+    x = _one_row(decoder, x[0], state)[None] if len(x) == 1 else _rows(decoder, x, state)
+    return decoder.logits(decoder.stack.norm(x)[:, None]), {**state, "length": state["length"] + 1}
+
+
+def _one_row(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
+    """(D,) -> (D,): matrix times vector. What an operation costs besides is a third of the time, so each one counts."""
+    settings, position = decoder.settings, int(state["length"])
+    heads, kv_heads, size = settings.heads, settings.kv_heads, settings.head_size
+    new = zip(*(state[name][0].select(2, position).unbind(0) for name in ("keys", "values")))               # (G, d)
+    caches = zip(*(state[name].narrow(3, 0, position + 1).unbind(1) for name in ("keys", "values")))        # (1, G, n, d)
+    rotation = _rotation(decoder, position) if settings.positions == "rotary" else None
+    blocks: Iterable[Any] = decoder.stack.blocks
+    for block, (new_key, new_value), (keys, values) in zip(blocks, new, caches):
+        attention, net = block.attention, block.feed_forward
+        packed = _product(attention.project, *_norm_and_scale(block.attention_norm, x)).view(-1, size)
+        placed = packed[: heads + kv_heads]
+        if settings.qk_norm:
+            placed = torch.cat([attention.norms[0](placed[:heads]), attention.norms[1](placed[heads:])])
+        if rotation is not None:
+            placed = torch.mm(placed, rotation)
+        new_key.copy_(placed[heads:])
+        new_value.copy_(packed[heads + kv_heads :])
+        query = placed[:heads].view(1, heads, 1, size)
+        mixed = scaled_dot_product_attention(query, keys, values, scale=attention.scale, enable_gqa=heads != kv_heads)
+        x = _product(attention.out, mixed.view(-1), add=x)
+        hidden = net.activation(_product(net.up, *_norm_and_scale(block.feed_forward_norm, x)))
+        x = _product(net.out, hidden, add=x)
+    return x
+
+
+def _norm_and_scale(norm: nn.Module, x: Tensor) -> tuple[Tensor, float]:
+    """(D,) and a number whose product is the norm of x; the matrix product that follows multiplies by the number."""
+    if type(norm) is not RMSNorm:
+        return norm(x), 1.0
+    scale = 1 / math.sqrt(torch.dot(x, x).item() / len(x) + (norm.eps or 0.0))
+    return x if norm.weight is None else x * norm.weight, scale
+
+
+def _product(module: nn.Module, x: Tensor, scale: float = 1.0, add: Tensor | None = None) -> Tensor:
+    """The linear layer's output for scale · x, added to `add`."""
+    if type(module) not in (nn.Linear, PackedLinear):            # as with LoRA
+        out: Tensor = module(x * scale)
+        return out if add is None else out + add
+    weight, bias = module.weight, module.bias
+    if add is None and bias is None:
+        return torch.addmv(x.new_empty(len(weight)), weight, x, beta=0, alpha=scale)
+    out = torch.addmv(bias if add is None else add, weight, x, alpha=scale)
+    return out if add is None or bias is None else out.add_(bias)
+
+
+def _rotation(decoder: "Decoder", position: int) -> Tensor:
+    """(d, d): RoPE at this position as a matrix, by which queries and keys are multiplied."""
+    cos, sin = (table[position] for table in _rope_of(decoder))
+    return torch.diag(cos) + torch.diag(sin).roll(len(sin) // 2, 0)
+
+
+def _rows(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
+    """(B, D) -> (B, D): what a row gets depends on the capacity of the cache, but not on the other rows."""
+    settings, length, capacity = decoder.settings, state["length"], kv_cache.capacity(state)
+    parts, size = [settings.heads, settings.kv_heads, settings.kv_heads], settings.head_size
+    index = length[:, None, None, None].expand(-1, settings.kv_heads, 1, size)
+    mask = as_numbers(padding_mask(length + 1, capacity), x.dtype)                           # (B, 1, 1, C)
+    rope = None
+    if settings.positions == "rotary":
+        cos, sin = (table[length, None] for table in _rope_of(decoder))                      # (B, 1, d)
+        rope = cos, sin
+    blocks: Iterable[Any] = decoder.stack.blocks
+    for block, keys, values in zip(blocks, state["keys"].unbind(1), state["values"].unbind(1)):
+        attention, net = block.attention, block.feed_forward
+        packed = attention.project(block.attention_norm(x)).view(len(x), -1, size)
+        query, key, value = split(packed, parts, 1)
+        if settings.qk_norm:
+            query, key = attention.norms[0](query), attention.norms[1](key)
+        if rope is not None:
+            query, key = apply_rope(query, rope), apply_rope(key, rope)
+        keys.scatter_(2, index, key[:, :, None])
+        values.scatter_(2, index, value[:, :, None])
+        grouped = settings.heads != settings.kv_heads
+        mixed = scaled_dot_product_attention(
+            query[:, :, None], keys, values, mask, scale=attention.scale, enable_gqa=grouped
+        )
+        x = x + attention.out(mixed.view(len(x), -1))
+        x = x + net.out(net.activation(net.up(block.feed_forward_norm(x))))
+    return x
+
+
 def _splits(rows: int, heads: int) -> int:
     """Enough programs for each head to keep all processors busy: a power of 2."""
     splits = 1
     while splits < MAX_SPLITS and 2 * splits * rows * heads <= PROGRAMS:
         splits *= 2
     return splits
+
+
+def _rope_of(decoder: "Decoder") -> Rope:
+    settings = decoder.settings
+    device = decoder.embeddings.device
+    return _rope(settings.context, settings.head_size, settings.rope_theta, settings.rope, device)
 
 
 @functools.cache    # CUDA graphs may hold the tables for as long as they live

@@ -177,7 +177,7 @@ def check_length(tokens: int, context: int) -> None:
 
 def layer_caches(cache: Cache, positions: Tensor, kinds: Sequence[str]) -> list[LayerCache]:
     """The cache layer by layer, of these kinds; `positions` (B, T) of the new tokens."""
-    parts = {kind: zip(*(cache[name].unbind(1) for name in FIELDS[kind]), strict=True) for kind in kinds}
+    parts = {kind: zip(*(cache[name].unbind(1) for name in FIELDS[kind]), strict=True) for kind in set(kinds)}
     return [_layer_cache(kind, next(parts[kind]), positions) for kind in kinds]
 
 

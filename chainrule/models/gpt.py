@@ -130,6 +130,8 @@ class Decoder(LanguageModel):
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if kernels.use_in_decoding(tokens) and decode.supports(self, tokens, state):
             return decode.step(self, tokens, state)
+        if decode.supports_cpu(self, tokens, state):
+            return decode.cpu_step(self, tokens, state)
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 

@@ -23,6 +23,7 @@ from chainrule.errors import UserError
 from chainrule.inference.sampling import Sampling, sample_token
 from chainrule.layers import decode
 from chainrule.layers.kv_cache import Cache
+from chainrule.layers.lora import LoRA, add_parametrization
 from chainrule.model import join, pick, watch
 from chainrule.models.gpt import GPT, GPTSettings
 
@@ -237,3 +238,94 @@ def test_sampling_without_truncation_is_done_by_kernels(monkeypatch: pytest.Monk
     assert not drawn
     sample_token(logits, Sampling(0.7, repetition_penalty=1.5), uniform, seen)
     assert drawn == [(logits, uniform, 0.7, seen, 1.5)]
+
+
+# On a CPU
+
+CPU_CHOICES = [
+    *({**choice, "attention": ("full",), "window": None, "block": None} for choice in CHOICES),
+    {"activation": "swiglu", "kv_heads": 1, "qk_norm": False, "norm_scale": True, "norm_embedding": False},    # Llama's
+    {"rope_scaling": "yarn", "rope_factor": 2, "scaled": False, "norm_scale": True, "logit_softcap": 5},
+]
+
+
+@torch.no_grad()
+def general_step(model: GPT, column: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+    """A step by the modules themselves, which a prefill uses too."""
+    hidden, state = model.read(column, state)
+    return model.logits(hidden), state
+
+
+@pytest.mark.parametrize("rows", [1, 4], ids="{} rows".format)
+@pytest.mark.parametrize("choice", CPU_CHOICES, ids=str)
+def test_a_step_on_a_cpu_is_a_step(choice: dict[str, Any], rows: int) -> None:
+    model = made(**choice)
+    state = begun(model, rows)
+    beside = pick(state, torch.arange(rows))
+    for _ in range(3):
+        column = torch.randint(VOCAB, (rows, 1))
+        logits, state = general_step(model, column, state)
+        with torch.no_grad():
+            assert decode.supports_cpu(model, column, beside)
+            fast, beside = model.step(column, beside)
+        assert_close(fast, logits, atol=1e-5 * float(logits.abs().max()), rtol=0)
+        assert_close(beside, state, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_row_on_a_cpu_gets_the_same_bits_whatever_the_others_hold() -> None:
+    model = made(positions="rotary", kv_heads=1)
+    state, column = begun(model, 4), torch.randint(VOCAB, (4, 1))
+    others = {name: tensor.clone() for name, tensor in state.items()}
+    others["keys"][1:], others["length"][1:] = 3.0, 20
+    logits, _ = model.step(column, state)
+    again, _ = model.step(torch.cat([column[:1], 1 + column[1:] % 9]), others)
+    assert torch.equal(logits[0], again[0]) and not torch.equal(logits[1], again[1])
+
+
+@torch.no_grad()
+def test_a_step_on_a_cpu_grows_the_cache_and_refuses_a_full_context() -> None:
+    model = made(context=66)
+    _, state = model.step(torch.zeros(1, 64, dtype=torch.long), model.start(1))
+    for _ in range(2):
+        _, state = model.step(torch.zeros(1, 1, dtype=torch.long), state)
+    assert state["keys"].shape[3] == 66
+    with pytest.raises(UserError, match=r"67 tokens is longer than model\.context=66"):
+        model.step(torch.zeros(1, 1, dtype=torch.long), state)
+
+
+def test_the_step_on_a_cpu_is_for_the_models_it_was_written_for() -> None:
+    def supports(model: GPT, tokens: int = 1, state: Cache | None = None) -> bool:
+        return decode.supports_cpu(model, torch.zeros(2, tokens, dtype=torch.long), state or begun(model, 2))
+
+    assert not supports(made())                                                  # gradients are wanted
+    with torch.no_grad():
+        assert supports(made())
+        assert not supports(made(), tokens=2)
+        assert not supports(made(), state=made().start(2))                       # which has no capacity yet
+        assert not supports(made().train())
+        assert not supports(made(positions="alibi"))
+        assert not supports(made(norm_first=False))
+        assert not supports(made(window=4))
+        assert not supports(made(experts=2))
+        assert not supports(made().double())
+        model = made()
+        with watch(model, "stack.blocks.1.attention.pattern"):
+            assert not supports(model)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not supports(model)
+        assert supports(model)
+
+
+@torch.no_grad()
+def test_a_step_on_a_cpu_adds_low_rank_matrices() -> None:
+    model = made(activation="swiglu")
+    for name in ("attention.project", "attention.out", "feed_forward.up", "feed_forward.out"):
+        weight = model.get_parameter(f"stack.blocks.1.{name}.weight")
+        added = LoRA(weight, 2, 1.0)
+        added.up.normal_()
+        add_parametrization(model, f"stack.blocks.1.{name}.weight", added)
+    state, column = begun(model, 1), torch.randint(VOCAB, (1, 1))
+    beside = pick(state, torch.arange(1))
+    fast, general = model.step(column, state)[0], general_step(model, column, beside)[0]
+    assert_close(fast, general, atol=1e-5 * float(general.abs().max()), rtol=0)
