@@ -140,6 +140,12 @@ class LanguageModel(Model):
         overrides this."""
         return self.step(tokens, state)[1]
 
+    def next_logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """(B, T) -> (B, V): `step`, with the logits of what follows the last token; a kind that saves those of the
+        other tokens overrides this."""
+        logits, state = self.step(tokens, state)
+        return logits[:, -1], state
+
     def score(self, tokens: Tensor, targets: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, T): log p of targets[:, t] after tokens[:, t] was read; a kind that can look it up overrides this."""
         logits, state = self.step(tokens, state)

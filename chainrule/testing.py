@@ -227,13 +227,17 @@ def check_chunks_do_not_matter_to_scores(model: LanguageModel) -> None:
 
 @law
 def check_scores_agree_with_steps(model: LanguageModel) -> None:
-    """`score` returns the log-softmax of the logits of `step`, and the same state."""
+    """`score` returns the log-softmax of the logits of `step`, `next_logits` the last of them, and the same state."""
     tokens, more = some_tokens(model, 4, 13), more_tokens(model, 4, 2)
     scores, state = model.score(tokens[:, :-1], tokens[:, 1:], model.start(4))
     logits, stepped = _read(model, tokens[:, :-1])
     expected = logits.log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
     _same(scores.double(), expected.double(), "scores", atol=1e-5, rtol=1e-5)
-    _same(model.step(more, state)[0], model.step(more, stepped)[0], "logits after score")
+    after = model.step(more, stepped)[0]
+    _same(model.step(more, state)[0], after, "logits after score")
+    last, state = model.next_logits(tokens[:, :-1], model.start(4))
+    _same(last, logits[:, -1], "logits of next_logits")
+    _same(model.step(more, state)[0], after, "logits after next_logits")
 
 
 @law

@@ -17,6 +17,7 @@ from chainrule.model import BOUNDARY, LanguageModel, State
 LOGITS = 1 << 24    # numbers in the largest (B, T, V) logits of one call: 64 MB of float32
 TARGETS = 1 << 18   # targets of one call, for a model with a `score` of its own, which makes no logits
 ON_CPU = 1 << 12    # targets of one call on a CPU, whose caches hold no more
+PREFILL = 1 << 12   # tokens of one call that makes the logits of the last token only
 
 
 @contextmanager
@@ -61,7 +62,8 @@ def logits_at_once(model: LanguageModel) -> int:
 def prefill(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
     """(B, T) -> (B, V): reads texts from their start, in chunks: the logits after them, and their state."""
     state = model.start(len(tokens))
-    width = max(1, logits_at_once(model) // len(tokens))
+    at_once = logits_at_once(model) if type(model).next_logits is LanguageModel.next_logits else PREFILL
+    width = max(1, at_once // len(tokens))
     for begin in range(0, tokens.shape[1], width):
-        logits, state = model.step(tokens[:, begin : begin + width], state)
-    return logits[:, -1], state
+        logits, state = model.next_logits(tokens[:, begin : begin + width], state)
+    return logits, state

@@ -1,8 +1,8 @@
 """Fast decoding: a decoder's step of one token per row. The same result in fewer operations.
 
-    GPU, small batch    5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
-    GPU, large batch    torch's products; a sum and its norm are one kernel, and so is attention; also for experts
-    CPU                 torch's operations, as few as there can be: no masks, no copies, one RoPE of queries and keys
+    GPU, few rows     5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
+    GPU, many rows    torch's products; a sum and its norm are one kernel, and so is attention; also for experts
+    CPU               torch's operations, as few as there can be: no masks, no copies, one RoPE of queries and keys
 
 Attention reads the keys that each row has and not the unused capacity, and writes new keys and values into the cache;
 on a CPU with several rows it reads all of the capacity, so that no row depends on the lengths of the others.
@@ -168,11 +168,12 @@ def cpu_step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, 
 
 
 def _one_row(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
-    """(D,) -> (D,): matrix times vector. What an operation costs besides is a third of the time, so each one counts."""
+    """(D,) -> (D,): matrix times vector. Calling operations takes a fourth of the time, so they are few."""
     settings, position = decoder.settings, int(state["length"])
     heads, kv_heads, size = settings.heads, settings.kv_heads, settings.head_size
-    new = zip(*(state[name][0].select(2, position).unbind(0) for name in ("keys", "values")))               # (G, d)
-    caches = zip(*(state[name].narrow(3, 0, position + 1).unbind(1) for name in ("keys", "values")))        # (1, G, n, d)
+    names = "keys", "values"
+    new = zip(*(state[name][0].select(2, position).unbind(0) for name in names))                 # (G, d)
+    caches = zip(*(state[name].narrow(3, 0, position + 1).unbind(1) for name in names))          # (1, G, n, d)
     rotation = _rotation(decoder, position) if settings.positions == "rotary" else None
     blocks: Iterable[Any] = decoder.stack.blocks
     for block, (new_key, new_value), (keys, values) in zip(blocks, new, caches):
@@ -193,15 +194,16 @@ def _one_row(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:
     return x
 
 
-def _norm_and_scale(norm: nn.Module, x: Tensor) -> tuple[Tensor, float]:
+def _norm_and_scale(norm: Any, x: Tensor) -> tuple[Tensor, float]:
     """(D,) and a number whose product is the norm of x; the matrix product that follows multiplies by the number."""
     if type(norm) is not RMSNorm:
-        return norm(x), 1.0
+        normed: Tensor = norm(x)
+        return normed, 1.0
     scale = 1 / math.sqrt(torch.dot(x, x).item() / len(x) + (norm.eps or 0.0))
     return x if norm.weight is None else x * norm.weight, scale
 
 
-def _product(module: nn.Module, x: Tensor, scale: float = 1.0, add: Tensor | None = None) -> Tensor:
+def _product(module: Any, x: Tensor, scale: float = 1.0, add: Tensor | None = None) -> Tensor:
     """The linear layer's output for scale · x, added to `add`."""
     if type(module) not in (nn.Linear, PackedLinear):            # as with LoRA
         out: Tensor = module(x * scale)

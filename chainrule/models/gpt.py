@@ -138,6 +138,13 @@ class Decoder(LanguageModel):
     def advance(self, tokens: Tensor, state: Cache) -> Cache:
         return self.read(tokens, state)[1]
 
+    def next_logits(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+        if tokens.shape[1] == 1:
+            logits, state = self.step(tokens, state)
+            return logits[:, -1], state
+        hidden, state = self.read(tokens, state)
+        return self.logits(hidden[:, -1]), state
+
     def read(self, tokens: Tensor, state: Cache, lengths: Tensor | None = None) -> tuple[Tensor, Cache]:
         """(B, T) -> (B, T, D): `step` without the logits. From an empty cache this is the prefill.
 

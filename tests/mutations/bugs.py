@@ -1123,4 +1123,27 @@ BUGS = [
         "    merges.sort(key=lambda one: one[0])",
         (f"{GGUF}::test_sentence_piece_merges_the_highest_score_first[True]",),
     ),
+    Bug(
+        "one row on a CPU does not attend to its new token",
+        "chainrule/layers/decode.py",
+        "state[name].narrow(3, 0, position + 1)",
+        "state[name].narrow(3, 0, position)",
+        ("tests/layers/test_decode.py::test_a_step_on_a_cpu_is_a_step[{'positions': 'rotary', 'attention': ('full',), "
+         "'window': None, 'block': None}-1 rows]",),
+    ),
+    Bug(
+        "a row on a CPU attends to keys after its own, which other texts may have left there",
+        "chainrule/layers/decode.py",
+        "padding_mask(length + 1, capacity)",
+        "padding_mask(length + 2, capacity)",
+        ("tests/layers/test_decode.py::test_a_step_on_a_cpu_is_a_step[{'positions': 'rotary', 'attention': ('full',), "
+         "'window': None, 'block': None}-4 rows]",),
+    ),
+    Bug(
+        "a prefill predicts what follows the last token but one",
+        "chainrule/models/gpt.py",
+        "return self.logits(hidden[:, -1]), state",
+        "return self.logits(hidden[:, -2]), state",
+        (f"{LAWS}::test_scores_are_what_steps_say[{GPT}]",),
+    ),
 ]
