@@ -43,6 +43,11 @@ class APIError(Exception):
         return JSONResponse(self.body(), self.status, {**HEADERS, **self.headers})
 
 
+def too_late(seconds: float) -> APIError:
+    return APIError(504, f"this took more than {seconds:g} seconds, which is the limit for one request. Ask for less.",
+                    code="timeout", headers=NO_RETRY)
+
+
 def as_api_error(error: Exception) -> APIError:
     """Any error as one that can be answered; a bug's traceback goes to stderr."""
     if isinstance(error, APIError):

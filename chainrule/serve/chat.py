@@ -179,6 +179,7 @@ class TextPart(Body):
 class Message(Body):
     role: MessageRole = Field(description="system (or developer), user or assistant")
     content: str | Annotated[list[TextPart], Field(min_length=1)] = Field(description="a text, or parts of one")
+    type: Literal["text", "message"] | None = Field(None, description="accepted; changes nothing")
     refusal: None = None
     audio: None = None
     name: None = Field(None, description="not supported: null only")

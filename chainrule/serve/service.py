@@ -1,5 +1,6 @@
 """What all requests share: the runs, loaded at the start, each with its engine; limits; and metrics for Prometheus."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,7 +20,7 @@ from chainrule.formats.boundary import ends_of
 from chainrule.inference.evaluate import Signature
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.run import RECIPE, Run, load, weights_file
-from chainrule.serve.api_errors import RETRY, APIError
+from chainrule.serve.api_errors import RETRY, APIError, too_late
 from chainrule.serve.app import Queue
 from chainrule.serve.engine import Engine, Limits
 from chainrule.text.chat_template import ChatTemplate
@@ -118,11 +119,23 @@ class Service:
         return self.served[name]
 
     async def work(self, served: Served, work: Callable[[], T], request: Request) -> T:
-        """What `work` returns, from a thread of its own; one at a time for each run."""
+        """What `work` returns, from a thread of its own; one at a time for each run.
+
+        A thread cannot be stopped: where it takes too long, the run is free again when it ends.
+        """
         if self.queue.waiting >= self.queue.limit:
             raise APIError(429, f"{self.queue.waiting} requests are waiting already. Try again in a moment.",
                            headers=RETRY)
-        return await self.queue.do(work, [served.name], request.is_disconnected)
+        task = asyncio.ensure_future(self.queue.do(work, [served.name], request.is_disconnected))
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())    # nobody may wait for it any more
+        try:
+            await asyncio.wait({task}, timeout=self.limits.seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            raise too_late(self.limits.seconds)
+        return task.result()
 
     def stop(self) -> None:
         """New requests are refused from now on; those under way get the grace period."""

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from sse_starlette import EventSourceResponse
 
 from chainrule.inference.generate import Continuation
-from chainrule.serve.api_errors import GONE, HEADERS, NO_RETRY, APIError, as_api_error
+from chainrule.serve.api_errors import GONE, HEADERS, APIError, as_api_error, too_late
 from chainrule.serve.requests import Generation, Token
 from chainrule.serve.service import Served, Service
 
@@ -63,9 +63,7 @@ async def merged(rows: Sequence[Row], service: Service, served: Served) -> Async
     """The pieces of all rows, as they come. The rows are free at the end, whatever ends this."""
     queue, began, seen = asyncio.Queue[Piece | Exception | None](), time.perf_counter(), False
     seconds = service.limits.seconds
-    late = APIError(504, f"this took more than {seconds:g} seconds, which is the limit for one request. Ask for fewer "
-                         "tokens.", code="timeout", headers=NO_RETRY)
-    timer = asyncio.get_running_loop().call_later(seconds, queue.put_nowait, late)
+    timer = asyncio.get_running_loop().call_later(seconds, queue.put_nowait, too_late(seconds))
     tasks = [asyncio.create_task(_forward(row, queue)) for row in rows]
     left = len(rows)
     try:

@@ -142,7 +142,7 @@ def test_limits_and_stops(served):
 
 
 def test_texts_in_parts_and_developers(served, template):
-    parts = [{"role": "developer", "content": "Be\nbrief"},
+    parts = [{"role": "developer", "content": "Be\nbrief", "type": "message"},
              {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]}]
     plain = [{"role": "system", "content": "Be\nbrief"}, {"role": "user", "content": "Hel\nlo"}]
     asked = [chat(served, messages, "gpt", max_tokens=8).choices[0].message.content for messages in (parts, plain)]
