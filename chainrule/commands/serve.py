@@ -34,8 +34,9 @@ def serve_command(args: Namespace) -> dict[str, Any]:
     device = choose_device(args.device)
     with open_socket(args.host, args.port) as socket:    # first, since loading may take long
         service = Service(load_runs(paths, limits, device, template), limits)
-        app = make_server(service, Runs(paths, device), opening_text(map(read_about, paths.values())), host=args.host,
-                          key=key, cors=args.cors)
+        loaded = {name: one.run for name, one in service.served.items()}
+        app = make_server(service, Runs(paths, device, loaded), opening_text(map(read_about, paths.values())),
+                          host=args.host, key=key, cors=args.cors)
         url = address(socket)
         print(f"{', '.join(paths)}: {url} (OpenAI's interface: {url}v1; stop with Ctrl-C)", file=sys.stderr, flush=True)
         set_quiet(True)

@@ -169,5 +169,5 @@ class Counted:
             await self.app(scope, receive, counted)
         finally:
             path = getattr(scope.get("route"), "path", "other")    # as it is declared: there are few of these
-            self.metrics.requests.labels(path, str(status)).inc()
+            self.metrics.requests.labels(path, str(status or 500)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - began)

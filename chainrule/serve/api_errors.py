@@ -36,7 +36,7 @@ class APIError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        line = " ".join(str(self).split())
+        line = " ".join(str(self).encode("utf-8", "backslashreplace").decode().split())
         return {"error": {"message": line, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
@@ -56,8 +56,10 @@ def as_api_error(error: Exception) -> APIError:
         return invalid(error)
     if isinstance(error, HTTPException):
         return APIError(error.status_code, str(error.detail), headers=error.headers or {})
-    if isinstance(error, UserError | EngineError):
+    if isinstance(error, UserError):
         return APIError(400, str(error))
+    if isinstance(error, EngineError):
+        return APIError(500, str(error), headers=NO_RETRY)
     if isinstance(error, EngineFull):
         return APIError(429, str(error), code="queue_full", headers={"retry-after": str(error.retry_after)})
     if isinstance(error, EngineClosed):

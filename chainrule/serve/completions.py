@@ -9,7 +9,8 @@ how a text is scored. A log-probability is computed once, and `token_logprobs` a
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from fastapi.responses import JSONResponse
 
 from chainrule.inference.generate import Continuation, has_end
 from chainrule.inference.sampling import Sampling
+from chainrule.model import BOUNDARY
 from chainrule.serve.api_errors import HEADERS, APIError
 from chainrule.serve.app import require_json
 from chainrule.serve.requests import Request as Generate
@@ -87,11 +89,22 @@ def require_size(service: Service, served: Served, prompts: Sequence[Sequence[in
     if rows > limits.choices:
         raise APIError(400, f"{len(prompts)} prompts with {n} answers each are {rows} texts, and one request may ask "
                             f"for {limits.choices}. Send several requests.", param="n", code="too_many_choices")
-    most, longest = served.context or limits.tokens, max(map(len, prompts))
-    if longest + max_tokens > most:
-        raise APIError(400, f"{longest} tokens of prompt and {max_tokens} of answer are more than the {most} tokens "
-                            f"that {served.name} can hold. Shorten the prompt or lower max_tokens.",
+    most, longest = served.context or limits.tokens, max(map(tokens_read, prompts))
+    if longest + max_tokens - 1 > most:      # the last token is answered and not read
+        raise APIError(400, f"{longest} tokens of prompt, with the boundary that begins it, and {max_tokens} of answer "
+                            f"do not fit in the context of {served.name}, which is {most}. Shorten the prompt or lower "
+                            "max_tokens.",
                        param="prompt" if longest > most else "max_tokens", code="context_length_exceeded")
+
+
+def tokens_read(prompt: Sequence[int]) -> int:
+    """With the boundary that begins every text."""
+    return len(prompt) + (not prompt or prompt[0] != BOUNDARY)
+
+
+def room(service: Service, served: Served, prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens that can follow the longest prompt; at least 1, which is then refused."""
+    return max(1, 1 + (served.context or service.limits.tokens) - max(map(tokens_read, prompts)))
 
 
 @dataclass
@@ -108,8 +121,10 @@ class CompletionAnswer:
 
     def submit(self, service: Service) -> list[Row]:
         engine, body, tokenizer = engine_of(self.served), self.body, self.served.run.tokenizer
-        max_tokens = MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        require_size(service, self.served, [prompt.ids for prompt in self.prompts], self.n, max_tokens)
+        prompts, max_tokens = [prompt.ids for prompt in self.prompts], body.max_tokens
+        if max_tokens is None:
+            max_tokens = min(MAX_TOKENS, room(service, self.served, prompts))
+        require_size(service, self.served, prompts, self.n, max_tokens)
         sampling, rows = sampling_of(body), list[Row]()
         try:
             for prompt in self.prompts:
@@ -126,20 +141,22 @@ class CompletionAnswer:
             raise
         return rows
 
-    async def whole(self, pieces: AsyncIterator[Piece], rows: Sequence[Row]) -> dict[str, Any]:
+    async def whole(self, pieces: AsyncGenerator[Piece], rows: Sequence[Row]) -> dict[str, Any]:
         choices = [Choice(self.served, self.prompt(row.number), self.body, row.number) for row in rows]
-        async for piece in pieces:
-            choices[piece.row].add(piece)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                choices[piece.row].add(piece)
         return self.answer([choice.take() for choice in choices]) | {"usage": usage_of(rows, self.n)}
 
-    async def chunks(self, pieces: AsyncIterator[Piece], rows: Sequence[Row]) -> AsyncGenerator[dict[str, Any]]:
+    async def chunks(self, pieces: AsyncGenerator[Piece], rows: Sequence[Row]) -> AsyncGenerator[dict[str, Any]]:
         choices = [Choice(self.served, self.prompt(row.number), self.body, row.number) for row in rows]
         usage = {"usage": None} if self.body.reports_usage else {}
-        async for piece in pieces:
-            choice = choices[piece.row]
-            choice.add(piece)
-            if choice.has_news:
-                yield self.answer([choice.take()]) | usage
+        async with aclosing(pieces):
+            async for piece in pieces:
+                choice = choices[piece.row]
+                choice.add(piece)
+                if choice.has_news:
+                    yield self.answer([choice.take()]) | usage
         if self.body.reports_usage:
             yield self.answer([]) | {"usage": usage_of(rows, self.n)}
 
@@ -154,9 +171,13 @@ class CompletionAnswer:
 def continuation(served: Served, prompt: Prompt, stops: Sequence[str]) -> Continuation:
     """The text of an answer; where words have spaces between them, a space that ends the prompt is not repeated."""
     text = Continuation(served.run.tokenizer, np.asarray(prompt.ids, np.int64), tuple(stops))
-    if served.run.tokenizer.lines and (prompt.text or "").endswith(" "):
-        text.space = " "
+    text.space = " " * continues_space(served, prompt)
     return text
+
+
+def continues_space(served: Served, prompt: Prompt) -> bool:
+    """Whether a tokenizer that puts spaces between words finds one at the end of the prompt already."""
+    return served.run.tokenizer.lines and (prompt.text or "").endswith(" ")
 
 
 def usage_of(rows: Sequence[Row], n: int) -> dict[str, int]:
@@ -170,16 +191,19 @@ class Choice:
 
     def __init__(self, served: Served, prompt: Prompt, body: CompletionBody, index: int):
         self.served, self.index, self.scored = served, index, body.logprobs is not None
-        self.text = ""
         self.finish_reason: str | None = None
         self.tokens = list[tuple[Token, int]]()               # each with the place where it begins
-        self.places, self.read = served.spelling.places(), 0
-        self.offsets: list[int] | None = None
-        if body.echo:
-            self.text = served.spelling.decode(prompt.ids) if prompt.text is None else prompt.text
-            if prompt.text is not None:
-                self.offsets = served.spelling.offsets(prompt.text, prompt.ids)
-        self.begin = len(self.text)                           # where the answer begins
+        self.places = served.spelling.places()
+        placed, read = list[int](), ""
+        for id in prompt.ids if body.echo or self.scored else ():
+            placed.append(self.places.length)
+            read += self.places.feed(id)                      # whole characters: the answer may complete the last one
+        given = prompt.text
+        self.text = "" if not body.echo else read if given is None else given
+        self.shift = len(self.text) - self.places.length      # from the places of tokens to those in the text
+        if self.text and continues_space(served, prompt):
+            self.shift -= 1
+        self.offsets = iter((given and served.spelling.offsets(given, prompt.ids)) or placed)
 
     @property
     def has_news(self) -> bool:
@@ -192,12 +216,11 @@ class Choice:
             self.tokens += [(token, self._place(token)) for token in piece.tokens]
 
     def _place(self, token: Token) -> int:
-        if token.prompt and self.offsets is not None:
-            self.read += 1
-            return self.offsets[self.read - 1]
-        place = self.places.length if token.prompt else self.begin + self.places.length
+        if token.prompt:
+            return next(self.offsets)
+        place = self.shift + self.places.length
         self.places.feed(token.id)
-        return place
+        return max(0, place)
 
     def take(self) -> dict[str, Any]:
         logprobs = log_probabilities(self.served, self.tokens) if self.scored else None

@@ -34,7 +34,8 @@ class Body(BaseModel):
             for name in given:
                 if name not in cls.model_fields:
                     line = "unknown field {name}: this server ignores nothing.{hint}"
-                    about = {"name": name, "hint": did_you_mean(name, cls.model_fields)}
+                    shown = str(name).encode("ascii", "backslashreplace").decode()[:100]
+                    about = {"name": shown, "hint": did_you_mean(shown, cls.model_fields)}
                     raise PydanticCustomError("unknown_field", line, about)
         return given
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.inference.evaluate import count_parameters
-from chainrule.run import ADAPTER, CHAT_TEMPLATE, MODEL, RECIPE, TOKENIZER, load
+from chainrule.run import ADAPTER, CHAT_TEMPLATE, MODEL, RECIPE, TOKENIZER, Run, load
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import every_view
 
@@ -26,9 +26,13 @@ Stamp: TypeAlias = tuple[Any, ...]
 
 
 class Runs:
-    def __init__(self, paths: Mapping[str, Path], device: torch.device | str = "cpu"):
+    def __init__(
+        self, paths: Mapping[str, Path], device: torch.device | str = "cpu", loaded: Mapping[str, Run] = {}
+    ):
+        """`loaded`: runs that need not be loaded, by their names."""
         self.paths, self.device = paths, device
-        self._loaded: dict[str, tuple[Stamp, Subject]] = {}
+        self._loaded: dict[str, tuple[Stamp, Subject]] = {
+            name: (stamp_of(run.path), Subject(name, run)) for name, run in loaded.items()}
 
     def subject(self, name: str) -> Subject:
         """Loads the run if necessary. Only one caller at a time may ask for the same name."""

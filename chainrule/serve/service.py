@@ -46,7 +46,7 @@ class ServerLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name in ("queue", "grace") else 1
+            value, least = getattr(self, field.name), 0 if field.name == "grace" else 1
             if not value >= least:
                 raise UserError(f"--{field.name} {value} is not valid: it must be {least} or more.")
 
@@ -149,7 +149,7 @@ class Service:
     def close(self) -> None:
         for one in self.served.values():
             if one.engine is not None:
-                one.engine.close()
+                one.engine.close(drain=False)    # nobody waits for an answer now
 
 
 def load_runs(

@@ -59,7 +59,7 @@ class Row:
         yield Piece(self.number, self.text.rest(), [], self.generation.finish_reason or "length")
 
 
-async def merged(rows: Sequence[Row], service: Service, served: Served) -> AsyncIterator[Piece]:
+async def merged(rows: Sequence[Row], service: Service, served: Served) -> AsyncGenerator[Piece]:
     """The pieces of all rows, as they come. The rows are free at the end, whatever ends this."""
     queue, began, seen = asyncio.Queue[Piece | Exception | None](), time.perf_counter(), False
     seconds = service.limits.seconds

@@ -1,11 +1,11 @@
 """Spellings of tokens: every token by a name of its own, prompts with their special tokens, and where tokens begin.
 
-A token is spelled by its text. One that is not a text by itself, such as half a character, is `bytes:\\xe2\\x82`; where
-its bytes are unknown, or another token has the same, it is `token_id:N`. So no two tokens have the same spelling.
+A token is spelled by its text, if that text is encoded as this token. Any other, such as half a character, is spelled
+by its bytes, `bytes:\\xe2\\x82`, or where they are unknown `token_id:N`. So no two tokens have the same spelling.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from chainrule.errors import UserError
@@ -19,30 +19,19 @@ REPLACED = "\ufffd"
 class Spelling:
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
+        self._known: dict[int, str] = {}
 
     def __getitem__(self, id: int) -> str:
-        return self._names[id]
+        if id not in self._known:
+            self._known[id] = self.names.get(id) or self._spell(id)
+        return self._known[id]
 
-    @cached_property
-    def _names(self) -> list[str]:
-        taken, names = dict(self.special), list[str]()
-        for id in range(len(self.tokenizer)):
-            name = next(name for name in self._candidates(id) if taken.get(name, id) == id)
-            taken[name] = id
-            names.append(name)
-        return names
-
-    def _candidates(self, id: int) -> Iterable[str]:
-        """From the one that is best to read to the one that is surely unique."""
-        if id in self._special_names:
-            yield self._special_names[id]
+    def _spell(self, id: int) -> str:
         text = self.tokenizer.decode([id])
-        if text and REPLACED not in text and not self.tokenizer.token(id).startswith("<0x"):
-            yield text
+        if REPLACED not in text and self.tokenizer.encode(text).tolist() == [id]:
+            return text
         spelling = self.tokenizer.bytes_of(id)
-        if spelling:
-            yield "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling)
-        yield f"token_id:{id}"
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelling) if spelling else f"token_id:{id}"
 
     @cached_property
     def special(self) -> dict[str, int]:
@@ -50,7 +39,8 @@ class Spelling:
         return {} if self.tokenizer.boundary == "none" else self.tokenizer.special_tokens
 
     @cached_property
-    def _special_names(self) -> dict[int, str]:
+    def names(self) -> dict[int, str]:
+        """Those of the special tokens."""
         return {id: name for name, id in self.special.items()}
 
     @cached_property
@@ -71,10 +61,12 @@ class Spelling:
         places = self.places()
         return "".join(map(places.feed, self.known(ids))) + places.finish()
 
-    def known(self, ids: Sequence[int], what: str = "the vocabulary has the ids") -> Sequence[int]:
+    def known(self, ids: Sequence[int]) -> Sequence[int]:
+        """The same ids, if all are in the vocabulary."""
         for id in ids:
             if not 0 <= id < len(self.tokenizer):
-                raise UserError(f"there is no token {id}: {what} from 0 to {len(self.tokenizer) - 1}.")
+                raise UserError(f"there is no token {id}: the vocabulary has the ids from 0 to "
+                                f"{len(self.tokenizer) - 1}.")
         return ids
 
     def places(self) -> "Places":
@@ -94,7 +86,7 @@ class Places:
     def __init__(self, spelling: Spelling):
         tokenizer = spelling.tokenizer
         self.fresh, self.decoder = tokenizer.stream_decoder, tokenizer.stream_decoder()
-        self.names = {} if tokenizer.lines else spelling._special_names    # where a line ends, there is a newline
+        self.names = {} if tokenizer.lines else spelling.names    # where a line ends, there is a newline
         self.length = 0
 
     def feed(self, id: int) -> str:
