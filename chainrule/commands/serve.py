@@ -1,6 +1,7 @@
 """`chainrule serve`: runs behind OpenAI's interface, with the live page beside it."""
 
 import os
+import re
 import sys
 from argparse import Namespace
 from ipaddress import ip_address
@@ -15,12 +16,15 @@ from chainrule.viewer.notebook import find_runs, opening_text
 
 NEEDED = ("fastapi", "uvicorn", "sse_starlette", "prometheus_client", "jinja2")
 MISSING = "serving needs fastapi, uvicorn, sse-starlette and prometheus-client: pip install 'chainrule[serve]'."
+ORIGIN = re.compile(r"(?i)[a-z][a-z0-9+.-]*://[^/?#\s]+")
 KEY = "CHAINRULE_KEY"    # environment variable
 
 
 def serve_command(args: Namespace) -> dict[str, Any]:
     """Serves until Ctrl-C or SIGTERM, which is the normal end."""
     key, paths = key_of(args), find_runs(args.run)
+    for origin in args.cors:
+        require_origin(origin)
     try:
         from chainrule.serve.api import make_server
         from chainrule.serve.server import GracefulServer, Runs, address, config_of, open_socket
@@ -57,6 +61,15 @@ def key_of(args: Namespace) -> str | None:
         raise UserError(f"--host {args.host} can be reached from other machines, so it needs --key K: clients send it "
                         f"as a bearer token. It can also be in the environment, as {KEY}.")
     return key
+
+
+def require_origin(origin: str) -> None:
+    if origin == "*":
+        raise UserError("--cors * would let every web page use the server; name the sites, as in --cors "
+                        "https://example.org.")
+    if not ORIGIN.fullmatch(origin):
+        raise UserError(f"--cors {origin} is not an origin, which is a scheme, a host and maybe a port: "
+                        "https://example.org.")
 
 
 def is_loopback(host: str) -> bool:

@@ -144,7 +144,8 @@ def _kept(logits: Tensor, sampling: Sampling) -> Tensor | None:
     if sampling.top_k is not None or sampling.top_p < 1:
         ranked, order = _most_likely(probs, sampling)
         before = ranked.cumsum(-1) - ranked                   # the probability of all tokens that are more likely
-        enough = before >= sampling.top_p if sampling.top_p < 1 else torch.zeros_like(before, dtype=torch.bool)
+        least = max(sampling.top_p, torch.finfo(before.dtype).tiny)    # as 0 it would leave no token at all
+        enough = before >= least if sampling.top_p < 1 else torch.zeros_like(before, dtype=torch.bool)
         kept &= torch.zeros_like(kept).scatter(-1, order, ~enough)
     return kept
 

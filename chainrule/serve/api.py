@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import count_parameters
-from chainrule.serve.api_errors import HEADERS, RETRY, APIError, answer_error, on_page
+from chainrule.serve.api_errors import HEADERS, RETRY, APIError, answer_error, as_api_error, on_page
 from chainrule.serve.app import BodyLimit, Queue, TrustedHosts, add_api, add_page
 from chainrule.serve.chat import add_chat
 from chainrule.serve.completions import add_completions
@@ -57,7 +57,7 @@ def make_server(
         app.add_middleware(CORSMiddleware, allow_origins=list(cors), allow_methods=["GET", "POST"],
                            allow_headers=["*"], expose_headers=list(EXPOSED))
     app.add_middleware(Counted, service=service)
-    for error in (APIError, HTTPException, RequestValidationError, UserError, RuntimeError, Exception):
+    for error in (APIError, HTTPException, RequestValidationError, UserError, RuntimeError):
         app.add_exception_handler(error, answer_error)
     page, router = APIRouter(include_in_schema=False), APIRouter()
     add_page(page, text, None)
@@ -130,6 +130,8 @@ class Gate:
         self.service.under_way += 1
         try:
             await self.app(scope, receive, send)
+        except Exception as error:    # a bug; passed on, it would close the connection
+            await as_api_error(error).response()(scope, receive, send)
         finally:
             self.service.under_way -= 1
 

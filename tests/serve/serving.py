@@ -12,13 +12,14 @@ from chainrule.serve.api import make_server
 from chainrule.serve.server import GracefulServer, Runs, address, config_of, open_socket
 from chainrule.serve.service import ServerLimits, Service, load_runs
 
+KINDS = ("ngram", "hmm", "lstm", "gpt")
 WORDS = "the cat saw the dog\nthe dog saw a cat\na cat ran\n" * 8
 
 
 def save_runs(folder):
     """A run of each sort; the last does not continue texts."""
     words = subject("ngram", WORDS, "words", "words")
-    every = [*map(subject, ("ngram", "hmm", "lstm", "gpt")), words, task_subject("gpt", "classify")]
+    every = [*map(subject, KINDS), words, task_subject("gpt", "classify")]
     return {one.name: save_run(folder / one.name, one) for one in every}
 
 
