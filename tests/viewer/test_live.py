@@ -5,6 +5,7 @@ import re
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from serve.serving import serving
 from viewer.live import saved_runs, served
 
 from chainrule.inference.score import token_bits
@@ -191,3 +192,12 @@ def test_the_view_that_was_asked_for_is_the_first(open_url, runs):
         page = open_url(f"{address}#page.runs=gpt")
         assert page.locator("#title").inner_text() == "Attention"
         assert re.search("page.view", page.url) is None
+
+
+def test_the_page_of_serve_asks_for_its_key_and_then_draws(open_url, runs, complaints):
+    with serving({name: runs[name] for name in ("ngram", "gpt")}, key="s3cret") as one:
+        page = open_url(one.url, http_credentials={"username": "anybody", "password": "s3cret"})
+        for name in ("die", "attention", "surprise"):
+            tab(page, name)
+            assert page.locator("[role=alert]").all_inner_texts() == []
+            assert page.locator(f"#{name} .view").inner_text() != ""
