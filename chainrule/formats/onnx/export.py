@@ -1,6 +1,6 @@
 """Export of a run to a folder with an ONNX file and its tokenizer, for onnxruntime in any language and in the browser.
 
-    onnx/model.onnx  tokenizer.json  tokenizer_config.json  (config.json  generation_config.json)
+    onnx/model.onnx  tokenizer.json  tokenizer_config.json  (config.json  generation_config.json  chat_template.jinja)
 
 The file is one step with its state in and out (recurrent.py, transformer.py); rows and tokens have no fixed number.
 Its metadata say what it is: kind, vocab, boundary, context, and the sha256 of the run's tokenizer. A gpt with the
@@ -27,7 +27,7 @@ from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.hmm.hmm import HMM
 from chainrule.models.rnn import RecurrentModel
 from chainrule.progress import short
-from chainrule.run import TOKENIZER, Run
+from chainrule.run import CHAT_TEMPLATE, TOKENIZER, Run
 
 FILE = "onnx/model.onnx"
 GRAPHS: dict[type, Callable[[Any], Graph]] = {
@@ -46,6 +46,8 @@ def write_onnx(run: Run, out: Path, overwrite: bool = False) -> str:
         write_tokenizer(run.tokenizer, run.model.context, aside)
         if isinstance(run.model, GPT) and (architecture := fitting_architecture(run.model.settings)):
             write_config(run.model, architecture, aside)
+        if run.chat_template is not None:
+            (aside / CHAT_TEMPLATE).write_bytes(run.chat_template.encode())
     parameters = sum(tensor.numel() for tensor in run.model.state_dict().values())
     return f"ONNX, {run.recipe.kind}, {short(parameters)} parameters"
 
