@@ -11,7 +11,7 @@ from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.formats.hugging_face import ACTIVATIONS
-from chainrule.formats.hugging_face_export import ARCHITECTURES, HIDDEN_ACT, LLAMA, LLAMA3, Architecture
+from chainrule.formats.hugging_face_export import ARCHITECTURES, HIDDEN_ACT, LLAMA, LLAMA3, NOT_YARN, Architecture
 
 Config = Mapping[str, Any]
 MOST = 1 << 24
@@ -196,6 +196,7 @@ def nanochat_settings(config: Config) -> dict[str, Any]:
     cap = config.get("final_logit_softcapping", 15.0)
     given = llama_settings({**config, "hidden_act": "silu"})
     refuse_others(config, attention_bias=False)
+    choice({"rope_type": given.get("rope_scaling", "none")}, "rope_type", dict(zip(NOT_YARN, NOT_YARN)), "none")
     return given | {
         "activation": choice(config, "hidden_act", known, "relu2"), "norm_scale": False, "norm_embedding": True,
         "qk_norm": True, "logit_softcap": None if cap is None else number({"cap": cap}, "cap", whole=False),

@@ -29,6 +29,7 @@ CARRIED = {          # settings that every config has, or that matter in trainin
     "rope_factor", "trained_context", "dropout", "zero_init", "init", "vectors", "vectors_frozen", "active",
     "balance_loss", "router_z_loss",
 }  # fmt: skip
+NOT_YARN = ("none", "linear", "llama3")    # a norm after RoPE removes YaRN's factor of queries and keys
 ROPE_TYPES = ("none", "linear", "yarn", "llama3")
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}    # positions.py: rope_frequencies
 LLAMA = {"activation": "swiglu", "norm_scale": True, "norm_embedding": False}
@@ -178,7 +179,8 @@ GPT2_NEEDS = {
     "norm_embedding": False, "activation": ("gelu-tanh", *PLAIN),
 }  # fmt: skip
 ARCHITECTURES = (
-    Architecture("NanoChatForCausalLM", "nanochat", _nanochat_config, to_nanochat, {"activation": PLAIN},
+    Architecture("NanoChatForCausalLM", "nanochat", _nanochat_config, to_nanochat,
+                 {"activation": PLAIN, "rope_scaling": NOT_YARN},
                  lambda settings: {"logit_softcap": settings.logit_softcap},
                  swapped=r"self_attn\.[qk]_proj"),    # their RoPE turns the other way
     Architecture("LlamaForCausalLM", "llama", llama_config, to_llama,
