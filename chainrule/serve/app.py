@@ -31,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from chainrule.errors import UserError, out_of_memory
-from chainrule.inference.evaluate import count_parameters
+from chainrule.serve.engine import threads_for
 from chainrule.serve.server import Runs
 from chainrule.viewer.page import module_names, plotly, read_web_file, script_json, style
 from chainrule.viewer.views import LIVE, View, every_view, find_view
@@ -121,8 +121,6 @@ def machine_names() -> set[str]:
 BODY_BYTES = 3 << 20
 TEXT_CHARACTERS = 500_000            # a view shortens a text that is too long for it
 CHOICES = 1000                       # runs, or options
-SMALL = 1e7                          # parameters of a model below which several threads are slower than one
-THREADS = torch.get_num_threads()
 JAVASCRIPT = "text/javascript"
 
 SAME_ORIGIN = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"    # Plotly evals
@@ -199,8 +197,7 @@ def view_data(view: View, runs: Runs, question: Question) -> str:
     if not subjects:
         raise UserError(f"{view.name} does not fit {', '.join(question.runs)}: {view.why_not(every)}.")
     chosen = subjects if view.several else subjects[:1]
-    small = max(count_parameters(subject.model) for subject in chosen) < SMALL
-    torch.set_num_threads(1 if small else THREADS)
+    torch.set_num_threads(max(threads_for(subject.model) for subject in chosen))
     return script_json({"data": view.make(chosen, question.text, {**question.options, LIVE: "true"})})
 
 

@@ -26,13 +26,15 @@ from chainrule import kernels
 from chainrule.errors import UserError, out_of_memory
 from chainrule.inference.evaluate import count_parameters, why_no_answer
 from chainrule.inference.forward import device_of, vocabulary_size
-from chainrule.model import BOUNDARY, LanguageModel
+from chainrule.model import BOUNDARY, LanguageModel, Model
 from chainrule.serve.batching.phases import DecodeGroup, Launched, PrefillGroup, Row
 from chainrule.serve.batching.prefix_cache import PrefixCache, prefix_keys
 from chainrule.serve.batching.row_groups import RowStates, choose_shapes
 from chainrule.serve.requests import TOP, EngineClosed, EngineError, EngineFull, Generation, Request, Token, wake
 
-SMALL = 1e7            # parameters below which several threads are slower than one
+SMALL = 1e7            # parameters of a model below which several threads are slower than one
+THREADS = torch.get_num_threads()
+MOST_CALLS = 8         # of prefill between two decoding steps
 FEW = 8                # rows up to which clients get every token at once,
 TELL_EVERY = 0.02      # and otherwise the seconds between two messages to the clients
 MEMORY_SHARE = 0.4     # of a GPU's free memory for the states of requests,
@@ -156,13 +158,14 @@ class Engine:
     # The engine's thread
 
     def _run(self) -> None:
-        torch.set_num_threads(1 if count_parameters(self.model) < SMALL else torch.get_num_threads())
+        torch.set_num_threads(threads_for(self.model))
         use_kernels = self.shapes.gpu and kernels.worthwhile(sys.maxsize)
         with torch.inference_mode(), kernels.in_decoding(use_kernels):
             if self.shapes.gpu:
                 self._guarded(self._prepare, [])
             while self._wait():
                 self._iterate()
+            self._prefill, self._decoding = [], []       # and with them their memory
 
     def _prepare(self) -> None:
         """All groups, and their graphs, before the first request."""
@@ -282,11 +285,16 @@ class Engine:
     # Prefill
 
     def _prefill_some(self) -> None:
-        """One call; or several, while no row is being decoded."""
+        """One call between two decoding steps; a few, if many more rows are in prefill than in decoding."""
         for row in [self._between.popleft() for _ in range(len(self._between))]:
             if not row.done:
                 self._guarded(partial(self._move, row), [row])
-        while busy := [group for group in self._prefill if group.members]:
+        decoding = sum(len(group.members) for group in self._decoding)
+        in_prefill = len(self._between) + sum(len(group.members) for group in self._prefill)
+        for _ in range(min(MOST_CALLS, max(1, in_prefill // max(1, decoding)))):
+            busy = [group for group in self._prefill if group.members]
+            if not busy:
+                return
             chosen = max(busy, key=lambda group: len(group.members) + group.waited)
             for group in busy:
                 group.waited += 1
@@ -294,8 +302,6 @@ class Engine:
             self._guarded(partial(self._read, chosen), list(chosen.members.values()))
             if not self.shapes.gpu:
                 self._prefill = [group for group in self._prefill if group.members]
-            if self._waiting or any(group.members for group in self._decoding):
-                return
 
     def _read(self, group: PrefillGroup) -> None:
         rows = list(group.members.values())
@@ -426,6 +432,10 @@ class Engine:
                 self._end(row, None, EngineError(" ".join(line.split())))
             self._decoding = [group for group in self._decoding if id(group) not in broken]
             self._prefill = [group for group in self._prefill if id(group) not in broken]
+
+
+def threads_for(model: Model) -> int:
+    return 1 if count_parameters(model) < SMALL else THREADS
 
 
 def _memory(device: torch.device, limits: Limits) -> tuple[int, int]:

@@ -1,20 +1,23 @@
 """The engine of the server: the same bits alone and among others, for every kind; and what it does with requests."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from contract.cases import CASES, GPT, VOCAB, Case
+from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.generate import sample
-from chainrule.inference.sampling import Sampling, sample_token
+from chainrule.inference.sampling import Sampling, sample_token, uniforms
 from chainrule.inference.score import score_texts
 from chainrule.model import LanguageModel
+from chainrule.serve.batching import row_groups, row_sampling
 from chainrule.serve.batching.row_sampling import Columns, column_values, sample_rows
+from chainrule.serve.batching.uniform_numbers import row_uniforms
 from chainrule.serve.engine import Engine, Limits
 from chainrule.serve.requests import EngineClosed, EngineError, EngineFull, Request, Token
 
@@ -25,7 +28,14 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.0), Sampling(temperature=0.7, to
 
 
 def made(case: Case) -> LanguageModel:
-    return case.train() if case.rounds <= 5 else case.make().eval()
+    """A network gets random weights: those that it begins with may give all tokens the same probability."""
+    model = case.make()
+    if model.learns_by == "counting":
+        return case.train()
+    random = torch.Generator().manual_seed(2)
+    for parameter in model.parameters():
+        parameter.data += 0.4 * torch.randn(parameter.shape, generator=random)
+    return model.eval()
 
 
 def some_requests(count: int, longest: int, vocab: int = VOCAB, seed: int = 1) -> list[Request]:
@@ -63,7 +73,7 @@ def test_a_request_has_the_same_bits_alone_and_among_others(case: Case) -> None:
 
 
 def test_long_texts_have_the_same_bits_through_every_width_and_capacity() -> None:
-    model, requests = LONG.make().eval(), some_requests(12, 190)
+    model, requests = made(LONG), some_requests(12, 190)
     engine = Engine(model)
     together = answers(engine, requests)
     again = answers(engine, requests[::-1])[::-1]                    # from the prefix cache
@@ -110,7 +120,7 @@ def test_a_prompt_without_its_boundary_is_the_same_text() -> None:
 
 
 def test_a_long_prompt_does_not_stall_the_others() -> None:
-    model = Case("gpt", {"layers": 1, "width": 16, "heads": 2, "context": 2048}).make().eval()
+    model = made(Case("gpt", {"layers": 1, "width": 16, "heads": 2, "context": 2048}))
     engine, order = Engine(model), []
     step, read = engine._decode, engine._read
 
@@ -155,7 +165,7 @@ def _bytes(state: dict[str, torch.Tensor]) -> int:
 
 
 def test_an_answer_ends_at_the_boundary_at_its_limit_or_where_the_context_is_full() -> None:
-    model = Case("gpt", GPT).make().eval()
+    model = made(Case("gpt", GPT))
     engine = Engine(model)
     generation = engine.submit(Request([1, 2, 3], 1000, ends=False))
     assert len(generation.read()) == 16 - 4 + 1
@@ -169,7 +179,7 @@ def test_an_answer_ends_at_the_boundary_at_its_limit_or_where_the_context_is_ful
 
 
 def test_what_cannot_be_answered_is_refused_in_one_line() -> None:
-    engine = Engine(Case("gpt", GPT).make().eval(), Limits(waiting=2))
+    engine = Engine(made(Case("gpt", GPT)), Limits(waiting=2))
     for request, line in [
         (Request([1] * 16, 1), "the prompt has 17 tokens, with the boundary that begins it, and the model's context is "
                                "16"),
@@ -253,6 +263,38 @@ def as_on_a_gpu(model: LanguageModel, rows: int = 8, **limits: int) -> Engine:
     return engine
 
 
+class FakeGraph:
+    """A graph that runs its function again when it is replayed, and not when it is captured."""
+
+    def __init__(self, function: Callable[[], Iterable[Tensor]], inputs: list[Tensor], state: Iterable[Tensor]):
+        self.function, self.state = function, list(state)
+
+    def replay(self, inputs: Sequence[Tensor]) -> None:
+        for static, new in zip(self.state, self.function(), strict=True):
+            static.copy_(new)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (row_groups, row_sampling):
+        monkeypatch.setattr(module, "capture_step", FakeGraph)
+    monkeypatch.setattr(row_groups, "can_capture", lambda tensor: True)
+
+
+@pytest.mark.usefixtures("graphs")
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_graphs_give_the_same_texts_however_long_rows_are_idle(positions: str) -> None:
+    model = made(Case("gpt", {"layers": 1, "width": 16, "heads": 2, "context": 70, "positions": positions}))
+    engine = as_on_a_gpu(model)
+    for request in some_requests(30, 68):                # one by one: the other rows are idle for 150 steps
+        together = engine.submit(request).read()
+        assert [token.id for token in together] == [token.id for token in alone(model, request)]
+    assert engine.stats.steps > 150
+    groups = [*engine._prefill, *engine._decoding]
+    assert all(group.state["length"].tolist() == group.held for group in groups)
+    engine.close()
+
+
 @pytest.mark.parametrize("case", [LONG, Case("lstm", {"hidden": 8}), Case("ngram", {"order": 3})], ids=str)
 def test_the_schedule_of_a_gpu_gives_the_same_texts(case: Case) -> None:
     model, requests = made(case), some_requests(20, 100)
@@ -291,3 +333,10 @@ def test_rows_sampled_together_are_sampled_as_each_alone(vocab: int) -> None:
         assert bool(possible[row]) == bool(sure)
     padded = torch.nn.functional.pad(logits, (0, 11), value=-torch.inf)
     assert torch.equal(sample_rows(padded, columns, uniform, seen, True, vocab)[0], tokens)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**70 + 3])
+def test_the_numbers_of_a_row_are_those_of_sampling(seed: int) -> None:
+    for row in (0, 3):
+        expected = [float(uniforms(seed, step, row + 1)[-1]) for step in range(2, 9)]
+        assert row_uniforms(seed, row, 2, 7) == expected

@@ -8,17 +8,16 @@ Shapes: R rows, W tokens, V vocabulary.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chainrule.inference.sampling import uniforms
 from chainrule.model import BOUNDARY, State
 from chainrule.serve.batching.prefix_cache import Key
-from chainrule.serve.batching.row_groups import RowGroup, RowStates
+from chainrule.serve.batching.row_groups import RowGroup, RowStates, to_pinned
 from chainrule.serve.batching.row_sampling import (
     SAMPLED,
     Chosen,
@@ -28,7 +27,10 @@ from chainrule.serve.batching.row_sampling import (
     aligned,
     log_probs_of,
 )
+from chainrule.serve.batching.uniform_numbers import row_uniforms
 from chainrule.serve.requests import Generation, Request, Token
+
+UNIFORMS = 256    # random numbers of a row that are made at once
 
 
 @dataclass(eq=False)
@@ -47,6 +49,7 @@ class Row:
     state: State = None                # while it is in no group
     held: int = 0                      # tokens that the state holds
     sampled: int = 0
+    numbers: deque[float] = field(default_factory=deque)    # random ones, for the next samples
     done: bool = False
     group: "PrefillGroup | DecodeGroup | None" = None
     slot: int = 0
@@ -57,7 +60,13 @@ class Row:
 
     def uniform(self) -> float:
         """The random number of the next sample."""
-        return float(uniforms(self.request.sampling.seed, self.sampled, self.request.row + 1)[-1])
+        sampling = self.request.sampling
+        if sampling.temperature == 0:
+            return 0.0
+        if not self.numbers:
+            count = min(UNIFORMS, self.limit - self.sampled)
+            self.numbers.extend(row_uniforms(sampling.seed, self.request.row, self.sampled, count))
+        return self.numbers.popleft()
 
     def token(self, place: int, id: int, number: tuple[float | None, Sequence[tuple[int, float]]]) -> Token:
         """What is reported of a token of the prompt or of the answer, at this place of the text."""
@@ -91,7 +100,7 @@ class PrefillGroup(RowGroup):
         tokens = np.zeros((self.rows, self.width), np.int64)
         for slot, row in self.members.items():
             tokens[slot] = row.tokens[row.held : row.held + self.width]
-        self.tokens.copy_(torch.from_numpy(tokens))
+        self.tokens.copy_(to_pinned(tokens), non_blocking=True)
         wanted = [row for row in self.members.values() if row.request.prompt_logprobs]
         logits = self.step(bool(wanted))
         found = {row: self._log_probs(row, logits[row.slot]) for row in wanted if logits is not None}
@@ -127,7 +136,11 @@ class DecodeGroup(RowGroup):
         super().__init__(states, rows, 1, capacity, static)
         self.members: dict[int, Row] = {}
         self.samplers: RowSamplers | DeviceSamplers
-        self.samplers = DeviceSamplers(rows, vocab, self.tokens.device) if static else RowSamplers(rows)
+        if static:
+            captured = self.graphs.get(True) is not None
+            self.samplers = DeviceSamplers(rows, vocab, self.tokens.device, captured)
+        else:
+            self.samplers = RowSamplers(rows)
 
     def enter(self, row: Row, token: int) -> None:
         """`token`: what the row reads next."""

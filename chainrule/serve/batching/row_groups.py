@@ -11,12 +11,14 @@ Shapes: R rows, W tokens, C capacity in tokens, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.device import CudaGraph
-from chainrule.inference.decoding import capture_step
+from chainrule.inference.decoding import can_capture, capture_step
 from chainrule.inference.forward import device_of, vocabulary_size
 from chainrule.model import BOUNDARY, LanguageModel, State, join, map_state, pick, state_bytes, tensors
 
@@ -61,6 +63,7 @@ class RowStates:
     def __init__(self, model: LanguageModel):
         self.model = model
         self._known: dict[int, list[list[int | None]]] = {}
+        self._bytes: dict[int, int] = {}
 
     def blank(self, rows: int, capacity: int | None) -> State:
         """The state of rows that have read no token, in memory of its own."""
@@ -75,7 +78,10 @@ class RowStates:
 
     def bytes(self, tokens: int) -> int:
         """Of a row with so many tokens."""
-        return state_bytes(self._reserved(tokens))
+        tokens = self._rounded(tokens)
+        if tokens not in self._bytes:
+            self._bytes[tokens] = state_bytes(self._reserved(tokens))
+        return self._bytes[tokens]
 
     def _sizes(self, tokens: int) -> list[list[int | None]]:
         """Of the tensors of a row with so many tokens, without the rows; None: it does not depend on the tokens."""
@@ -111,9 +117,10 @@ class RowGroup:
         self.graphs: dict[bool, CudaGraph | None] = {}
         self.static = static
         self._logits: Tensor | None = None           # where the graph puts them
-        if static and device.type == "cuda":
+        if static and can_capture(self.tokens):
             for logits in (True,) if width == 1 else (False, True):
-                self._read(logits)                   # the warm-up
+                self._read(logits)                   # the warm-up, after which no row holds a token again
+                write_back(self.state, states.blank(rows, capacity))
                 self.graphs[logits] = self._capture(logits)
 
     def put(self, state: State, tokens: int) -> int:
@@ -168,7 +175,8 @@ class RowGroup:
         def step() -> list[Tensor]:
             if not logits:
                 return list(tensors(self.model.advance(self.tokens, self.state)))
-            self._logits, state = self.model.step(self.tokens, self.state)
+            found, state = self.model.step(self.tokens, self.state)
+            self._logits = found if self._logits is None else self._logits.copy_(found)    # always the same place
             return list(tensors(state))
 
         return capture_step(step, [], tensors(self.state))
@@ -200,6 +208,12 @@ def write_back(static: State, new: State) -> None:
     for to, part in zip(tensors(static), tensors(new), strict=True):
         if to.data_ptr() != part.data_ptr():
             to.copy_(part)
+
+
+def to_pinned(array: NDArray[Any]) -> Tensor:
+    """A copy from which a GPU can read while the host goes on."""
+    tensor = torch.from_numpy(array.copy())
+    return tensor.pin_memory() if torch.cuda.is_available() else tensor
 
 
 def _corner(tensor: Tensor, sizes: Sequence[int | None]) -> Tensor:

@@ -10,11 +10,10 @@ Shapes: R rows, V vocabulary, K most probable tokens.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -22,6 +21,7 @@ from chainrule.device import CudaGraph
 from chainrule.inference.decoding import Values, capture_step
 from chainrule.inference.sampling import Sampling, SamplingStrategy, draw
 from chainrule.model import BOUNDARY
+from chainrule.serve.batching.row_groups import to_pinned
 from chainrule.serve.requests import TOP, Request
 
 SAMPLED = -1    # in the place of a next token that is not given
@@ -171,22 +171,23 @@ def _kept_rows(logits: Tensor, columns: Columns) -> Tensor:
 class DeviceSamplers:
     """All rows of a group sampled together, as a CUDA graph for each of the few combinations of what is needed."""
 
-    def __init__(self, rows: int, vocab: int, device: torch.device):
-        self.rows, self.vocab, self.device = rows, vocab, device
+    def __init__(self, rows: int, vocab: int, device: torch.device, captures: bool):
+        """`captures`: the logits are always in the same place, so that graphs can read them."""
+        self.rows, self.vocab, self.device, self.captures = rows, vocab, device, captures
         self.values = np.tile(column_values(Sampling()), (rows, 1)).astype(np.float32)
         self.settings = torch.from_numpy(self.values).to(device)           # (R, 5)
         self.inputs = torch.zeros(2, rows, dtype=torch.float64, device=device)    # given tokens, uniform numbers
         self.seen = torch.zeros(rows, vocab, dtype=torch.bool, device=device)
         self.members: dict[int, Sampling] = {}
-        self.graphs: dict[tuple[bool, ...], tuple[CudaGraph, Chosen] | None] = {}
+        self.graphs: dict[tuple[bool, ...], tuple[CudaGraph, list[Chosen]] | None] = {}
 
     def put(self, slot: int, request: Request) -> None:
         self.members[slot] = request.sampling
         self.values[slot] = column_values(request.sampling)
-        self.settings.copy_(_to_pinned(self.values), non_blocking=True)
+        self.settings.copy_(to_pinned(self.values), non_blocking=True)
         if request.sampling.repetition_penalty != 1:
             self.seen[slot] = False
-            prompt = _to_pinned(np.asarray(request.prompt, np.int64)).to(self.device, non_blocking=True)
+            prompt = to_pinned(np.asarray(request.prompt, np.int64)).to(self.device, non_blocking=True)
             self.seen[slot].index_fill_(0, prompt, True)
             self.seen[slot, BOUNDARY] = False
 
@@ -197,15 +198,15 @@ class DeviceSamplers:
         self, logits: Tensor, given: Sequence[int], uniform: Sequence[float], log_probs: bool, into: Tensor
     ) -> Chosen:
         """As RowSamplers.choose. `logits` must be the same tensor in every call, and so must `into`."""
-        self.inputs.copy_(_to_pinned(np.array([given, uniform])), non_blocking=True)
+        self.inputs.copy_(to_pinned(np.array([given, uniform])), non_blocking=True)
         cuts = any(sampling.cuts for sampling in self.members.values())
         penalty = any(sampling.repetition_penalty != 1 for sampling in self.members.values())
         variant = cuts, penalty, log_probs
         if (known := self.graphs.get(variant)) is not None:
             known[0].replay(())
-            return known[1]
+            return known[1][-1]
         chosen = self._choose(logits, into, *variant)        # also the warm-up of what is captured
-        if self.device.type == "cuda" and variant not in self.graphs:
+        if self.captures and variant not in self.graphs:
             self._capture(logits, into, variant)
         return chosen
 
@@ -217,7 +218,7 @@ class DeviceSamplers:
             return []
 
         graph = capture_step(step, [], [])
-        self.graphs[variant] = None if graph is None else (graph, made[0])
+        self.graphs[variant] = None if graph is None else (graph, made)
 
     def _choose(self, logits: Tensor, into: Tensor, cuts: bool, penalty: bool, log_probs: bool) -> Chosen:
         given, uniform = self.inputs[0].long(), self.inputs[1]
@@ -231,8 +232,3 @@ class DeviceSamplers:
         into.copy_(tokens[:, None])
         found = torch.where(possible | (given != SAMPLED), tokens, SAMPLED)
         return Chosen(found, log_probs_of(logits, tokens, self.vocab) if log_probs else None)
-
-
-def _to_pinned(array: NDArray[Any]) -> Tensor:
-    tensor = torch.from_numpy(array.copy())
-    return tensor.pin_memory() if torch.cuda.is_available() else tensor
