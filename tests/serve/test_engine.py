@@ -219,8 +219,8 @@ def test_a_cancelled_request_frees_its_row_and_changes_no_other() -> None:
 
 def test_a_model_that_fails_ends_the_requests_of_its_call_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
     engine = Engine(made(LONG))
-    step = engine.model.step
-    engine.model.step = lambda tokens, state: step(tokens[:, :0] if (tokens == 4).any() else tokens, state)
+    advance = engine.model.advance
+    engine.model.advance = lambda tokens, state: advance(tokens + 9 if (tokens == 4).any() else tokens, state)
     bad, good = engine.submit(Request([4] * 70, 5)), engine.submit(Request([1] * 70, 5, ends=False))
     with pytest.raises(EngineError, match="the model failed on this request: "):
         bad.read()
