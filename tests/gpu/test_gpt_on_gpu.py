@@ -33,6 +33,7 @@ CHOICES = [
     {"attention": ("compressed", "local"), "block": 7, "positions": "relative"},
     {"qkv": False, "scaled": False, "qk_norm": False},
     {"logit_softcap": 3.0, "tied": True, "norm_scale": True},
+    {"activation": "geglu", "norm_scale": True},    # no kernel has it
 ]
 
 
