@@ -115,9 +115,8 @@ def _write_heads(run: Run, body: Any, one: HeadArchitecture, folder: Path) -> No
     config = _common(body, one) | one.config(body.settings)
     config |= {"bos_token_id": ends.begin, "eos_token_id": ends.end, "tie_word_embeddings": tied}
     config |= {"pad_token_id": ends.end}
-    if task == "mask":
-        config |= {"mask_token_id": tokenizer.id(MASK)} if one.model_type == "eurobert" else {}
-    else:
+    config |= {"mask_token_id": tokenizer.id(MASK) or BOUNDARY} if one.model_type == "eurobert" else {}
+    if task != "mask":
         config |= {"id2label": {str(id): name for id, name in enumerate(run.labels)},
                    "label2id": {name: id for id, name in enumerate(run.labels)}}
         config |= {"classifier_pooling": one.pools[run.model.pool]} if one.pools else {}

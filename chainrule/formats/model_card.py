@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from chainrule.model import BOUNDARY
 from chainrule.progress import short
 from chainrule.run import Run
 
@@ -26,7 +25,7 @@ READS = {
     "classify": "The tokenizer puts {boundary} before a text, <|extract|> after it, <|delimiter|> between two texts.",
     "tag": "The tokenizer puts {boundary} before a sentence. The tag of a word is that of its last token.",
 }
-NOT_METRICS = ("seconds", "train_seconds", "parameters", "signature")
+NOT_METRICS = ("seconds", "train_seconds", "parameters", "signature", "tokens", "bytes", "words", "examples")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _what(run: Run, facts: Facts, name: str) -> str:
 
 def _opening(run: Run, facts: Facts, name: str) -> str:
     opener = "AutoModel" if facts.architecture == "BertModel" else OPENED_BY[run.recipe.task][1]
-    boundary = json.dumps(run.tokenizer.token(BOUNDARY))
+    boundary = json.dumps(run.tokenizer.boundary_in_file)
     return (f"## How to open it\n\n```python\nfrom transformers import {opener}, AutoTokenizer\n\n"
             f'model = {opener}.from_pretrained("{name}")\ntokenizer = AutoTokenizer.from_pretrained("{name}")\n```\n\n'
             f"{READS[run.recipe.task].format(boundary=boundary)}\n")
