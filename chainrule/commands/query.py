@@ -3,6 +3,8 @@
 from argparse import Namespace
 from typing import Any
 
+import torch
+
 from chainrule.commands.by_position import by_position
 from chainrule.commands.exams import exam, is_exam
 from chainrule.commands.train import metrics_line
@@ -25,8 +27,7 @@ def sample_command(args: Namespace) -> dict[str, Any]:
     sampling, device, (run, others) = Sampling(**options), choose_device(args.device), load_run(args)
     for name in others:
         raise UserError(f"{name} cannot be set here: sampling reads no text. Leave it out.")
-    if run.model.learns_by == "gradient" and device.type == "cuda" and multiplies_bfloat16(device):
-        run.model.bfloat16()                               # as good for sampling, and twice as fast
+    set_precision(run, args.precision, device)
     if args.rows == 1 and not args.json:
         return {"texts": [print_stream(run, args.prompt, args.tokens, args.past_end, options)]}
     texts = run.generate(args.prompt, args.tokens, rows=args.rows, past_end=args.past_end, **options)
@@ -34,6 +35,28 @@ def sample_command(args: Namespace) -> dict[str, Any]:
         for number, text in enumerate(texts, 1):
             print(f"--- {number}\n{args.prompt}{text}")
     return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": sampling.as_dict()}
+
+
+def set_precision(run: Run, precision: str, device: torch.device) -> None:
+    """The weights of a network in the dtype that was asked for; auto: bfloat16 is as good, and faster on a GPU."""
+    if precision == "auto":
+        fast = run.model.learns_by == "gradient" and device.type == "cuda" and multiplies_bfloat16(device)
+        precision = "bfloat16" if fast else "float32"
+    if precision == "float32":
+        return
+    if run.model.learns_by != "gradient":
+        raise UserError(f"--precision {precision} is for neural networks; {run.path} is a run of {run.recipe.kind}. "
+                        "Leave it out.")
+    if precision == "bfloat16":
+        run.model.bfloat16()
+        return
+    from chainrule.models.gpt import Decoder
+
+    if not isinstance(run.model, Decoder):
+        raise UserError(f"--precision int8 is for gpt; {run.path} is a run of {run.recipe.kind}. Leave it out.")
+    if device.type != "cpu":
+        raise UserError("--precision int8 is for a CPU. Leave it out, or add --device cpu.")
+    run.model.quantise()
 
 
 def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:

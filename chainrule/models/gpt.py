@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from chainrule import kernels
+from chainrule.kernels.int8_linear import Int8Linear, fits, quantise_linears
 from chainrule.layers import decode, kv_cache
 from chainrule.layers.attention import CrossMemory
 from chainrule.layers.blocks import InputEmbedding, TransformerStack, output_projection, reset_output_projection
@@ -111,7 +112,8 @@ class Decoder(LanguageModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, V)"""
-        return softcap(linear(hidden, self.output_matrix), self.settings.logit_softcap)
+        logits = linear(hidden, self.embeddings) if self.output is None else self.output(hidden)
+        return softcap(logits, self.settings.logit_softcap)
 
     def loss_from(self, hidden: Tensor, batch: Batch, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`loss` of (B, T, D) hidden vectors, chunk by chunk; `weights` (B, T): those of the targets in the sum."""
@@ -125,7 +127,7 @@ class Decoder(LanguageModel):
     # Decoding: with the KV cache
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> Cache:
-        return kv_cache.empty(self.settings, rows, self.output_matrix)
+        return kv_cache.empty(self.settings, rows, self.embeddings)
 
     def step(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if kernels.use_in_decoding(tokens) and decode.supports(self, tokens, state):
@@ -185,6 +187,12 @@ class Decoder(LanguageModel):
     def sources(self, state: Cache) -> Sequence[CrossMemory]:
         """What the cross-attention of each block attends to; empty without cross-attention."""
         return ()
+
+    def quantise(self) -> None:
+        """Int8 weights, for decoding on a CPU: after this the model is neither trained nor saved."""
+        if self.output is None and fits(self.embeddings):
+            self.output = Int8Linear(self.embeddings)  # type: ignore[assignment]  # the embeddings stay as they are
+        quantise_linears(self)
 
     def reserve(self, state: Cache, tokens: int) -> Cache:
         return kv_cache.reserve(state, tokens, self.context)

@@ -78,3 +78,18 @@ def test_a_context_longer_than_the_text_is_one_line(chainrule, book):
         assert answer.code == 2
         (line,) = answer.err.splitlines()
         assert "the text is shorter than the context" in line
+
+
+def test_a_gpt_is_sampled_in_int8_and_other_kinds_are_refused(chainrule, complaint, book):
+    small = ("model.layers=1", "model.width=32", "model.heads=2", "train.steps=1", "text.tokenizer=characters")
+    assert chainrule("train", book, "--kind", "gpt", "model.context=16", *small, "--out", "runs/gpt").code == 0
+    for precision in ("float32", "bfloat16", "int8"):
+        answer = chainrule("sample", "runs/gpt", "--tokens", 30, "--precision", precision, "--json")
+        assert answer.code == 0, answer.err
+        assert len(answer.json["texts"][0]) == 30
+    assert chainrule("train", book, "--kind", "bigram", "text.tokenizer=characters", "--out", "runs/two").code == 0
+    refused = complaint("sample", "runs/two", "--precision", "int8")
+    assert "--precision int8 is for neural networks" in refused
+    assert chainrule("train", book, "--kind", "lstm", "model.hidden=8", *small[3:], "--out", "runs/lstm").code == 0
+    refused = complaint("sample", "runs/lstm", "--precision", "int8")
+    assert "--precision int8 is for gpt; runs/lstm is a run of lstm" in refused
