@@ -98,7 +98,7 @@ def test_no_words_at_all_shows_the_commands_but_is_no_success(chainrule):
         (["train", "book.txt", "--recipe", "none.toml"], "none.toml: there is no such file"),
         (["settings", "ngarm"], "unknown kind ngarm. Did you mean ngram?"),
         (["export", "run", "out"], "the following arguments are required: --to"),
-        (["export", "run", "out", "--to", "gguf"], "invalid choice: 'gguf'"),
+        (["export", "run", "out", "--to", "tflite"], "invalid choice: 'tflite'"),
     ],
 )
 def test_a_slip_is_one_line_that_names_the_cure(complaint, book, words, says):
