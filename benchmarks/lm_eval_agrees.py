@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -214,9 +215,7 @@ def trained(kind: str, args: argparse.Namespace) -> Path:
     return chainrule.train(TEXT, kind=kind, out=args.out / kind, settings=settings, device="cpu").path
 
 
-def measure(path: Path, args: argparse.Namespace, text: str) -> None:
-    from serve_abuse import serving
-
+def measure(path: Path, args: argparse.Namespace, text: str, serving: Any) -> None:
     run = chainrule.load(path, "cpu")
     documents = read_documents(text, run, args.length, args.bytes)
     items = make_items(documents, args.items)
@@ -250,10 +249,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--run", type=Path, action="append", default=[], help="a run that exists, instead of the kinds")
     args = parser.parse_args(words)
+    from serve_abuse import serving
+
+    sys.path.remove(str(Path(__file__).parent))            # pandas would take bottleneck.py here for another package
     os.environ |= {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     held_out = b"".join(block for source in get(TEXT)["valid"] for block in unpacked(source)).decode()
     for path in args.run or [trained(kind, args) for kind in args.kinds]:
-        measure(path, args, held_out)
+        measure(path, args, held_out, serving)
 
 
 if __name__ == "__main__":

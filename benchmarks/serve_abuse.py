@@ -30,7 +30,11 @@ from urllib.parse import urlsplit
 import chainrule
 
 TIMEOUT = 60.0                                   # seconds after which a request hangs
+RETRIES = 12                                     # of a fuzzed request, each without the field that was refused
 ALLOWED = (429, 503, 504)                        # "not now" is an answer, and no fault of the server
+LIMITS = ("max_tokens", "max_completion_tokens")
+REQUIRED = {"prompt": "the cat sat", "input": "the cat sat", "tokens": [1, 2, 3],
+            "messages": [{"role": "user", "content": "the cat"}]}
 TEXT = "".join(f"the cat {word} on the mat, and the dog {word} too.\n" for word in
                ("sat", "slept", "sang", "ran", "ate", "hid", "lay", "sneezed")) * 6
 
@@ -83,13 +87,16 @@ def fuzz(address: str, names: Sequence[str], number: int, seconds: float = 600.0
                 break
             _fuzz_one(operation, mode, share, names, session, found, end, seed + place)
     return {"requests": found.requests, "operations": len(operations), "statuses": dict(sorted(found.statuses.items())),
-            "slowest": round(found.slowest, 2), "problems": found.problems}
+            "slowest": found.slowest, "problems": found.problems}
 
 
 class Found:
     def __init__(self) -> None:
-        self.requests, self.slowest = 0, 0.0
+        self.requests, self.slowest = 0, (0.0, "")       # seconds, and the request
         self.statuses, self.problems = Counter[int](), list[str]()
+
+    def timed(self, seconds: float, request: str) -> None:
+        self.slowest = max(self.slowest, (round(seconds, 2), request))
 
     def problem(self, line: str) -> None:
         if len(self.problems) < 50 and line not in self.problems:
@@ -114,17 +121,23 @@ def _fuzz_one(
     def ask(case: Any) -> None:
         if found.requests >= asked or time.monotonic() > end:
             return
-        reach_a_model(case, names, random_source)
+        reach_a_model(case, suited(operation.path, names), random_source)
+        for _ in range(1 + RETRIES):
+            answer = ask_once(case)
+            if answer is None or found.requests >= asked or not leave_out_refused(case, answer):
+                break
+
+    def ask_once(case: Any) -> Any:
         began = time.monotonic()
         try:
             answer = case.call(session=session, timeout=TIMEOUT)
         except Exception as error:                         # such as a header that requests itself refuses
             if "Timeout" in type(error).__name__ or "ConnectionError" in type(error).__name__:
                 found.problem(f"{operation.label}: {type(error).__name__}: {json.dumps(case.body, default=str)[:300]}")
-            return
+            return None
         found.requests += 1
         found.statuses[answer.status_code] += 1
-        found.slowest = max(found.slowest, time.monotonic() - began)
+        found.timed(time.monotonic() - began, f"{operation.label} {json.dumps(case.body, default=str)[:300]}")
         if answer.status_code >= 500 and answer.status_code not in ALLOWED:
             found.problem(f"{operation.label}: {answer.status_code} {answer.text[:300]} for "
                           f"{json.dumps(case.body, default=str)[:500]}")
@@ -134,9 +147,28 @@ def _fuzz_one(
             except FailureGroup as failures:
                 first = failures.exceptions[0]
                 found.problem(f"{operation.label}: {' '.join(str(first).split())[:600]}")
+        return answer
 
     with contextlib.suppress(hypothesis.errors.Unsatisfiable):
         ask()
+
+
+def leave_out_refused(case: Any, answer: Any) -> bool:
+    """Takes the field that was refused out of the body, so that the next try gets further; whether there was one."""
+    if answer.status_code != 400 or not isinstance(case.body, dict):
+        return False
+    field = json.loads(answer.text).get("error", {}).get("param")
+    if field in REQUIRED and case.body.get(field) != REQUIRED[field]:
+        case.body[field] = REQUIRED[field]
+        return True
+    return case.body.pop(field, None) is not None
+
+
+def suited(path: str, names: Sequence[str]) -> Sequence[str]:
+    """Runs that can do what is asked, several times, and all others."""
+    does = {"/v1/predict": ("classify", "translate"), "/v1/embeddings": ("encoder", "word2vec", "gpt", "lstm")}
+    fits = [name for name in names if any(part in name for part in does.get(path, ("ngram", "hmm", "lstm", "gpt")))]
+    return [*fits * 5, *names]
 
 
 def reach_a_model(case: Any, names: Sequence[str], source: random.Random) -> None:
@@ -146,9 +178,11 @@ def reach_a_model(case: Any, names: Sequence[str], source: random.Random) -> Non
         return
     if "model" in body or source.random() < 0.8:
         body["model"] = source.choice(names)
-    for limit in ("max_tokens", "max_completion_tokens"):
+    for limit in LIMITS:
         if isinstance(body.get(limit), int) and source.random() < 0.9:
             body[limit] = source.choice((1, 2, 8, 24))
+    if case.operation.path.endswith("/completions") and not any(body.get(limit) for limit in LIMITS):
+        body["max_tokens"] = 4                             # else a model without a context writes 65,536 tokens
     for field in ("prompt", "tokens", "input"):
         if isinstance(ids := body.get(field), list) and ids and all(isinstance(id, int) for id in ids):
             body[field] = [id % 64 for id in ids] if source.random() < 0.8 else ids
@@ -266,10 +300,11 @@ def raw(address: str, data: bytes) -> int | None:
 
 # A crowd, and clients that leave
 
-def crowd_bodies(model: str, clients: int) -> list[dict[str, Any]]:
-    """Different requests: prompts, lengths, samples, log-probabilities, streams."""
+def crowd_bodies(models: Sequence[str], clients: int) -> list[dict[str, Any]]:
+    """Different requests: models, prompts, lengths, samples, log-probabilities, streams."""
     words = TEXT.split()
-    return [{"model": model, "prompt": " ".join(words[number % 40 : number % 40 + 1 + number % 7]), "seed": number,
+    return [{"model": models[number % len(models)], "seed": number,
+             "prompt": " ".join(words[number % 40 : number % 40 + 1 + number % 7]),
              "max_tokens": 4 + number % 13, "temperature": 0 if number % 5 == 0 else 1,
              "logprobs": 2 if number % 3 == 0 else None, "echo": number % 6 == 0, "stream": number % 4 == 1}
             for number in range(clients)]
@@ -301,6 +336,14 @@ def content(text: str) -> Any:
                 "finish_reason": [choice["finish_reason"] for choice in choices if choice["finish_reason"]]}
     whole = json.loads(text)
     return {name: value for name, value in whole.items() if name not in ("id", "created")}
+
+
+def endless(address: str, names: Sequence[str]) -> str:
+    """One of the runs whose model has no context limit, so that an answer can be long."""
+    import requests
+
+    listed = requests.get(f"{address}/v1/models", timeout=TIMEOUT).json()["data"]
+    return next(one["id"] for one in listed if one["id"] in names and one["max_model_len"] is None)
 
 
 def leave(address: str, model: str, clients: int, tokens: int = 5000) -> int:
@@ -363,7 +406,7 @@ def process_facts(pid: int) -> dict[str, int]:
 @contextlib.contextmanager
 def serving(runs: Sequence[Path]) -> Iterator[tuple[str, int]]:
     """The address and the process of `chainrule serve RUN…`. What it says, such as a traceback, is shown at the end."""
-    command = [sys.executable, "-m", "chainrule", "serve", *map(str, runs), "--port", "0"]
+    command = [sys.executable, "-m", "chainrule", "serve", *map(str, runs), "--port", "0", "--chat-template", "plain"]
     with tempfile.NamedTemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         def said() -> str:
             return Path(log.name).read_text()
@@ -381,10 +424,10 @@ def serving(runs: Sequence[Path]) -> Iterator[tuple[str, int]]:
 
 def abuse(args: argparse.Namespace, runs: Sequence[Path]) -> bool:
     names, good = [path.name for path in runs], True
-    writer = next((name for name in names if name.startswith("gpt")), names[0])
     with serving(runs) as (address, pid):
         before = reference(address, names)
-        bodies = crowd_bodies(writer, args.clients)
+        writers = [name for name, (status, _) in zip(names, before) if status == 200]
+        bodies = crowd_bodies(writers, args.clients)
         alone = [crowd(address, [body])[0] for body in bodies]
         crowd(address, bodies)                             # warm: threads of the pool, caches
         facts = process_facts(pid)
@@ -392,7 +435,7 @@ def abuse(args: argparse.Namespace, runs: Sequence[Path]) -> bool:
 
         found = fuzz(address, names, args.requests, args.seconds)
         say(fuzzed=found)
-        malformed = malform(address, writer)
+        malformed = malform(address, writers[-1])
         say(malformed=malformed)
         good &= not found["problems"] and not malformed["problems"] and found["requests"] >= args.requests
 
@@ -406,7 +449,7 @@ def abuse(args: argparse.Namespace, runs: Sequence[Path]) -> bool:
         say(crowd=args.clients, statuses=dict(statuses), equal_to_alone=equal, seconds=seconds)
         good &= same and answered > 0 and set(statuses) <= {200, *ALLOWED}
 
-        begun = leave(address, writer, args.leavers)
+        begun = leave(address, endless(address, writers), args.leavers)
         freed = settle(lambda: rows_running(address) == 0)
         say(left=args.leavers, had_begun_to_read=begun, rows_freed=freed)
         good &= freed

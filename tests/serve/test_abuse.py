@@ -42,7 +42,7 @@ def test_malformed_requests_are_refused_in_one_line(server):
 
 
 def test_a_crowd_gets_the_answers_that_each_gets_alone(server):
-    bodies = abuse.crowd_bodies("gpt", 40)
+    bodies = abuse.crowd_bodies(("gpt", "ngram"), 40)
     alone = [abuse.crowd(server, [body])[0] for body in bodies[:12]]
     together = abuse.crowd(server, bodies)
     assert {status for status, _ in together} == {200}
@@ -62,11 +62,11 @@ def test_nothing_is_left_open(server):
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("open files are counted on Linux only")
-    abuse.crowd(server, abuse.crowd_bodies("gpt", 20))     # the pool of threads is full after it
+    abuse.crowd(server, abuse.crowd_bodies(("gpt", "ngram"), 20))     # the pool of threads is full after it
     assert abuse.settle(lambda: abuse.rows_running(server) == 0)
     threads, open_files = threading.active_count(), files()
     for _ in range(3):
-        abuse.crowd(server, abuse.crowd_bodies("gpt", 20))
+        abuse.crowd(server, abuse.crowd_bodies(("gpt", "ngram"), 20))
         abuse.leave(server, "ngram", 6)
         abuse.malform(server, "gpt", {"not JSON": b"{"})
     assert abuse.settle(lambda: abuse.rows_running(server) == 0 and files() <= open_files)
