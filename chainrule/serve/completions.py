@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from chainrule.serve.requests import Request as Generate
 from chainrule.serve.requests import Token
 from chainrule.serve.schemas import ERRORS, Completion, CompletionBody, SamplingBody
 from chainrule.serve.service import Served, Service, engine_of
-from chainrule.serve.streams import Piece, Row, event_stream, merged, while_connected
+from chainrule.serve.streams import Piece, Row, aside, event_stream, merged, while_connected
 
 MAX_TOKENS = 16          # as at OpenAI
 LEAST = -9999.0          # in the place of -inf, which JSON has not
@@ -39,13 +40,15 @@ def add_completions(router: APIRouter, service: Service) -> None:
     async def create_completion(body: CompletionBody, request: Request) -> Response:
         """Texts that continue prompts."""
         served = service.find(body.model)
-        completion = CompletionAnswer(served, body, prompts_of(served, body.prompt))
+        prompts = await aside(partial(prompts_of, served, body.prompt), size_of(body.prompt))
+        completion = CompletionAnswer(served, body, prompts)
         rows = completion.submit(service)
         pieces = merged(rows, service, served)
         if body.stream:
             return event_stream(completion.chunks(pieces, rows), served.headers)
         answer = await while_connected(request, completion.whole(pieces, rows))
-        return JSONResponse(answer, headers={**HEADERS, **served.headers})
+        headers = {**HEADERS, **served.headers}
+        return await aside(lambda: JSONResponse(answer, headers=headers), answer["usage"]["total_tokens"])
 
 
 STREAMS: dict[int | str, dict[str, Any]] = {
@@ -66,6 +69,11 @@ def prompts_of(served: Served, given: Any) -> list[Prompt]:
         given = ""
     one = isinstance(given, str) or isinstance(given[0], int)
     return [read_prompt(served, prompt) for prompt in ([given] if one else given)]
+
+
+def size_of(given: Any) -> int:
+    """Characters, or ids, of all prompts."""
+    return sum(map(size_of, given)) if isinstance(given, list) else len(given) if isinstance(given, str) else 1
 
 
 def read_prompt(served: Served, given: str | Sequence[int]) -> Prompt:
@@ -142,14 +150,19 @@ class CompletionAnswer:
         return rows
 
     async def whole(self, pieces: AsyncGenerator[Piece], rows: Sequence[Row]) -> dict[str, Any]:
-        choices = [Choice(self.served, self.prompt(row.number), self.body, row.number) for row in rows]
+        size = sum(len(prompt.ids) for prompt in self.prompts)
         async with aclosing(pieces):
+            choices = await aside(partial(self.choices, rows), size)
             async for piece in pieces:
                 choices[piece.row].add(piece)
-        return self.answer([choice.take() for choice in choices]) | {"usage": usage_of(rows, self.n)}
+        return await aside(lambda: self.answer([choice.take() for choice in choices]), size) | {
+            "usage": usage_of(rows, self.n)}
+
+    def choices(self, rows: Sequence[Row]) -> list["Choice"]:
+        return [Choice(self.served, self.prompt(row.number), self.body, row.number) for row in rows]
 
     async def chunks(self, pieces: AsyncGenerator[Piece], rows: Sequence[Row]) -> AsyncGenerator[dict[str, Any]]:
-        choices = [Choice(self.served, self.prompt(row.number), self.body, row.number) for row in rows]
+        choices = self.choices(rows)
         usage = {"usage": None} if self.body.reports_usage else {}
         async with aclosing(pieces):
             async for piece in pieces:

@@ -7,11 +7,12 @@ when a stop text is met, the engine's rows are freed.
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from anyio import to_thread
 from fastapi import Request, Response
 from sse_starlette import EventSourceResponse
 
@@ -21,6 +22,7 @@ from chainrule.serve.requests import Generation, Token
 from chainrule.serve.service import Served, Service
 
 T = TypeVar("T")
+LONG = 1 << 13    # characters of a prompt, or tokens of an answer: milliseconds of work
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,11 @@ async def _forward(row: Row, queue: "asyncio.Queue[Piece | Exception | None]") -
         queue.put_nowait(None)
     except Exception as error:
         queue.put_nowait(error)
+
+
+async def aside(work: Callable[[], T], size: int) -> T:
+    """What `work` returns; from a thread where it is long, so that other requests are answered meanwhile."""
+    return await to_thread.run_sync(work) if size > LONG else work()
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -3,6 +3,7 @@
 The names of special tokens stand for them: `<|endoftext|>` is id 0.
 """
 
+from functools import partial
 from typing import Any
 
 from anyio import to_thread
@@ -13,7 +14,8 @@ from chainrule.serve.api_errors import HEADERS
 from chainrule.serve.app import require_json
 from chainrule.serve.chat import TokenizeBody, encode_chat
 from chainrule.serve.schemas import ERRORS, DetokenizeBody, Detokenized, Tokenized, TokenizerInfo
-from chainrule.serve.service import Service
+from chainrule.serve.service import Served, Service
+from chainrule.serve.streams import aside
 
 
 def add_tokens(router: APIRouter, service: Service) -> None:
@@ -32,17 +34,23 @@ def add_tokens(router: APIRouter, service: Service) -> None:
         """The ids of a text, or of the messages of a chat."""
         served = service.find(body.model)
         if body.messages is None:
-            ids = served.spelling.encode(body.prompt or "")
+            text = body.prompt or ""
+            ids = await aside(partial(served.spelling.encode, text), len(text))
         else:
             texts = [message.text for message in body.messages]
             ids = await to_thread.run_sync(encode_chat, served, texts, body.add_generation_prompt is not False)
-        names = [served.spelling[id] for id in ids] if body.return_token_strs else None
-        return respond({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": names})
+        return await aside(partial(tokenized, served, ids, bool(body.return_token_strs)), len(ids))
 
     @router.post("/detokenize", dependencies=[Depends(require_json)], response_model=Detokenized, responses=ERRORS)
     async def detokenize(body: DetokenizeBody) -> Response:
         """The text of ids."""
-        return respond({"prompt": service.find(body.model).spelling.decode(body.tokens)})
+        decode = service.find(body.model).spelling.decode
+        return await aside(lambda: respond({"prompt": decode(body.tokens)}), len(body.tokens))
+
+
+def tokenized(served: Served, ids: list[int], names: bool) -> Response:
+    spelled = [served.spelling[id] for id in ids] if names else None
+    return respond({"count": len(ids), "max_model_len": served.context, "tokens": ids, "token_strs": spelled})
 
 
 def respond(answer: dict[str, Any]) -> Response:
