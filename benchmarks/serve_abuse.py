@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 import chainrule
 
 TIMEOUT = 60.0                                   # seconds after which a request hangs
-POOL = 40                                        # threads that wait for work (anyio's), however many requests there were
+POOL = 40                                        # threads that wait for work (anyio.s)
 RETRIES = 12                                     # of a fuzzed request, each without the field that was refused
 ALLOWED = (429, 503, 504)                        # "not now" is an answer, and no fault of the server
 LIMITS = ("max_tokens", "max_completion_tokens")
