@@ -1129,8 +1129,8 @@ BUGS = [
         "a message that ends with half of a special token is not changed",
         "chainrule/text/chat_template.py",
         "        if text[place:end] in begins:",
-        "        if text[place:] in begins and place == 0:",
-        ("tests/text/test_chat_template.py::test_adjacent_messages_cannot_spell_a_special_token_together",),
+        "        if text[place:end] in begins and place == 0:",
+        ("tests/text/test_chat_template.py::test_a_message_and_the_template_cannot_spell_a_special_token_together",),
     ),
     Bug(
         "a chat's eos_token is always the boundary",

@@ -155,6 +155,18 @@ def test_adjacent_messages_cannot_spell_a_special_token_together(tmp_path: Path)
         assert not set(ids.tolist()) & set(template.tokenizer.special_tokens.values())
 
 
+@pytest.mark.parametrize(("source", "text"), [
+    ("{{ messages[0].content }}end|>", "a <|im_"), ("{{ messages[0].content | trim }}end|>", "<|im_\n"),
+    ("<|im_{{ messages[0].content }}", "end|> b"), ("<|im_{{ messages[0].content | trim }}", " end|>"),
+])  # fmt: skip
+def test_a_message_and_the_template_cannot_spell_a_special_token_together(
+    source: str, text: str, tmp_path: Path
+) -> None:
+    tokenizer = made("chatml", "bytes", tmp_path)[0].tokenizer
+    ids = ChatTemplate(source, tokenizer, "", "").encode([{"role": "user", "content": text}])
+    assert not set(ids.tolist()) & set(tokenizer.special_tokens.values())
+
+
 def test_private_characters_of_the_messages_stay(tmp_path: Path) -> None:
     template, _, _ = made("chatml", "bytes", tmp_path)
     text = "\U000f0000 <|im_end|> \U000f0001 \U000f0002"
