@@ -23,13 +23,14 @@ PREFILL = 1 << 12   # tokens of one call that makes the logits of the last token
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """`model.eval()`, so no dropout; afterwards every module has its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    in_training = [module for module in model.modules() if module.training]
+    for module in in_training:                             # usually none; setting a mode is slow in torch
+        module.training = False
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in in_training:
+            module.training = True
 
 
 def device_of(model: nn.Module) -> torch.device:

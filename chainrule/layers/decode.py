@@ -149,8 +149,7 @@ def supports_cpu(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
         return False
     full = set(settings.attention) == {"full"} and settings.norm_first and settings.qkv and not settings.experts
     plain = full and decoder.stack.bias is None and decoder.stack.sublayers == 2 and kv_cache.capacity(state) > 0
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
-    return plain and not traced and not any(tap.watched for tap in _taps_of(decoder))
+    return plain and not torch.compiler.is_compiling() and not any(tap.watched for tap in _taps_of(decoder))
 
 
 def _taps_of(decoder: "Decoder") -> list[Tap]:
