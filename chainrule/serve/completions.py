@@ -53,7 +53,7 @@ def add_completions(router: APIRouter, service: Service) -> None:
 
 STREAMS: dict[int | str, dict[str, Any]] = {
     200: {"description": "with stream: true, events of the same form, and at the end data: [DONE]",
-          "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+          "content": {"text/event-stream": {}}},
 }
 
 
