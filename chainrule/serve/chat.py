@@ -82,7 +82,8 @@ class ChatAnswer:
         try:
             for number in range(n):
                 generation = engine_of(self.served).submit(request(row=number))
-                rows.append(Row(number, generation, continuation(self.served, self.prompt, body.stops), end))
+                rows.append(Row(number, generation, continuation(self.served, self.prompt, body.stops), end,
+                                streams=bool(body.stream)))
         except BaseException:
             for row in rows:
                 row.generation.cancel()

@@ -142,7 +142,8 @@ class CompletionAnswer:
                         prompt_logprobs=bool(body.echo) and body.logprobs is not None,
                         ends=has_end(tokenizer, False),
                     ))
-                    rows.append(Row(len(rows), generation, continuation(self.served, prompt, body.stops)))
+                    rows.append(Row(len(rows), generation, continuation(self.served, prompt, body.stops),
+                                    streams=bool(body.stream)))
         except BaseException:
             for row in rows:
                 row.generation.cancel()

@@ -22,6 +22,8 @@ from chainrule.serve.requests import Generation, Token
 from chainrule.serve.service import Served, Service
 
 T = TypeVar("T")
+PATIENCE = 0.02   # of its time so far, a text that is not streamed may come this much later,
+LATEST = 0.05     # and at most so many seconds
 LONG = 1 << 13    # characters of a prompt, or tokens of an answer: milliseconds of work
 
 
@@ -43,9 +45,11 @@ class Row:
     generation: Generation
     text: Continuation
     end: int | None = None                # a token that ends the text beside the boundary
+    streams: bool = True                  # whether the client reads the text as it grows
     tokens_out: int = 0
 
     async def pieces(self) -> AsyncIterator[Piece]:
+        began = time.perf_counter()
         async for tokens in self.generation:
             text, read = "", list[Token]()
             for token in tokens:
@@ -58,6 +62,8 @@ class Row:
                     yield Piece(self.number, text, read, "stop")
                     return
             yield Piece(self.number, text, read)
+            if not self.streams:          # tokens by the dozen cost less than one by one, and nobody reads them yet
+                await asyncio.sleep(min(LATEST, PATIENCE * (time.perf_counter() - began)))
         yield Piece(self.number, self.text.rest(), [], self.generation.finish_reason or "length")
 
 

@@ -120,6 +120,7 @@ def test_a_server_that_is_ending_answers_what_is_under_way_and_refuses_the_rest(
     asked = {"model": "ngram", "prompt": "the", "max_tokens": 3, "seed": 1}
     with serving({"ngram": paths["ngram"]}) as one, httpx.Client(base_url=one.url) as client:
         alone = client.post("/v1/completions", json=asked).json()["choices"]
+        until(lambda: one.service.under_way == 0)
         with held(one) as go_on:
             answers = []
             thread = threading.Thread(target=lambda: answers.append(httpx.post(f"{one.url}v1/completions", json=asked)))
