@@ -301,7 +301,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Path], None] | No
     "merges of no tokens": ({"tokenizer.ggml.merges": ["qq zz"]}, {}, None, "is not a tokenizer.json that can be read"),
     "BOS that is no token": ({"tokenizer.ggml.bos_token_id": 5000}, {}, None, "the token 5000 begins or ends a text"),
     "scores": ({"tokenizer.ggml.model": "llama"}, {}, None, r"has no tokenizer.ggml.scores for its 27\d tokens"),
-    "chat template": ({"tokenizer.chat_template": "{% if %}"}, {}, None, "a chat template that does not parse"),
+    "chat template": ({"tokenizer.chat_template": "{% if %}"}, {}, None, "the chat template does not parse: line 1"),
 }  # fmt: skip
 
 
