@@ -135,11 +135,6 @@ class LanguageModel(Model):
         """(B, T) -> (B, T, V): logits of what follows each token. The old state must not be used again."""
         raise NotImplementedError
 
-    def advance(self, tokens: Tensor, state: State) -> State:
-        """(B, T): the state that `step` returns, where the logits are not needed; a kind that can do without them
-        overrides this."""
-        return self.step(tokens, state)[1]
-
     def next_logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """(B, T) -> (B, V): `step`, with the logits of what follows the last token; a kind that saves those of the
         other tokens overrides this."""

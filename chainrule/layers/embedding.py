@@ -147,8 +147,9 @@ class NeuralLanguageModel(LanguageModel):
         hidden, state = self.hidden_states(tokens, state)
         return self.embedding.logits(hidden), state
 
-    def advance(self, tokens: Tensor, state: State) -> State:
-        return self.hidden_states(tokens, state)[1]
+    def next_logits(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        hidden, state = self.hidden_states(tokens, state)
+        return self.embedding.logits(hidden[:, -1:])[:, 0], state
 
     def loss(self, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
         hidden, state = self.hidden_states(batch.tokens, self.begin(batch, state))

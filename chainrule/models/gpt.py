@@ -137,9 +137,6 @@ class Decoder(LanguageModel):
         hidden, state = self.read(tokens, state)
         return self.logits(hidden), state
 
-    def advance(self, tokens: Tensor, state: Cache) -> Cache:
-        return self.read(tokens, state)[1]
-
     def next_logits(self, tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
         if tokens.shape[1] == 1:
             logits, state = self.step(tokens, state)

@@ -14,6 +14,7 @@ GGUF = "tests/formats/test_gguf.py"
 ONNX = "tests/formats/test_onnx.py"
 
 LOCAL = "tests/layers/test_local_attention.py"
+ENGINE = "tests/serve/test_engine.py"
 TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED, ADAPTED = "tests/training/test_finetune.py", "tests/training/test_finetune_adapters.py"
@@ -1204,5 +1205,39 @@ BUGS = [
         "(weight / scales[:, None]).round_()",
         "(weight / scales[:, None]).floor_()",
         ("tests/kernels/test_int8_linear.py::test_weights_are_rounded_to_the_nearest_step",),
+        "the warm-up of a CUDA graph counts as tokens of idle rows",
+        "chainrule/serve/batching/row_groups.py",
+        "                write_back(self.state, states.blank(rows, capacity))\n",
+        "",
+        (f"{ENGINE}::test_graphs_give_the_same_texts_however_long_rows_are_idle[rotary]",),
+    ),
+    Bug(
+        "the capacity of a row is that of its group's longest request",
+        "chainrule/serve/batching/row_groups.py",
+        "        return min(self.context, max(MIN_CAPACITY, 1 << (tokens - 1).bit_length()))",
+        "        self.__dict__['longest'] = longest = max(tokens, self.__dict__.get('longest', 0))\n"
+        "        return min(self.context, max(MIN_CAPACITY, 1 << (longest - 1).bit_length()))",
+        (f"{ENGINE}::test_long_texts_have_the_same_bits_through_every_width_and_capacity",),
+    ),
+    Bug(
+        "a prefix is cached under its tokens, however they were read",
+        "chainrule/serve/batching/prefix_cache.py",
+        "keys.append((tuple(plan[:calls]), tokens[:end].tobytes()))",
+        "keys.append(((), tokens[: end - 1].tobytes()))",
+        (f"{ENGINE}::test_a_prefix_is_that_of_the_same_tokens_and_calls",),
+    ),
+    Bug(
+        "a prompt is read to its end before others go on",
+        "chainrule/serve/engine.py",
+        "range(min(MOST_CALLS, max(1, in_prefill // max(1, decoding))))",
+        "range(1000)",
+        (f"{ENGINE}::test_a_long_prompt_does_not_stall_the_others",),
+    ),
+    Bug(
+        "an answer goes on with the random numbers of its first row",
+        "chainrule/serve/batching/phases.py",
+        "row_uniforms(sampling.seed, self.request.row, self.sampled, count)",
+        "row_uniforms(sampling.seed, 0, self.sampled, count)",
+        (f"{ENGINE}::test_a_served_text_is_the_text_of_sample",),
     ),
 ]

@@ -152,6 +152,15 @@ def test_a_shared_prefix_is_read_once() -> None:
     engine.close()
 
 
+def test_a_prefix_is_that_of_the_same_tokens_and_calls() -> None:
+    model, first = made(LONG), [1, 2, 3, 4] * 16
+    engine = Engine(model)
+    for prompt in (first, [*first[:-2], 1, 1], [*first, 3, 2], first * 2):    # the first differ in their last tokens
+        request = Request(prompt, 5, logprobs=2, ends=False)
+        assert engine.submit(request).read() == alone(model, request, prefix_bytes=0)
+    engine.close()
+
+
 def test_the_prefix_cache_has_a_bounded_number_of_bytes() -> None:
     engine = Engine(made(LONG), Limits(prefix_bytes=100_000))
     answers(engine, some_requests(20, 190))
@@ -219,8 +228,8 @@ def test_a_cancelled_request_frees_its_row_and_changes_no_other() -> None:
 
 def test_a_model_that_fails_ends_the_requests_of_its_call_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
     engine = Engine(made(LONG))
-    advance = engine.model.advance
-    engine.model.advance = lambda tokens, state: advance(tokens + 9 if (tokens == 4).any() else tokens, state)
+    read = engine.model.next_logits
+    engine.model.next_logits = lambda tokens, state: read(tokens + 9 if (tokens == 4).any() else tokens, state)
     bad, good = engine.submit(Request([4] * 70, 5)), engine.submit(Request([1] * 70, 5, ends=False))
     with pytest.raises(EngineError, match="the model failed on this request: "):
         bad.read()

@@ -147,8 +147,10 @@ class NGram(LanguageModel):
             self.answered(_highest(children, tokens))
         return logits.view(*tokens.shape, self.vocab), history[:, tokens.shape[1] :]
 
-    def advance(self, tokens: Tensor, state: Tensor) -> Tensor:
-        return torch.cat([state, tokens], 1)[:, tokens.shape[1] :]
+    def next_logits(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        before = torch.cat([state, tokens[:, :-1]], 1)[:, tokens.shape[1] - 1 :]
+        logits, state = self.step(tokens[:, -1:], before)
+        return logits[:, 0], state
 
     def score(self, tokens: Tensor, targets: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if not torch.equal(tokens[:, 1:], targets[:, :-1]):

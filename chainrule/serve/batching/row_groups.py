@@ -164,7 +164,7 @@ class RowGroup:
         if logits:
             found, state = self.model.step(self.tokens, self.state)
         else:
-            state = self.model.advance(self.tokens, self.state)
+            state = self.model.next_logits(self.tokens, self.state)[1]
         if self.static:
             write_back(self.state, state)
         else:
@@ -174,7 +174,7 @@ class RowGroup:
     def _capture(self, logits: bool) -> CudaGraph | None:
         def step() -> list[Tensor]:
             if not logits:
-                return list(tensors(self.model.advance(self.tokens, self.state)))
+                return list(tensors(self.model.next_logits(self.tokens, self.state)[1]))
             found, state = self.model.step(self.tokens, self.state)
             self._logits = found if self._logits is None else self._logits.copy_(found)    # always the same place
             return list(tensors(state))
