@@ -1,6 +1,6 @@
 """The engine of `chainrule serve` under load: output tokens a second, and the time to the first token.
 
-    python benchmarks/serving.py [--clients 64] [--each 6] [--rows 64] [--json]        GPT-2's shape on a GPU, bfloat16
+    python benchmarks/serving.py [--clients 64] [--each 8] [--rows 64] [--json]        GPT-2's shape on a GPU, bfloat16
     python benchmarks/serving.py --small                                               a small GPT on a CPU
 
 Each client sends its requests one after another: prompts of 16 to 512 random tokens, answers of 16 to 256 (a tenth of
@@ -95,7 +95,7 @@ def milliseconds(times: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--each", type=int, default=6, help="requests of a client")
+    parser.add_argument("--each", type=int, default=8, help="requests of a client")
     parser.add_argument("--rows", type=int, help="rows of a decoding step")
     parser.add_argument("--layers", type=int, help="fewer, for a fast trial")
     parser.add_argument("--small", action="store_true", help="a small GPT on a CPU")
@@ -133,7 +133,9 @@ def main() -> None:
              prefill_calls=engine.stats.prefill_calls - calls, **milliseconds(firsts))
     engine.close()
     del engine
-    after, whole = offline(model.eval(), load, args.clients)
+    _, single = offline(model.eval(), load, 1)
+    tell(what="one stream, offline, with its prefill", tokens_per_s=round(single), times=round(many / single, 1))
+    after, whole = offline(model, load, args.clients)
     tell(what=f"offline, {args.clients} rows", after_prefill=round(after), with_prefill=round(whole),
          share_after_prefill=round(many / after, 2), share_with_prefill=round(many / whole, 2))
 

@@ -170,7 +170,9 @@ def draw(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 
     Never a token of probability 0. The block of tokens is found first, so that the sums of a large vocabulary are few.
     """
-    blocks = pad(probs, (0, -probs.shape[-1] % BLOCK)).view(len(probs), -1, BLOCK)        # (B, N, BLOCK)
+    vocab, missing = probs.shape[-1], -probs.shape[-1] % BLOCK
+    probs = pad(probs, (0, missing)) if missing else probs
+    blocks = probs.view(len(probs), -1, BLOCK)                                            # (B, N, BLOCK)
     mass = blocks.sum(-1, dtype=torch.float64)
     shares = mass.cumsum(-1)
     total = shares[:, -1:]
@@ -179,7 +181,7 @@ def draw(probs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     inside = blocks.take_along_dim(block[..., None], 1)[:, 0].cumsum(-1, dtype=torch.float64)
     before = shares.gather(-1, block) - mass.gather(-1, block)
     place = torch.searchsorted(inside, _below(point - before, inside[:, -1:]).clamp(min=0), right=True)
-    return (block * BLOCK + place)[:, 0].clamp(max=probs.shape[-1] - 1), total[:, 0] > 0
+    return (block * BLOCK + place)[:, 0].clamp(max=vocab - 1), total[:, 0] > 0
 
 
 def _below(points: Tensor, end: Tensor) -> Tensor:

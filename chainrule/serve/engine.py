@@ -35,6 +35,7 @@ from chainrule.serve.requests import TOP, EngineClosed, EngineError, EngineFull,
 SMALL = 1e7            # parameters of a model below which several threads are slower than one
 THREADS = torch.get_num_threads()
 MOST_CALLS = 8         # of prefill between two decoding steps
+MANY, PATIENCE = 16, 5    # with so many rows in decoding, a row in prefill waits a few steps for others
 FEW = 8                # rows up to which clients get every token at once,
 TELL_EVERY = 0.02      # and otherwise the seconds between two messages to the clients
 MEMORY_SHARE = 0.4     # of a GPU's free memory for the states of requests,
@@ -215,25 +216,21 @@ class Engine:
             return
         with self._change:
             used = sum(row.bytes for row in self._running)
+            being_read = {key for row in self._running for key in row.keys}
             new: list[Row] = []
             for row in list(self._waiting):
                 full = len(self._running) + len(new) >= self.limits.rows
                 if full or (used and used + row.bytes > self.state_bytes):
                     break
-                if self._being_read(row, new):
-                    continue                             # another row reads its prefix at this moment
+                if not row.request.prompt_logprobs and not being_read.isdisjoint(row.keys):
+                    continue                             # it waits for a prefix that another row is about to read
                 self._waiting.remove(row)
                 new.append(row)
+                being_read.update(row.keys)
                 used += row.bytes
         for row in new:
             self._running.append(row)
             self._guarded(partial(self._begin, row), [row])
-
-    def _being_read(self, row: Row, new: Sequence[Row]) -> bool:
-        """Whether another row is about to read a prefix that this one could take from the cache."""
-        if row.request.prompt_logprobs or not row.keys:
-            return False
-        return any(not {*row.keys}.isdisjoint(other.keys) for other in chain(self._running, new))
 
     def _begin(self, row: Row) -> None:
         """The first tokens come from the prefix cache, if they can."""
@@ -298,6 +295,8 @@ class Engine:
             chosen = max(busy, key=lambda group: len(group.members) + group.waited)
             for group in busy:
                 group.waited += 1
+            if self.shapes.gpu and decoding >= MANY and len(chosen.members) + chosen.waited <= PATIENCE:
+                return                                   # a call costs the same for one row as for several: wait
             chosen.waited = 0
             self._guarded(partial(self._read, chosen), list(chosen.members.values()))
             if not self.shapes.gpu:
@@ -382,7 +381,8 @@ class Engine:
             self._end(row, None, UserError(f"{why}."))
             return
         self.stats.generated_tokens += 1
-        self._add(row, [row.token(place, id, number)])
+        row.generation.add((row.token(place, id, number),))
+        self._news.add(row.generation)
         if place == len(row.tokens):
             self._urgent.add(row.generation)
         if id == BOUNDARY and row.request.ends:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from chainrule.inference.sampling import Sampling
 
@@ -44,8 +45,7 @@ class Request:
     ends: bool = True                           # whether the boundary ends the text
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token, of the prompt or of the answer."""
 
     id: int
@@ -63,7 +63,8 @@ class Generation:
         self.cancelled = False
         self._cancel, self._error = cancel, None
         self._tokens: list[Token] = []
-        self._ready = threading.Condition()
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event: asyncio.Event | None = None
         with suppress(RuntimeError):                    # a thread without a loop: `read`
@@ -99,7 +100,7 @@ class Generation:
     # What the engine calls, in its thread
 
     def add(self, tokens: Iterable[Token]) -> None:
-        with self._ready:
+        with self._lock:
             self._tokens.extend(tokens)
 
     def finish(self, reason: str | None, error: Exception | None = None) -> None:

@@ -1205,19 +1205,13 @@ BUGS = [
         "(weight / scales[:, None]).round_()",
         "(weight / scales[:, None]).floor_()",
         ("tests/kernels/test_int8_linear.py::test_weights_are_rounded_to_the_nearest_step",),
+    ),
+    Bug(
         "the warm-up of a CUDA graph counts as tokens of idle rows",
         "chainrule/serve/batching/row_groups.py",
         "                write_back(self.state, states.blank(rows, capacity))\n",
         "",
         (f"{ENGINE}::test_graphs_give_the_same_texts_however_long_rows_are_idle[rotary]",),
-    ),
-    Bug(
-        "the capacity of a row is that of its group's longest request",
-        "chainrule/serve/batching/row_groups.py",
-        "        return min(self.context, max(MIN_CAPACITY, 1 << (tokens - 1).bit_length()))",
-        "        self.__dict__['longest'] = longest = max(tokens, self.__dict__.get('longest', 0))\n"
-        "        return min(self.context, max(MIN_CAPACITY, 1 << (longest - 1).bit_length()))",
-        (f"{ENGINE}::test_long_texts_have_the_same_bits_through_every_width_and_capacity",),
     ),
     Bug(
         "a prefix is cached under its tokens, however they were read",

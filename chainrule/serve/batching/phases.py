@@ -71,8 +71,10 @@ class Row:
     def token(self, place: int, id: int, number: tuple[float | None, Sequence[tuple[int, float]]]) -> Token:
         """What is reported of a token of the prompt or of the answer, at this place of the text."""
         prompt, count = place < len(self.tokens), self.request.logprobs
-        if (prompt and place == self.added) or (not prompt and count is None):
-            return Token(id, prompt=prompt)
+        if count is None and not prompt:
+            return Token(id)
+        if prompt and place == self.added:
+            return Token(id, prompt=True)
         logprob, top = number
         same = tuple((one, p if logprob is None or one != id else logprob) for one, p in top[: count or 0])
         return Token(id, logprob, same, prompt)

@@ -19,13 +19,13 @@ from torch.nn.functional import pad
 
 from chainrule.device import CudaGraph
 from chainrule.inference.decoding import Values, capture_step
-from chainrule.inference.sampling import Sampling, SamplingStrategy, draw
+from chainrule.inference.sampling import BLOCK, Sampling, SamplingStrategy, draw
 from chainrule.model import BOUNDARY
 from chainrule.serve.batching.row_groups import to_pinned
 from chainrule.serve.requests import TOP, Request
 
-SAMPLED = -1    # in the place of a next token that is not given
-ALIGNED = 64    # numbers: rows of a multiple begin at aligned addresses, on which the order of a GPU's sums depends
+SAMPLED = -1       # in the place of a next token that is not given
+ALIGNED = BLOCK    # numbers: rows of a multiple begin at aligned addresses, on which the order of a GPU's sums depends
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,12 @@ def log_probs_of(logits: Tensor, tokens: Tensor, vocab: int) -> LogProbs:
 
 def aligned(logits: Tensor) -> Tensor:
     """(R, V) -> (R, V or more) float32: with columns of probability 0, so that all rows are aligned alike on a GPU."""
-    logits = logits.float()
-    missing = -logits.shape[-1] % ALIGNED if logits.is_cuda else 0
-    return pad(logits, (0, missing), value=-math.inf) if missing else logits
+    rows, vocab = logits.shape
+    if not logits.is_cuda or vocab % ALIGNED == 0:
+        return logits.float()
+    padded = torch.full((rows, vocab + -vocab % ALIGNED), -math.inf, device=logits.device)
+    padded[:, :vocab] = logits
+    return padded
 
 
 # On a CPU
@@ -137,19 +140,21 @@ def column_values(sampling: Sampling) -> list[float]:
 
 
 def sample_rows(
-    logits: Tensor, columns: Columns, uniform: Tensor, seen: Tensor | None, cuts: bool, vocab: int
+    logits: Tensor, columns: Columns, uniform: Tensor, seen: Tensor | None, cuts: bool, vocab: int, hot: bool = True
 ) -> tuple[Tensor, Tensor]:
     """`sampling.sample_token` for rows with settings of their own: (R, V or more) -> (R,), (R,).
 
-    `seen` (R, V): None where no row has a penalty; `cuts`: whether some row leaves tokens out.
+    `seen` (R, V): None where no row has a penalty; `cuts`: whether some row leaves tokens out; `hot`: whether some
+    row may have an infinite temperature. What other rows need changes no bit of a row.
     """
     if seen is not None:
         logits = logits - columns.penalty * pad(seen, (0, logits.shape[-1] - vocab))
     highest, best = logits.max(-1, keepdim=True)
     coldest = torch.finfo(logits.dtype).tiny
-    scaled = (logits - highest) / columns.temperature.clamp(coldest, torch.finfo(logits.dtype).max)
-    alike = pad(torch.zeros_like(scaled[:, :vocab]), (0, logits.shape[-1] - vocab), value=-math.inf)
-    scaled = scaled.where(columns.temperature < math.inf, alike)
+    scaled = (logits - highest).div_(columns.temperature.clamp(coldest, torch.finfo(logits.dtype).max))
+    if hot:
+        alike = pad(torch.zeros_like(scaled[:, :vocab]), (0, logits.shape[-1] - vocab), value=-math.inf)
+        scaled = scaled.where(columns.temperature < math.inf, alike)
     if cuts:
         scaled = scaled.masked_fill(~_kept_rows(logits, columns), -math.inf)
     drawn, possible = draw(scaled.softmax(-1), uniform)
@@ -179,6 +184,7 @@ class DeviceSamplers:
         self.inputs = torch.zeros(2, rows, dtype=torch.float64, device=device)    # given tokens, uniform numbers
         self.seen = torch.zeros(rows, vocab, dtype=torch.bool, device=device)
         self.members: dict[int, Sampling] = {}
+        self.needs = False, False, False
         self.graphs: dict[tuple[bool, ...], tuple[CudaGraph, list[Chosen]] | None] = {}
 
     def put(self, slot: int, request: Request) -> None:
@@ -191,17 +197,27 @@ class DeviceSamplers:
             self.seen[slot].index_fill_(0, prompt, True)
             self.seen[slot, BOUNDARY] = False
 
+        self._find_needs()
+
     def release(self, slot: int) -> None:
         del self.members[slot]
+        self._find_needs()
+
+    def _find_needs(self) -> None:
+        """Whether some row leaves tokens out, has a penalty, has an infinite temperature."""
+        every = self.members.values()
+        self.needs = (
+            any(sampling.cuts for sampling in every),
+            any(sampling.repetition_penalty != 1 for sampling in every),
+            any(sampling.temperature == math.inf for sampling in every),
+        )
 
     def choose(
         self, logits: Tensor, given: Sequence[int], uniform: Sequence[float], log_probs: bool, into: Tensor
     ) -> Chosen:
         """As RowSamplers.choose. `logits` must be the same tensor in every call, and so must `into`."""
         self.inputs.copy_(to_pinned(np.array([given, uniform])), non_blocking=True)
-        cuts = any(sampling.cuts for sampling in self.members.values())
-        penalty = any(sampling.repetition_penalty != 1 for sampling in self.members.values())
-        variant = cuts, penalty, log_probs
+        variant = *self.needs, log_probs
         if (known := self.graphs.get(variant)) is not None:
             known[0].replay(())
             return known[1][-1]
@@ -210,7 +226,7 @@ class DeviceSamplers:
             self._capture(logits, into, variant)
         return chosen
 
-    def _capture(self, logits: Tensor, into: Tensor, variant: tuple[bool, bool, bool]) -> None:
+    def _capture(self, logits: Tensor, into: Tensor, variant: tuple[bool, bool, bool, bool]) -> None:
         made: list[Chosen] = []
 
         def step() -> list[Tensor]:
@@ -220,12 +236,12 @@ class DeviceSamplers:
         graph = capture_step(step, [], [])
         self.graphs[variant] = None if graph is None else (graph, made)
 
-    def _choose(self, logits: Tensor, into: Tensor, cuts: bool, penalty: bool, log_probs: bool) -> Chosen:
+    def _choose(self, logits: Tensor, into: Tensor, cuts: bool, penalty: bool, hot: bool, log_probs: bool) -> Chosen:
         given, uniform = self.inputs[0].long(), self.inputs[1]
         logits = aligned(logits)
         columns = Columns(*self.settings.unsqueeze(-1).unbind(1))
         seen = self.seen if penalty else None
-        drawn, possible = sample_rows(logits, columns, uniform, seen, cuts, self.vocab)
+        drawn, possible = sample_rows(logits, columns, uniform, seen, cuts, self.vocab, hot)
         tokens = torch.where(given == SAMPLED, drawn, given)
         if penalty:
             self.seen.scatter_(1, tokens[:, None], (tokens != BOUNDARY)[:, None])
