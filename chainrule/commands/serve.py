@@ -38,6 +38,7 @@ def serve_command(args: Namespace) -> dict[str, Any]:
     device = choose_device(args.device)
     with open_socket(args.host, args.port) as socket:    # first, since loading may take long
         service = Service(load_runs(paths, limits, device, template), limits)
+        service.start()
         loaded = {name: one.run for name, one in service.served.items()}
         app = make_server(service, Runs(paths, device, loaded), opening_text(map(read_about, paths.values())),
                           host=args.host, key=key, cors=args.cors)

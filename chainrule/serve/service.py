@@ -137,6 +137,12 @@ class Service:
             raise too_late(self.limits.seconds)
         return task.result()
 
+    def start(self) -> None:
+        """Starts the engines before the first request, which on a GPU would wait for their graphs."""
+        for one in self.served.values():
+            if one.engine is not None:
+                one.engine.start()
+
     def stop(self) -> None:
         """New requests are refused from now on; those under way get the grace period."""
         self.stop_by = time.monotonic() + self.limits.grace
