@@ -347,7 +347,7 @@ def endless(address: str, names: Sequence[str]) -> str:
     return next(one["id"] for one in listed if one["id"] in names and one["max_model_len"] is None)
 
 
-def leave(address: str, model: str, clients: int, tokens: int = 5000) -> int:
+def leave(address: str, model: str, clients: int, tokens: int = 50_000) -> int:
     """So many clients read the beginning of a long answer, or not even that, and hang up. How many had begun."""
     begun = 0
     parts = urlsplit(address)
