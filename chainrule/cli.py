@@ -87,9 +87,7 @@ def _sample(parser: ArgumentParser) -> None:
                         help="go on after the end of a text (for words: of a line, </s>), up to --tokens")
     parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1, help="number of texts (default: %(default)s)")
-    parser.add_argument("--precision", choices=["auto", "float32", "bfloat16", "int8"], default="auto",
-                        help="of the weights; int8: faster on a CPU, and not quite the same probabilities; auto: "
-                             "bfloat16 on GPUs that have it, else float32")
+    _precision(parser)
     _device(parser)
 
 
@@ -201,6 +199,7 @@ def _serve(parser: ArgumentParser) -> None:
                         help="time limit of a request, then it is answered with 504 (default: %(default)g)")
     parser.add_argument("--grace", type=float, default=30.0, metavar="S",
                         help="time for requests under way after SIGTERM or Ctrl-C (default: %(default)g)")
+    _precision(parser)
     _device(parser)
 
 
@@ -265,6 +264,12 @@ def _leaderboard(parser: ArgumentParser) -> None:
 
 
 DEVICES = ("auto", "cpu", "cuda")
+
+
+def _precision(parser: ArgumentParser) -> None:
+    parser.add_argument("--precision", choices=["auto", "float32", "bfloat16", "int8"], default="auto",
+                        help="of the weights; int8: faster on a CPU, and not quite the same probabilities; auto: "
+                             "bfloat16 on GPUs that have it, else float32")
 
 
 def _device(parser: ArgumentParser) -> None:

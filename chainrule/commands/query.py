@@ -37,19 +37,20 @@ def sample_command(args: Namespace) -> dict[str, Any]:
     return {"run": args.run, "prompt": args.prompt, "texts": texts, "sampling": sampling.as_dict()}
 
 
-def set_precision(run: Run, precision: str, device: torch.device) -> None:
-    """The weights of a network in the dtype that was asked for; auto: bfloat16 is as good, and faster on a GPU."""
+def set_precision(run: Run, precision: str, device: torch.device) -> bool:
+    """The weights of a network in the dtype that was asked for; auto: bfloat16 is as good for sampling, and faster on
+    a GPU. Returns whether they are no longer in float32."""
     if precision == "auto":
         fast = run.model.learns_by == "gradient" and device.type == "cuda" and multiplies_bfloat16(device)
         precision = "bfloat16" if fast else "float32"
     if precision == "float32":
-        return
+        return False
     if run.model.learns_by != "gradient":
         raise UserError(f"--precision {precision} is for neural networks; {run.path} is a run of {run.recipe.kind}. "
                         "Leave it out.")
     if precision == "bfloat16":
         run.model.bfloat16()
-        return
+        return True
     from chainrule.models.gpt import Decoder
 
     if not isinstance(run.model, Decoder):
@@ -57,6 +58,7 @@ def set_precision(run: Run, precision: str, device: torch.device) -> None:
     if device.type != "cpu":
         raise UserError("--precision int8 is for a CPU. Leave it out, or add --device cpu.")
     run.model.quantise()
+    return True
 
 
 def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:

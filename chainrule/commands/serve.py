@@ -5,12 +5,14 @@ import re
 import sys
 from argparse import Namespace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
+from chainrule.commands.query import set_precision
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.progress import set_quiet
-from chainrule.run import read_about
+from chainrule.run import Run, read_about
 from chainrule.text.chat_template import find_template
 from chainrule.viewer.notebook import find_runs, opening_text
 
@@ -37,9 +39,15 @@ def serve_command(args: Namespace) -> dict[str, Any]:
     limits = ServerLimits(rows=args.rows, queue=args.queue, seconds=args.seconds, grace=args.grace)
     device = choose_device(args.device)
     with open_socket(args.host, args.port) as socket:    # first, since loading may take long
-        service = Service(load_runs(paths, limits, device, template), limits)
+        rounded: set[Path] = set()    # whose weights are not in float32: the page loads them itself
+
+        def prepare(run: Run) -> None:
+            if set_precision(run, args.precision, device):
+                rounded.add(run.path)
+
+        service = Service(load_runs(paths, limits, device, template, prepare), limits)
         service.start()
-        loaded = {name: one.run for name, one in service.served.items()}
+        loaded = {name: one.run for name, one in service.served.items() if one.run.path not in rounded}
         app = make_server(service, Runs(paths, device, loaded), opening_text(map(read_about, paths.values())),
                           host=args.host, key=key, cors=args.cors)
         url = address(socket)

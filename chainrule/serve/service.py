@@ -160,11 +160,14 @@ class Service:
 
 def load_runs(
     paths: Mapping[str, Path], limits: ServerLimits, device: torch.device | str = "cpu",
-    chat_template: str | None = None,
+    chat_template: str | None = None, prepare: Callable[[Run], None] = lambda run: None,
 ) -> dict[str, Served]:  # fmt: skip
-    """`chat_template`: in the place of the runs' own."""
+    """`chat_template`: in the place of the runs' own; `prepare`: called with each run that continues texts."""
     given: dict[str, Any] = {} if chat_template is None else {"chat_template": chat_template}
-    return {name: serve_run(name, replace(load(path, device), **given), limits) for name, path in paths.items()}
+    runs = {name: replace(load(path, device), **given) for name, path in paths.items()}
+    for run in filter(continues_text, runs.values()):
+        prepare(run)
+    return {name: serve_run(name, run, limits) for name, run in runs.items()}
 
 
 def serve_run(name: str, run: Run, limits: ServerLimits) -> Served:

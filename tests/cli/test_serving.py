@@ -3,6 +3,8 @@
 import builtins
 
 import pytest
+import torch
+import uvicorn
 from viewer.live import save_run
 from viewer.subjects import subject
 
@@ -27,6 +29,7 @@ def run(tmp_path_factory):
     (["--port", "99999"], "cannot serve at 127.0.0.1 port 99999"),
     (["--cors", "*"], "--cors * would let every web page"),
     (["--cors", "example.org"], "--cors example.org is not an origin"),
+    (["--precision", "bfloat16"], "--precision bfloat16 is for neural networks"),
 ])
 def test_what_is_wrong_is_one_line(run, capsys, words, line, monkeypatch):
     monkeypatch.delenv("CHAINRULE_KEY", raising=False)
@@ -56,6 +59,20 @@ def test_without_its_libraries_it_says_what_to_install(run, capsys, monkeypatch)
     monkeypatch.setattr(builtins, "__import__", missing)
     assert cli.main(["serve", str(run)]) == 2
     assert "pip install 'chainrule[serve]'" in capsys.readouterr().err
+
+
+def test_the_page_has_a_float32_model_of_its_own_where_the_server_has_rounded_weights(tmp_path, monkeypatch):
+    gpt, served = save_run(tmp_path / "gpt", subject("gpt")), {}
+    monkeypatch.setattr("chainrule.serve.api.make_server", lambda service, runs, *rest, **more: served.update(
+        dtype=next(service.served["gpt"].run.model.parameters()).dtype,
+        page=next(runs.subject("gpt").model.parameters()).dtype, shared=runs.subject("gpt").run.model is
+        service.served["gpt"].run.model))
+    monkeypatch.setattr("chainrule.serve.server.GracefulServer.run", lambda self, sockets: None)
+    monkeypatch.setattr("chainrule.serve.server.config_of", lambda app: uvicorn.Config("none:app"))
+    assert cli.main(["serve", str(gpt), "--precision", "bfloat16", "--device", "cpu"]) == 0
+    assert served == {"dtype": torch.bfloat16, "page": torch.float32, "shared": False}
+    assert cli.main(["serve", str(gpt), "--device", "cpu"]) == 0
+    assert served == {"dtype": torch.float32, "page": torch.float32, "shared": True}
 
 
 @pytest.mark.parametrize(("host", "here"), [
