@@ -33,7 +33,7 @@ from chainrule.serve.completions import (
 from chainrule.serve.requests import Request as Generate
 from chainrule.serve.requests import Token
 from chainrule.serve.schemas import ERRORS, Answer, Body, SamplingBody, Usage
-from chainrule.serve.service import Served, Service, engine_of
+from chainrule.serve.service import Served, Service, engine_of, submit_all
 from chainrule.serve.streams import Piece, Row, event_stream, merged, while_connected
 from chainrule.text.tokenizers.spelling import REPLACED
 
@@ -78,17 +78,10 @@ class ChatAnswer:
             Generate, prompt=self.prompt.ids, max_tokens=max_tokens, sampling=sampling_of(body),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None, ends=self._ends,
         )
-        rows = list[Row]()
-        try:
-            for number in range(n):
-                generation = engine_of(self.served).submit(request(row=number))
-                rows.append(Row(number, generation, continuation(self.served, self.prompt, body.stops), end,
-                                streams=bool(body.stream)))
-        except BaseException:
-            for row in rows:
-                row.generation.cancel()
-            raise
-        return rows
+        texts = [continuation(self.served, self.prompt, body.stops) for _ in range(n)]
+        generations = submit_all(engine_of(self.served), (request(row=number) for number in range(n)))
+        return [Row(number, generation, text, end, streams=bool(body.stream))
+                for number, (generation, text) in enumerate(zip(generations, texts))]
 
     def _max_tokens(self, service: Service) -> int:
         """What was asked for; else what the context leaves, up to a limit."""

@@ -27,7 +27,7 @@ from chainrule.serve.app import require_json
 from chainrule.serve.requests import Request as Generate
 from chainrule.serve.requests import Token
 from chainrule.serve.schemas import ERRORS, Completion, CompletionBody, SamplingBody
-from chainrule.serve.service import Served, Service, engine_of
+from chainrule.serve.service import Served, Service, engine_of, submit_all
 from chainrule.serve.streams import Piece, Row, aside, event_stream, merged, while_connected
 
 MAX_TOKENS = 16          # as at OpenAI
@@ -133,22 +133,15 @@ class CompletionAnswer:
         if max_tokens is None:
             max_tokens = min(MAX_TOKENS, room(service, self.served, prompts))
         require_size(service, self.served, prompts, self.n, max_tokens)
-        sampling, rows = sampling_of(body), list[Row]()
-        try:
-            for prompt in self.prompts:
-                for number in range(self.n):
-                    generation = engine.submit(Generate(
-                        prompt=prompt.ids, max_tokens=max_tokens, sampling=sampling, row=number, logprobs=body.logprobs,
-                        prompt_logprobs=bool(body.echo) and body.logprobs is not None,
-                        ends=has_end(tokenizer, False),
-                    ))
-                    rows.append(Row(len(rows), generation, continuation(self.served, prompt, body.stops),
-                                    streams=bool(body.stream)))
-        except BaseException:
-            for row in rows:
-                row.generation.cancel()
-            raise
-        return rows
+        request = partial(
+            Generate, max_tokens=max_tokens, sampling=sampling_of(body), logprobs=body.logprobs,
+            prompt_logprobs=bool(body.echo) and body.logprobs is not None, ends=has_end(tokenizer, False),
+        )
+        every = [(prompt, number) for prompt in self.prompts for number in range(self.n)]
+        texts = [continuation(self.served, prompt, body.stops) for prompt, _ in every]
+        generations = submit_all(engine, (request(prompt=prompt.ids, row=number) for prompt, number in every))
+        return [Row(place, generation, text, streams=bool(body.stream))
+                for place, (generation, text) in enumerate(zip(generations, texts))]
 
     async def whole(self, pieces: AsyncGenerator[Piece], rows: Sequence[Row]) -> dict[str, Any]:
         size = sum(len(prompt.ids) for prompt in self.prompts)

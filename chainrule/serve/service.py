@@ -23,6 +23,8 @@ from chainrule.run import RECIPE, Run, load, weights_file
 from chainrule.serve.api_errors import RETRY, APIError, too_late
 from chainrule.serve.app import Queue
 from chainrule.serve.engine import Engine, Limits
+from chainrule.serve.requests import Generation
+from chainrule.serve.requests import Request as Generate
 from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.tokenizers.spelling import Spelling
 
@@ -185,6 +187,19 @@ def engine_of(served: Served) -> Engine:
         raise UserError(f"{served.name} ({recipe.kind}, --task {recipe.task}) does not continue a text. Use POST "
                         "/v1/predict or /v1/embeddings.")
     return served.engine
+
+
+def submit_all(engine: Engine, requests: Iterable[Generate]) -> list[Generation]:
+    """All of them or none: where one is refused, those before it are cancelled."""
+    generations: list[Generation] = []
+    try:
+        for request in requests:
+            generations.append(engine.submit(request))
+    except BaseException:
+        for generation in generations:
+            generation.cancel()
+        raise
+    return generations
 
 
 # Metrics

@@ -64,6 +64,13 @@ BUGS = [
          "tests/serve/test_ending.py::test_a_client_that_leaves_frees_its_rows[False]"),
     ),
     Bug(
+        "texts of a request that is refused go on",
+        "chainrule/serve/service.py",
+        "            generation.cancel()\n        raise",
+        "            pass\n        raise",
+        ("tests/serve/test_engine.py::test_of_several_requests_all_are_taken_or_none",),
+    ),
+    Bug(
         "the boundary that ends an answer has no entry among the log-probabilities",
         "chainrule/serve/streams.py",
         "                read.append(token)\n",

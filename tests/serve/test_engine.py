@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from chainrule.serve.batching.row_sampling import Columns, column_values, sample
 from chainrule.serve.batching.uniform_numbers import row_uniforms
 from chainrule.serve.engine import Engine, Limits
 from chainrule.serve.requests import EngineClosed, EngineError, EngineFull, Request, Token
+from chainrule.serve.service import submit_all
 
 PLAIN = [case for case in CASES if case.source is None]
 LONG = Case("gpt", {"layers": 2, "width": 16, "heads": 2, "context": 200})
@@ -349,3 +351,25 @@ def test_the_numbers_of_a_row_are_those_of_sampling(seed: int) -> None:
     for row in (0, 3):
         expected = [float(uniforms(seed, step, row + 1)[-1]) for step in range(2, 9)]
         assert row_uniforms(seed, row, 2, 7) == expected
+
+
+def test_of_several_requests_all_are_taken_or_none() -> None:
+    class AlmostFull:
+        def __init__(self) -> None:
+            self.taken: list[SimpleNamespace] = []
+
+        def submit(self, request: Request) -> SimpleNamespace:
+            if len(self.taken) == 2:
+                raise EngineFull("full")
+            one = SimpleNamespace(request=request, cancelled=False)
+            one.cancel = lambda: setattr(one, "cancelled", True)
+            self.taken.append(one)
+            return one
+
+    requests, engine = some_requests(3, 4), AlmostFull()
+    assert [one.request for one in submit_all(engine, requests[:2])] == requests[:2]
+    assert [one.cancelled for one in engine.taken] == [False, False]
+    engine = AlmostFull()
+    with pytest.raises(EngineFull):
+        submit_all(engine, requests)
+    assert [one.cancelled for one in engine.taken] == [True, True]
