@@ -1,4 +1,7 @@
-"""One server for all tests that leave it as it was, and clients for it."""
+"""One server for the tests of a file that leave it as it was, and clients for it.
+
+No longer than that: its threads run on while tests of other files patch what it uses.
+"""
 
 import httpx
 import openai
@@ -11,20 +14,20 @@ def paths(tmp_path_factory):
     return save_runs(tmp_path_factory.mktemp("served"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(paths):
     with serving(paths) as one:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(server):
     """OpenAI's own."""
     with openai.OpenAI(base_url=f"{server.url}v1", api_key="none", max_retries=0) as one:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http(server):
     with httpx.Client(base_url=server.url, timeout=60) as one:
         yield one

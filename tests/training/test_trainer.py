@@ -454,7 +454,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "Event", lambda: event)
         monkeypatch.setattr(compile, "compiled", lambda nats: "compiled")
-        monkeypatch.setattr(compile.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(compile, "time", SimpleNamespace(monotonic=lambda: self.now))    # not for other threads
         monkeypatch.setattr(compile, "StepGraph", self.capture)
         self.runner = compile.StepRunner(step, Gradient(**given), lambda seconds: left)
         for _ in range(30):
