@@ -1,6 +1,7 @@
 """`chainrule serve`: what it refuses before it serves."""
 
 import builtins
+from importlib import import_module
 
 import pytest
 import torch
@@ -63,12 +64,13 @@ def test_without_its_libraries_it_says_what_to_install(run, capsys, monkeypatch)
 
 def test_the_page_has_a_float32_model_of_its_own_where_the_server_has_rounded_weights(tmp_path, monkeypatch):
     gpt, served = save_run(tmp_path / "gpt", subject("gpt")), {}
-    monkeypatch.setattr("chainrule.serve.api.make_server", lambda service, runs, *rest, **more: served.update(
+    api, server = (import_module(f"chainrule.serve.{name}") for name in ("api", "server"))    # other tests forget them
+    monkeypatch.setattr(api, "make_server", lambda service, runs, *rest, **more: served.update(
         dtype=next(service.served["gpt"].run.model.parameters()).dtype,
         page=next(runs.subject("gpt").model.parameters()).dtype, shared=runs.subject("gpt").run.model is
         service.served["gpt"].run.model))
-    monkeypatch.setattr("chainrule.serve.server.GracefulServer.run", lambda self, sockets: None)
-    monkeypatch.setattr("chainrule.serve.server.config_of", lambda app: uvicorn.Config("none:app"))
+    monkeypatch.setattr(server.GracefulServer, "run", lambda self, sockets: None)
+    monkeypatch.setattr(server, "config_of", lambda app: uvicorn.Config("none:app"))
     assert cli.main(["serve", str(gpt), "--precision", "bfloat16", "--device", "cpu"]) == 0
     assert served == {"dtype": torch.bfloat16, "page": torch.float32, "shared": False}
     assert cli.main(["serve", str(gpt), "--device", "cpu"]) == 0

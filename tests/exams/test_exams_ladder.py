@@ -28,13 +28,13 @@ def test_the_tables_have_ours_beside_the_published():
     assert len({line.count("|") for line in lines[-3:]}) == 1
 
 
-def test_a_text_is_cut_at_the_end_of_a_line(tmp_path, monkeypatch):
+def test_a_text_is_cut_at_the_end_of_a_line_and_paragraphs_have_no_line_breaks(tmp_path, monkeypatch):
     (tmp_path / "gutenberg").mkdir()
     for name in ("train-00.txt", "valid.txt"):
-        (tmp_path / "gutenberg" / name).write_text("one\ntwo\nthree\n")
+        (tmp_path / "gutenberg" / name).write_text("one\ntwo\n\nthree\n  four\nfive\n")
     monkeypatch.setenv("CHAINRULE_DATA", str(tmp_path))
-    assert ladder.cut("train", 9, tmp_path / "cut.txt").read_text() == "one\ntwo\n"
-    assert ladder.cut("valid", 99, tmp_path / "cut.txt").read_text() == "one\ntwo\nthree\n"
+    assert ladder.cut("train", 13, tmp_path / "cut.txt").read_text() == "one two\n\n"
+    assert ladder.cut("valid", 99, tmp_path / "cut.txt").read_text() == "one two\n\nthree\n  four five\n"
 
 
 def test_a_row_that_fails_says_why_and_leaves_the_others(capsys, monkeypatch):
