@@ -79,23 +79,22 @@ def _relu_squared(x: Tensor) -> Tensor:
     return x * x             # autocast would compute a power in float32
 
 
-def _swiglu(x: Tensor) -> Tensor:
-    gate, value = x.chunk(2, -1)
-    return silu(gate) * value
+_gelu_tanh = partial(gelu, approximate="tanh")
 
 
-def _geglu(x: Tensor) -> Tensor:
+def _gated(x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """A gated linear unit: half of the numbers are gates of the others."""
     gate, value = x.chunk(2, -1)
-    return gelu(gate, approximate="tanh") * value
+    return activation(gate) * value
 
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": relu,
     "relu2": _relu_squared,
     "gelu": gelu,
-    "gelu-tanh": partial(gelu, approximate="tanh"),    # as in GPT and GPT-2
-    "swiglu": _swiglu,
-    "geglu": _geglu,                                   # as in T5 1.1
+    "gelu-tanh": _gelu_tanh,                           # as in GPT and GPT-2
+    "swiglu": partial(_gated, activation=silu),
+    "geglu": partial(_gated, activation=_gelu_tanh),   # as in T5 1.1
 }
 
 
