@@ -16,7 +16,7 @@ from viewer.tasks import task_subject
 from chainrule.formats.hugging_face_import import read_folder
 from chainrule.inference.vectors import vectors_of
 from chainrule.run import Run, load
-from chainrule.serve.embeddings import embed_inputs, mean_vectors
+from chainrule.serve.embeddings import ROWS, embed_inputs, mean_vectors
 
 TEXTS = ["the cat", "who (me)?", "the dog said you", "t", "the cat said who the dog said who"]
 
@@ -63,7 +63,7 @@ def test_padded_calls_of_fixed_shapes_give_the_same_vectors(served, monkeypatch)
     run = load(served.paths["encoder-mask"])
     rows = [run.tokenizer.framed(text).tolist() for text in TEXTS]
     alone = mean_vectors(run.model, rows)
-    monkeypatch.setattr("chainrule.serve.embeddings.ROWS", {"cpu": 4})
+    monkeypatch.setitem(ROWS, "cpu", 4)
     padded = mean_vectors(run.model, rows)
     np.testing.assert_allclose(padded, alone, atol=1e-6)
     for number in (0, 3):
