@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
+import chainrule
 from chainrule.commands import look as command
 from chainrule.run import load
 from chainrule.serve import server
@@ -136,6 +137,7 @@ def test_what_is_served_and_what_ctrl_c_ends(started):
 
 
 def test_without_its_packages_the_live_page_says_what_to_install(complaint, trained, monkeypatch):
+    monkeypatch.setattr(chainrule, "serve", None, raising=False)    # afterwards it is the package that others imported
     for name in [name for name in sys.modules if name.startswith("chainrule.serve")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastapi", None)
