@@ -23,7 +23,7 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 RETRY = {"retry-after": "1"}
 NO_RETRY = {"x-should-retry": "false"}
 PAGE = ("/api/", "/modules/")    # paths of the live page, whose errors are `{"error": line}`
-GONE = 499                       # the client left; nobody reads the answer
+GONE = 499                       # the client left before the answer
 
 
 class APIError(Exception):

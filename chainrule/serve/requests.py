@@ -128,7 +128,7 @@ def wake(generations: Iterable[Generation]) -> None:
         if generation._loop is not None and generation._event is not None:
             loops.setdefault(generation._loop, []).append(generation._event)
     for loop, events in loops.items():
-        with suppress(RuntimeError):                    # the loop is closed: nobody waits
+        with suppress(RuntimeError):                    # the loop is closed: no client waits
             loop.call_soon_threadsafe(_set_all, events)
 
 

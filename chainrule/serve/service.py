@@ -129,7 +129,7 @@ class Service:
             raise APIError(429, f"{self.queue.waiting} requests are waiting already. Try again in a moment.",
                            headers=RETRY)
         task = asyncio.ensure_future(self.queue.do(work, [served.name], request.is_disconnected))
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())    # nobody may wait for it any more
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())    # its request may be over
         try:
             await asyncio.wait({task}, timeout=self.limits.seconds)
         except asyncio.CancelledError:
@@ -157,7 +157,7 @@ class Service:
     def close(self) -> None:
         for one in self.served.values():
             if one.engine is not None:
-                one.engine.close(drain=False)    # nobody waits for an answer now
+                one.engine.close(drain=False)    # no request is left
 
 
 def load_runs(

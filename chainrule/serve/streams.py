@@ -62,7 +62,7 @@ class Row:
                     yield Piece(self.number, text, read, "stop")
                     return
             yield Piece(self.number, text, read)
-            if not self.streams:          # tokens by the dozen cost less than one by one, and nobody reads them yet
+            if not self.streams:          # many tokens at once cost less than one by one, and the client waits for all
                 await asyncio.sleep(min(LATEST, PATIENCE * (time.perf_counter() - began)))
         yield Piece(self.number, self.text.rest(), [], self.generation.finish_reason or "length")
 

@@ -4,7 +4,7 @@
 
 A template is Jinja, as in Hugging Face's tokenizers, and is rendered in a sandbox (template_sandbox.py). What the
 template spells of special tokens (`<|im_start|>`) becomes their ids; what the messages spell of them stays ordinary
-text, so that nobody can write a turn of somebody else. For that, the first character of such a spelling is exchanged
+text, so that no user can write a turn of another role. For that, the first character of such a spelling is exchanged
 for a private one while the template is rendered.
 """
 

@@ -39,8 +39,8 @@ def write_gguf(run: Run, out: Path, precision: str = "f32") -> str:
         raise UserError(INSTALL) from None
     model = run.model
     if not isinstance(model, GPT) or run.recipe.task != "lm":
-        raise UserError(f"{run.path} is a {run.recipe.kind} for {run.recipe.task}; a GGUF file can be made of a gpt "
-                        "that is a language model.")
+        raise UserError(f"{run.path} ({run.recipe.kind}, --task {run.recipe.task}) cannot go: a GGUF file "
+                        "can be made of a gpt that is a language model.")
     architecture = find_architecture(model.settings, TABLE, "llama.cpp")
     assert isinstance(architecture, GGUFArchitecture)
     ends = ends_of(run)

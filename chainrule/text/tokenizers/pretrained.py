@@ -103,7 +103,7 @@ class Pretrained(Unit):
 
     @cached_property
     def _with_signs(self) -> tuple[HuggingFace, dict[int, str], dict[int, int]]:
-        """The same tokenizer with signs that nobody can guess as the spellings of special tokens.
+        """The same tokenizer with random signs, which no text contains, as the spellings of special tokens.
 
         Returns also the sign of each special token, by its id, and from each sign's id there to the token's here.
         """
