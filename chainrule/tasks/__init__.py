@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    where: str                      # module:class
+    where: str                      # module:class, of a module beside this, or by its full name
     idea: str                       # one line for people
 
 
@@ -47,7 +47,7 @@ def find_task(name: str) -> "Task":
 @cache
 def _load(where: str) -> "Task":
     module, _, attribute = where.partition(":")
-    found: Task = getattr(import_module(f"{__name__}.{module}"), attribute)()
+    found: Task = getattr(import_module(module if "." in module else f"{__name__}.{module}"), attribute)()
     return found
 
 

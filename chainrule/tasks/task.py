@@ -1,6 +1,6 @@
 """The protocol of all tasks: Task, what a model is trained to do, and how it is then measured and used.
 
-    complete → prepare → build → begin → order, validation → measure, predict
+    complete → prepare → build → begin → objective → order, validation → measure, predict
 
 A task reads its corpus, builds the model with its head, and gives the batches; the loss is the model's own
 (`Model.loss`), so that one trainer serves all tasks. A task that learns from examples begins from `ExampleTask`.
@@ -127,6 +127,11 @@ class Task(TaskSettings):
         Here a task computes what it needs of the starting model, such as a reference's log-probabilities.
         """
         return corpus
+
+    def objective(self, model: Model, recipe: Recipe) -> Model:
+        """The model as it is trained: by default itself. What wraps it for training, such as DPO's loss, has it as
+        `body`; the model itself is saved, evaluated at the end and loaded."""
+        return model
 
     def order(self, model: Model, corpus: Corpus, settings: Gradient) -> BatchOrder:
         """The batches that gradient descent learns from."""

@@ -146,7 +146,8 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
         corpus = task.begin(model, corpus)
         _log_start(log, corpus, recipe, splits, ranks)
         try:
-            done = train_model(model, corpus, recipe, log, done, checkpoints, ranks)
+            trained = _objective(model, recipe, ranks)
+            done = train_model(trained, corpus, recipe, log, done, checkpoints, ranks)
         except Diverged as error:
             if error.done.rounds:
                 save(error.done)
@@ -160,6 +161,17 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
     if result and ranks.first:
         run.write_log(out, log.records)
     return RunResult(out, result, interrupted=result is None, finished=done.finished)
+
+
+def _objective(model: Model, recipe: Recipe, ranks: Ranks) -> Model:
+    """What is trained: the model, or what its task puts around it for the time of training."""
+    trained = find_task(recipe.task).objective(model, recipe)
+    if trained is model:
+        return model
+    if getattr(recipe.train, "shard", False):
+        raise UserError(f"--task {recipe.task} needs the whole model on each rank; leave out train.shard=true.")
+    ranks.broadcast(trained.state_dict().values())
+    return trained.to(ranks.device)
 
 
 def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: Done) -> None:

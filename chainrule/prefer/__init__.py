@@ -1,0 +1,1 @@
+"""The page on which people say which of two answers is better."""

@@ -1,0 +1,1 @@
+"""Learning from preferences: pairs of answers, reward models, DPO and its relatives, reinforcement learning."""

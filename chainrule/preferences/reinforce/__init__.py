@@ -1,0 +1,1 @@
+"""Reinforcement learning from rewards: rollouts, advantages, the KL penalty, policy gradients."""
