@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,18 +13,30 @@ from pathlib import Path
 
 from chainrule.errors import UserError
 
+NAME = 200    # characters of a file's name that the temporary one beside it repeats, since names have 255 bytes at most
+
 
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; it is renamed to `path` when it is complete and on disk."""
+    """A temporary path beside `path` to write to; it is renamed to `path` when it is complete and on disk.
+
+    A link is followed to its file, which keeps its mode and owner. What is not a file, such as a device or a pipe, is
+    written through.
+    """
+    device = _is_device(path)
+    path = path if device else _followed(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".aside")
+    folder = None if device else path.parent
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name[:NAME]}.", suffix=".aside")
     os.close(handle)
     aside = Path(name)
     try:
         yield aside
+        if device:
+            _write_through(aside, path)
+            return
         sync(aside)
-        aside.chmod(0o666 & ~_umask())
+        _take_rights(aside, path)
         aside.replace(path)
         sync(path.parent)
     except OSError as error:
@@ -33,6 +46,40 @@ def write_aside(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _is_device(path: Path) -> bool:
+    """Whether `path` leads to something that a rename would destroy: a device, a pipe, an open file of a process."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}.") from error
+    special = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return special or path.absolute().parts[1:2] in (("dev",), ("proc",))
+
+
+def _followed(path: Path) -> Path:
+    """The file that a link stands for."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _write_through(aside: Path, path: Path) -> None:
+    with aside.open("rb") as complete, path.open("wb") as device:
+        shutil.copyfileobj(complete, device)
+
+
+def _take_rights(aside: Path, path: Path) -> None:
+    """The mode and owner of the file that is replaced; those of any new file where there is none."""
+    try:
+        old = path.stat()
+    except FileNotFoundError:
+        aside.chmod(0o666 & ~_umask())
+        return
+    with suppress(PermissionError):                        # another's file in a folder of ours
+        os.chown(aside, old.st_uid, old.st_gid)
+    aside.chmod(stat.S_IMODE(old.st_mode))
 
 
 @contextmanager

@@ -56,7 +56,8 @@ VERIFIED = (MODEL, ADAPTER, TOKENIZER, CHAT_TEMPLATE)
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
-CHECKPOINT = re.compile(r"begun\.json|\d{9,}(\.safetensors|\.json)?|\..*\.aside")    # what is ours in checkpoints/
+UNFINISHED = re.compile(r"\..+\.aside|\.tmp\w{6}")    # what a killed process was writing (files.py; safetensors)
+CHECKPOINT = re.compile(rf"begun\.json|\d{{9,}}(\.safetensors|\.json)?|{UNFINISHED.pattern}")    # ours in checkpoints/
 
 
 @dataclass(frozen=True)
@@ -510,7 +511,14 @@ def _left_over(file: Path) -> bool:
         return True
     if file.name == CHECKPOINTS and file.is_dir():
         return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())
-    return any(re.fullmatch(rf"\.{re.escape(name)}\..*\.aside", file.name) for name in (*FILES, ADAPTER, CHAT_TEMPLATE))
+    return bool(UNFINISHED.fullmatch(file.name))
+
+
+def remove_unfinished(path: Path) -> None:
+    """Deletes the files that a killed process was writing at `path`, which this process has locked."""
+    for file in path.iterdir() if path.is_dir() else ():
+        if UNFINISHED.fullmatch(file.name):
+            remove(file)
 
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, facts: Mapping[str, str] | None = None) -> None:

@@ -67,6 +67,61 @@ def test_a_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
     assert plain == aside
 
 
+def test_a_file_that_is_replaced_keeps_its_rights_and_a_link_to_it_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("old")
+    (tmp_path / "private").chmod(0o640)
+    (tmp_path / "link").symlink_to(tmp_path / "private")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "private").read_text() == "new"
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o640
+    assert {file.name for file in tmp_path.iterdir()} == {"private", "link"}
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_makes_it(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "there").read_text() == "new"
+
+
+def test_a_pipe_is_written_through_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe, text = tmp_path / "pipe", "x" * 1000
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, text)
+        assert os.read(reader, 2000).decode() == text
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_what_a_process_has_open_is_written_through(tmp_path: Path) -> None:
+    """As `--out /dev/stdout > FILE` does: what was printed before stays."""
+    with (tmp_path / "printed").open("w+") as file:
+        write_text(Path(f"/proc/self/fd/{file.fileno()}"), "new")
+        assert os.fstat(file.fileno()).st_ino == (tmp_path / "printed").stat().st_ino
+    assert (tmp_path / "printed").read_text() == "new"
+
+
+def test_a_device_without_space_is_one_line_and_stays_a_device() -> None:
+    with pytest.raises(UserError, match="no space to write /dev/full"):
+        write_text(Path("/dev/full"), "x")
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+
+
+def test_links_in_a_circle_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(UserError, match=r"cannot write .*: Too many levels of symbolic links"):
+        write_text(tmp_path / "a", "x")
+
+
+def test_a_name_as_long_as_a_disk_takes_can_be_written(tmp_path: Path) -> None:
+    write_text(tmp_path / ("x" * 250), "new")
+    assert (tmp_path / ("x" * 250)).read_text() == "new"
+
+
 def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc" * 100_000)
     assert sha256(tmp_path / "x") == hashlib.sha256(b"abc" * 100_000).hexdigest()

@@ -161,9 +161,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_any_work(tmp_path, 
     assert "may not be written to" in one_line(run.look_before_writing, tmp_path / "a" / "b", recipe_for(), False)
 
 
-def test_what_a_killed_process_left_over_is_no_obstacle(tmp_path):
-    (tmp_path / f".{MODEL}.abc.aside").touch()
+@pytest.mark.parametrize("name", [f".{MODEL}.abc.aside", ".tmpku9t5k"])    # the second is how safetensors names its own
+def test_what_a_killed_process_left_over_is_no_obstacle_and_is_removed(tmp_path, name):
+    (tmp_path / name).touch()
     assert run.look_before_writing(tmp_path, recipe_for(), False) is None
+    (tmp_path / ".tmp").touch()
+    (tmp_path / "notes.aside").touch()
+    run.remove_unfinished(tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {".tmp", "notes.aside"}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

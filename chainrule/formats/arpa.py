@@ -31,6 +31,7 @@ from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
 
 BEGIN, END = "<s>", "</s>"
 NEVER = -99.0            # how ARPA files write log10 0
+ROUNDED = 1e-6           # log10 p of a probability of 1, as other programs may round it
 LINES = 1 << 18          # lines written or read at a time
 GAP = re.compile(r"[ \t\n\r\v\f]+")
 WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
@@ -100,8 +101,7 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         file = path.open(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    with file:
-        reader = _Reader(path, file)
+    with file, _Reader(path, file) as reader:
         sizes = reader.header()
         with bar("reading ARPA", sum(sizes), "n-grams") as advance:
             words, first, backoffs = _unigrams(*reader.section(1, sizes, advance))
@@ -123,6 +123,15 @@ class _Reader:
     def __init__(self, path: Path, file: TextIO):
         self.path, self.file, self.line = path, file, 0
 
+    def __enter__(self) -> "_Reader":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, UnicodeDecodeError):
+            byte = f"{error.object[error.start]:#04x}"
+            raise self.wrong(f"after this line is a byte that is not UTF-8 text, {byte}. Export a binary model as "
+                             "ARPA; convert a text to UTF-8") from None
+
     def wrong(self, what: str) -> UserError:
         return UserError(f"{self.path}, line {self.line}: {what}.")
 
@@ -135,11 +144,7 @@ class _Reader:
         raise self.wrong("the file ends here, before \\end\\; it is truncated")
 
     def header(self) -> list[int]:
-        try:
-            found = self.next()
-        except UnicodeDecodeError:
-            raise self.wrong("this is not text; a binary model must be exported as ARPA first") from None
-        if found != "\\data\\":
+        if (found := self.next()) != "\\data\\":
             raise self.wrong(f"an ARPA file begins with \\data\\, and this begins with {found[:40]!r}")
         sizes: list[int] = []
         while (line := self.next()).startswith("ngram "):
@@ -160,7 +165,7 @@ class _Reader:
         for at in range(0, sizes[order - 1], LINES):
             want = min(LINES, sizes[order - 1] - at)
             fields = self._fields(list(islice(self.file, want)), order, want, at, sizes[order - 1])
-            probs.append(self._floats(fields[0]))
+            probs.append(self._log_probs(fields[0]))
             for column, words in zip(columns, fields[1 : order + 1]):
                 column.extend(words)
             backoffs.append(self._floats(fields[order + 1]))
@@ -186,6 +191,13 @@ class _Reader:
             self.line += len(rows)
             raise self.wrong(f"order {order} ends after {at + len(rows):,} n-grams, and the header says {size:,}")
         return [list(column) for column in zip(*rows)]
+
+    def _log_probs(self, words: list[str]) -> Floats:
+        logs = self._floats(words)
+        for row in np.flatnonzero(~(logs <= ROUNDED)):
+            self.line += int(row) + 1
+            raise self.wrong(f"log10 p is {words[row]}, and a probability is at most 1, so this is at most 0")
+        return logs
 
     def _floats(self, words: list[str]) -> Floats:
         try:

@@ -69,8 +69,7 @@ class Checkpoints:
         """The newest intact checkpoint, for a model that has these weights. It prints which ones it skips."""
         with self.ranks.first_rank_first():
             if self.ranks.first:
-                for aside in self.folder.glob(".*.aside"):    # a killed process was still writing it
-                    run.remove(aside)
+                run.remove_unfinished(self.folder)
         self.damaged = []
         for path in self._newest_first():
             try:

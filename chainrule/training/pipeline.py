@@ -104,6 +104,8 @@ def make_run(
             if ranks.first:
                 until_made.enter_context(claim(out))
             about = run.look_before_writing(out, recipe, overwrite)
+            if ranks.first:
+                run.remove_unfinished(out)
             corpus = task.prepare(recipe, texts, valid, test, tokenizer_of(recipe, out))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
             if about is not None and not run.same_text(out, about, splits, overwrite):

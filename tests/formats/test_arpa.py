@@ -124,6 +124,8 @@ BROKEN = {
     "an unknown word": ("a b", "a c", r"the word 'c', which is not among the 1-grams"),
     "an n-gram twice": ("a b", "<s> a", r"lists an n-gram twice"),
     "a word that is no number": ("-0.2\ta b", "x\ta b", r"is not a number"),
+    "a probability above 1": ("-0.2\ta b", "0.2\ta b", r"line 15: log10 p is 0\.2, and a probability is at most 1"),
+    "a probability that is nan": ("-0.2\ta b", "nan\ta b", r"line 15: log10 p is nan"),
     "too many fields": ("a b\n", "a b b b\n", r"line 15: an n-gram of order 2 is a number, 2 words"),
     "no end": ("\\end\\\n", "", r"truncated"),
     "cut short": ("-0.3\tb </s>\n\n\\end\\\n", "", r"ends after 2 n-grams, and the header says 3"),
@@ -151,8 +153,14 @@ def test_a_file_that_is_not_there_or_not_text_is_one_line(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         read_arpa(tmp_path / "none.arpa")
     (tmp_path / "m.bin").write_bytes(b"mmap lm \xff\xfe\x00 binary")
-    with pytest.raises(UserError, match="not text"):
+    with pytest.raises(UserError, match=r"not UTF-8 text, 0xff\. Export a binary model"):
         read_arpa(tmp_path / "m.bin")
+
+
+def test_bytes_that_are_not_utf_8_are_one_line(tmp_path):
+    (tmp_path / "m.arpa").write_bytes(SMALL.encode().replace(b"a b", b"a \xe9"))
+    with pytest.raises(UserError, match=r"a byte that is not UTF-8 text, 0xe9"):
+        read_arpa(tmp_path / "m.arpa")
 
 
 def test_only_n_grams_become_arpa_files(tmp_path):
