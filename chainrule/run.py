@@ -4,11 +4,12 @@
 
 `AutoTokenizer` of transformers opens it by tokenizer.json and tokenizer_config.json. With LoRA it has
 adapter.safetensors instead of model.safetensors: the update of the base run's weights. All files are written and synced
-under temporary names first, and recipe.json, which holds the sha256 of the others, is renamed last: a run is complete,
-or it is no run, or `load` names the damaged file. During training there is also a folder checkpoints/ with begun.json,
-which says what is being trained.
+under temporary names first, and recipe.json, which holds the sha256 of the others and of its own content, is renamed
+last: a run is complete, or it is no run, or `load` names the damaged file. During training there is also a folder
+checkpoints/ with begun.json, which says what is being trained.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -245,6 +246,7 @@ def save(
         about |= {"excerpt": excerpt} if excerpt else {}
         about |= {"source": dict(source)} if source else {}
         about["files"] = {name: _facts(aside[name]) for name in aside if name in VERIFIED}
+        about["sha256"] = seal_of(about)
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
             sync(file)  # a full disk shows itself here at the latest, before any file has been replaced
@@ -357,7 +359,15 @@ def read_about(path: Path) -> dict[str, Any]:
     if written < FORMAT:
         raise UserError(f"{path} has run format {written}, and this chainrule reads format {FORMAT}. Train it again: "
                         f"chainrule train … --out {path} --overwrite.")
+    if "sha256" in about and about["sha256"] != seal_of(about):    # runs of earlier versions have none
+        raise UserError(f"{path / RECIPE} has been changed since it was written: its sha256 differs. {CURE}")
     return dict(about)
+
+
+def seal_of(about: Mapping[str, Any]) -> str:
+    """The sha256 of all that recipe.json says, without this seal."""
+    rest = {name: value for name, value in about.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:

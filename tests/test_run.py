@@ -98,8 +98,22 @@ def test_no_folder_a_file_and_a_folder_that_is_no_run_are_told_apart(tmp_path):
 
 
 def change(path, **values):
-    about = json.loads((path / RECIPE).read_text())
-    (path / RECIPE).write_text(json.dumps(about | values))
+    about = json.loads((path / RECIPE).read_text()) | values
+    (path / RECIPE).write_text(json.dumps(about | {"sha256": run.seal_of(about)}))
+
+
+def test_a_changed_setting_is_found(saved):
+    text = (saved / RECIPE).read_text()
+    assert '"held_out": 0.1' in text
+    (saved / RECIPE).write_text(text.replace('"held_out": 0.1', '"held_out": 0.2'))
+    assert f"{RECIPE} has been changed since it was written: its sha256 differs." in one_line(load, saved)
+
+
+def test_a_run_of_an_earlier_version_without_a_seal_is_read(saved):
+    about = json.loads((saved / RECIPE).read_text())
+    del about["sha256"]
+    (saved / RECIPE).write_text(json.dumps(about))
+    assert load(saved).recipe.text.held_out == 0.1
 
 
 def test_a_newer_run_is_refused_by_its_version(saved):
