@@ -20,7 +20,7 @@ from chainrule.settings import flatten
 from chainrule.tasks import find_task, recipe_for
 from chainrule.text.synthetic import LANGUAGES
 from chainrule.training.finetune import finetune_recipe
-from chainrule.training.pipeline import make_run
+from chainrule.training.pipeline import Observer, make_run
 
 Files: TypeAlias = str | Path | Sequence[str | Path]
 """Files, folders, globs, or names from `chainrule data`: one or several."""
@@ -42,12 +42,14 @@ def train(
     settings: Mapping[str, Any] = {},
     overwrite: bool = False,
     device: str = "auto",
+    observe: Observer | None = None,
     **keywords: Any,
 ) -> Run:
     """Trains a model on `text` and writes its run to `out`; a finished run of the same recipe and text is loaded.
 
     `base`: a run to start from (fine-tuning); `recipe`: a TOML file of settings; `settings`: dotted names and values,
-    {"model.layers": 4}, which can also be keywords, model_layers=4. `chainrule settings` lists them all.
+    {"model.layers": 4}, which can also be keywords, model_layers=4. `chainrule settings` lists them all. `observe` is
+    called with the model, as it is then, and each record of the log: a dict, as in log.jsonl.
     """
     texts, held_out = as_list(text), as_list(valid)
     made_by = training_recipe(
@@ -56,7 +58,7 @@ def train(
     )
     made = make_run(
         texts, made_by, Path(out) if out is not None else default_out(made_by.kind, texts), valid=held_out,
-        test=as_list(test), overwrite=overwrite, device=device,
+        test=as_list(test), overwrite=overwrite, device=device, observe=observe,
     )
     return load(made.path, device)
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import chainrule
 from chainrule.api import as_list, dotted, text_name
@@ -136,3 +137,19 @@ def test_a_recipe_file_is_read_and_keywords_override_it(desk):
 def test_files_and_names():
     assert as_list("a") == as_list(Path("a")) == as_list(["a"]) == ["a"]
     assert (text_name("book.txt.gz"), text_name("ptb:test"), text_name("-")) == ("book", "ptb-test", "stdin")
+
+
+def test_an_observer_sees_the_model_with_each_record_of_the_log(desk):
+    seen = []
+
+    def observe(model, record):
+        seen.append((record["event"], record.get("step"), model.training, next(model.parameters()).detach().clone()))
+
+    run = chainrule.train(
+        "book.txt", kind="rnn", out="runs/observed", observe=observe, model_hidden=4, model_layers=1,
+        train_steps=3, train_evaluate=0, text_tokenizer="characters",
+    )
+    steps = [(step, weights) for event, step, training, weights in seen if event == "step" and training]
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert not torch.equal(steps[0][1], steps[1][1])
+    assert torch.equal(steps[-1][1], next(run.model.parameters()))

@@ -7,7 +7,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Log:
     def __init__(self, records: Iterable[Mapping[str, Any]] = ()):
         self.records = list(records)
         self.began = time.monotonic()
+        self.observe: Callable[[Mapping[str, Any]], None] | None = None    # called with each new record
 
     def __call__(self, event: str, line: str = "", **facts: Any) -> None:
         """Prints `line`, and records the facts; a number that is not finite is null in JSON."""
@@ -40,6 +41,8 @@ class Log:
             say(line)
         now = {"time": round(time.time(), 3), "event": event, "elapsed": round(time.monotonic() - self.began, 3)}
         self.records.append(now | {name: _json_value(value) for name, value in facts.items()})
+        if self.observe is not None:
+            self.observe(self.records[-1])
 
     def last(self, event: str) -> Mapping[str, Any] | None:
         return next((record for record in reversed(self.records) if record["event"] == event), None)

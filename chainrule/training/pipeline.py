@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -45,6 +45,9 @@ from chainrule.training.word_vectors import PairModel, held_out_loss, train_by_p
 __all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
 
 EXCERPT = 80    # characters of held-out text in a run, with which pages of it open
+
+Observer: TypeAlias = Callable[[Any, Mapping[str, Any]], None]
+"""Called with the model, as it is then and in training mode, and with each record of the log as it is written."""
 
 TRAINERS: dict[str, Callable[..., Done]] = {
     "counting": train_by_counting, "gradient": train_by_gradient, "pairs": train_by_pairs,
@@ -85,10 +88,12 @@ def make_run(
     test: Sequence[str] = (),
     overwrite: bool = False,
     device: str = "cpu",
+    observe: Observer | None = None,
 ) -> RunResult:
     """Trains by `recipe` on `texts` and writes the run to `out`. A run is not made twice; an interrupted one goes on.
 
-    Under torchrun all ranks call this; the first tokenizes the texts, and writes.
+    Under torchrun all ranks call this; the first tokenizes the texts, and writes. `observe` is called with the
+    model and each record of the log.
     """
     out, sharded = Path(out), getattr(recipe.train, "shard", False)
     task = find_task(recipe.task)
@@ -119,6 +124,8 @@ def make_run(
         if not done.finished:
             initialise_embeddings(body_of(model), corpus.tokenizer, recipe.model, log)
             initialise(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
+        if observe is not None:
+            log.observe = partial(observe, model)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _train(_to_device(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
 
