@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import NoReturn
 
 from chainrule import __version__
@@ -23,7 +25,8 @@ from chainrule.settings import split_words
 
 EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "gguf", "onnx", "merged")
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR)
+NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+NAME = 80    # characters of a file's name in a message
 
 
 class Parser(ArgumentParser):
@@ -326,6 +329,8 @@ COMMANDS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    open_closed_streams()
+    escape_unknown_characters()
     try:
         return _answer(list(sys.argv[1:] if words is None else words))
     except UserError as error:
@@ -339,6 +344,20 @@ def main(words: Sequence[str] | None = None) -> int:
         if line := _machine_trouble(error):
             return _complain(line, 2)
         raise
+
+
+def open_closed_streams() -> None:
+    """A stream that the caller has closed (`>&-`) is empty, or goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def escape_unknown_characters() -> None:
+    """In a terminal that is not UTF-8, a character that it does not have is written as \\u2026."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower().replace("-", "") != "utf8":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _answer(words: list[str]) -> int:
@@ -425,5 +444,22 @@ def _machine_trouble(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno in NO_SPACE:
         return f"no space to write {error.filename or 'a file'}: {error.strerror}. Free some space and run again."
     if isinstance(error, OSError) and error.errno in NO_ENTRY:
-        return f"{error.filename}: {error.strerror}."
+        return f"{_shortened(str(error.filename))}: {error.strerror}."
+    if str(error).startswith("Symlink loop"):              # how pathlib says it
+        return f"{_shortened(str(error))}: it leads back to itself. Name the file or the folder."
+    if isinstance(error, RecursionError) and _raised_in(error) & {"json", "tomllib"}:
+        return "a JSON or TOML file that is read here is nested too deeply. It is damaged, or another file is meant."
     return ""
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME else f"{name[:NAME]}…"
+
+
+def _raised_in(error: BaseException) -> set[str]:
+    """The packages whose functions the error came through."""
+    frames, trace = set[str](), error.__traceback__
+    while trace is not None:
+        frames.add(str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        trace = trace.tb_next
+    return frames

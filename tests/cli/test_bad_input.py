@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import re
 import resource
 import shutil
 import subprocess
@@ -176,3 +178,38 @@ def test_a_full_disk_leaves_the_earlier_run_whole(trained, book, tmp_path):
     assert "no space to write" in answer.stderr.splitlines()[-1]
     assert "Traceback" not in answer.stderr
     assert {file.name: file.read_bytes() for file in (tmp_path / trained).iterdir()} == before
+
+
+@pytest.mark.parametrize("words", [
+    ("sample", "{}"), ("train", "{}", "--kind", "bigram"), ("predict", "runs/four", "{}"),
+    ("train", "book.txt", "--kind", "bigram", "--out", "{}"),
+    ("train", "book.txt", "--kind", "bigram", "--recipe", "{}"),
+])
+def test_a_name_too_long_and_links_in_a_circle_are_one_line(complaint, trained, tmp_path, words):
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    for name in ("x" * 300, "one"):
+        line = complaint(*(word.format(name) for word in words))
+        assert len(line) < 250
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("deep.toml", ("train", "book.txt", "--recipe", "deep.toml")), ("runs/four/recipe.json", ("sample", "runs/four")),
+    ("runs/four/tokenizer.json", ("sample", "runs/four")),
+])
+def test_a_file_nested_without_end_is_one_line(complaint, trained, tmp_path, name, words):
+    (tmp_path / name).write_text(f"a = {'[' * 5000}{']' * 5000}" if name.endswith("toml") else "[" * 5000 + "]" * 5000)
+    assert re.search("nested too deeply|is damaged", complaint(*words))
+
+
+def test_a_terminal_without_the_character_gets_its_number():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "chainrule", "settings"], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"\\u2013" in done.stdout or b"\\u1d40" in done.stdout
+
+
+def test_a_closed_stream_is_no_traceback():
+    done = subprocess.run(f"{sys.executable} -m chainrule data <&- >&-", shell=True, capture_output=True)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
