@@ -38,6 +38,7 @@ from chainrule.recipe import Base, Recipe, make_recipe
 from chainrule.settings import flatten, make
 from chainrule.tasks import build_for, find_task
 from chainrule.tasks.task import Prediction, Search, Task
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -186,6 +187,11 @@ class Run:
         return find_task(self.recipe.task)
 
     @property
+    def template(self) -> ChatTemplate | None:
+        """The chat template, which makes tokens of messages; None: the run has none."""
+        return None if self.chat_template is None else make_template(self.chat_template, self.tokenizer, self.about)
+
+    @property
     def language_model(self) -> LanguageModel:
         """The model, if it predicts the next token of a text."""
         if not self.task.generates:
@@ -285,6 +291,11 @@ def read_chat_template(path: Path) -> str | None:
         return None
     except UnicodeDecodeError as error:
         raise UserError(f"{path / CHAT_TEMPLATE} is not UTF-8 text.") from error
+
+
+def make_template(source: str, tokenizer: Tokenizer, about: Mapping[str, Any]) -> ChatTemplate:
+    """The chat template of a run. Its `eos_token` is the token that ended a text where the run was imported from."""
+    return ChatTemplate.of(source, tokenizer, **about.get("source", {}).get("boundary", {}))
 
 
 def _adjusted(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:

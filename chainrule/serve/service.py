@@ -16,9 +16,8 @@ from prometheus_client.registry import Collector
 
 from chainrule import __version__
 from chainrule.errors import UserError, did_you_mean
-from chainrule.formats.boundary import ends_of
 from chainrule.inference.evaluate import Signature
-from chainrule.model import BOUNDARY, LanguageModel
+from chainrule.model import LanguageModel
 from chainrule.run import RECIPE, Run, load, weights_file
 from chainrule.serve.api_errors import RETRY, APIError, too_late
 from chainrule.serve.app import Queue
@@ -69,12 +68,10 @@ class Served:
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """Its `eos_token` is the token that ended a text where the run was imported from."""
-        if self.run.chat_template is None:
+        if (template := self.run.template) is None:
             raise UserError(f"{self.name} has no chat template, which makes one text of messages. Use /v1/completions, "
                             "or start the server with --chat-template FILE, chatml or plain.")
-        ends, names = ends_of(self.run), {id: name for name, id in self.run.tokenizer.special_tokens.items()}
-        end = {ends.begin: BOUNDARY, BOUNDARY: ends.begin}.get(ends.end, ends.end)    # its id here
-        return ChatTemplate(self.run.chat_template, self.run.tokenizer, names.get(BOUNDARY, ""), names.get(end, ""))
+        return template
 
     @property
     def context(self) -> int | None:

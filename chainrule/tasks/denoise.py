@@ -41,6 +41,7 @@ from chainrule.tasks.lm import order_text
 from chainrule.tasks.task import Prediction, Search, Task, Trained
 from chainrule.tasks.translate import Decoder, Sequences, best_texts
 from chainrule.text.batches import InOrder, Streams, Windows
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.corpus import Corpus, prepare, read_split
 from chainrule.text.tables import Place
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -84,7 +85,7 @@ class Denoising(Task, Generic[C]):
 
     def prepare(
         self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None,
     ) -> CorruptedCorpus:
         corpus = prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
         return self.with_special(corpus, self.row_length(recipe), recipe.text)

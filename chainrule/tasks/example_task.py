@@ -24,6 +24,7 @@ from chainrule.tasks.examples import E, Example, gather_examples, held_out_examp
 from chainrule.tasks.lm import STEPS
 from chainrule.tasks.task import Prediction, Search, Task, Trained
 from chainrule.text.arrays import is_array
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.corpus import Corpus, Split
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, format_of
@@ -110,7 +111,7 @@ class ExampleTask(Task, Generic[E]):
 
     def prepare(
         self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None,
     ) -> ExampleCorpus:
         gathered = gather_examples(self.read, texts, recipe.text, valid=valid, test=test, seed=recipe.train.seed)
         train = gathered.splits["train"]
@@ -124,14 +125,8 @@ class ExampleTask(Task, Generic[E]):
     def split(
         self, examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...]
     ) -> ExampleSplit:
-        if not examples:
-            raise UserError("there are no examples here.")
-        texts = [text.encode() for text in written(examples)]
-        numbers = [example.about for example in examples if isinstance(example.about, bytes)]
-        encoded = self.encode(examples, recipe, tokenizer, labels)
-        digest = hashlib.sha256(b"\0".join([*texts, *numbers])).hexdigest()
-        size = sum(map(len, texts if any(texts) else numbers))
-        return ExampleSplit(encoded.tokens, size, len(examples), digest, tuple(examples), encoded)
+        refuse_none(examples)
+        return example_split(examples, self.encode(examples, recipe, tokenizer, labels))
 
     def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Buckets:
         if settings.batching == "streams" or settings.length is not None:
@@ -177,6 +172,20 @@ class ExampleTask(Task, Generic[E]):
         if not examples:
             raise UserError("there is no input: no line came.")
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
+
+
+def refuse_none(examples: Sequence[Any]) -> None:
+    if not examples:
+        raise UserError("there are no examples here.")
+
+
+def example_split(examples: Sequence[Any], encoded: Encoded) -> ExampleSplit:
+    """Encoded examples, with their size and the sha256 of what they say."""
+    texts = [text.encode() for text in written(examples)]
+    numbers = [example.about for example in examples if isinstance(example.about, bytes)]
+    digest = hashlib.sha256(b"\0".join([*texts, *numbers])).hexdigest()
+    size = sum(map(len, texts if any(texts) else numbers))
+    return ExampleSplit(encoded.tokens, size, len(examples), digest, tuple(examples), encoded)
 
 
 def evaluation_buckets(model: Model, encoded: Encoded) -> Buckets:

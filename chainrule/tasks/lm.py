@@ -23,6 +23,7 @@ from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
 from chainrule.tasks.examples import lines_of
 from chainrule.tasks.task import Prediction, Search, Task, Trained
 from chainrule.text.batches import Streams, Tokens, Unpacked, Windows, stream, texts
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.corpus import Corpus, MixedSplit, Split, prepare, read_split
 from chainrule.text.mixing import MixedStreams, MixedWindows
 from chainrule.text.tables import Place
@@ -42,7 +43,7 @@ class LanguageModelling(Task):
 
     def prepare(
         self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None,
     ) -> Corpus:
         return prepare(texts, recipe.text, valid=valid, test=test, tokenizer=tokenizer)
 

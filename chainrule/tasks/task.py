@@ -15,6 +15,7 @@ from chainrule.inference.beam import Beam
 from chainrule.inference.mbr import MinimumBayesRisk
 from chainrule.model import Batch, CountingModel, Model
 from chainrule.recipe import Counting, Gradient, Recipe, TaskSettings
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.corpus import Corpus
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
@@ -79,6 +80,9 @@ class Trained(Protocol):
     @property
     def labels(self) -> tuple[str, ...]: ...
 
+    @property
+    def template(self) -> ChatTemplate | None: ...
+
 
 class Task(TaskSettings):
     """What a model is trained to do. The defaults are those of a task on running text."""
@@ -116,9 +120,12 @@ class Task(TaskSettings):
 
     def prepare(
         self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None,
     ) -> Corpus:
-        """The corpus by split: read, tokenized, encoded. `tokenizer`: that of the run it starts from."""
+        """The corpus by split: read, tokenized, encoded. `tokenizer` and `template`: those of the run it starts from.
+
+        A corpus may have a `chat_template`, the Jinja source that the run will keep; else it keeps its base's.
+        """
         raise NotImplementedError
 
     def begin(self, model: Model, corpus: Corpus) -> Corpus:

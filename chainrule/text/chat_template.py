@@ -6,22 +6,32 @@ A template is Jinja, as in Hugging Face's tokenizers, and is rendered in a sandb
 template spells of special tokens (`<|im_start|>`) becomes their ids; what the messages spell of them stays ordinary
 text, so that no user can write a turn of another role. For that, the first character of such a spelling is exchanged
 for a private one while the template is rendered.
+
+The answers of a chat, which training learns from, are what the template marks by {% generation %}; where it has no
+such block, what it adds to the beginning of each answer: incremental rendering.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY
-from chainrule.text.template_sandbox import parse, render
+from chainrule.text.template_sandbox import GENERATION, parse, render
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.unit import Ids
 
 PROBE = "probe"                          # an answer, to see what follows it
 PRIVATE = 0xF0000                        # the first code point of a plane for private use
+SPECIAL = "\0"                           # in the place of a special token
+OTHER = "Use another: text.chat_template=chatml, plain or a file."
 CHATML = """\
 {% for message in messages %}
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
@@ -37,6 +47,15 @@ PLAIN = """\
 {{ 'assistant:' }}
 {%- endif %}"""
 BUILT_IN: Mapping[str, str] = {"chatml": CHATML, "plain": PLAIN}
+MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")    # what begins an answer, in templates that mark answers
+
+Message: TypeAlias = Mapping[str, str]
+"""`role` (system, user or assistant) and `content`."""
+
+
+class ChatTokens(NamedTuple):
+    ids: Ids                             # of the whole chat
+    answers: NDArray[np.bool_]           # which of them are an answer, or end one
 
 
 @dataclass(frozen=True)
@@ -49,38 +68,141 @@ class ChatTemplate:
     def __post_init__(self) -> None:
         parse(self.source)
 
-    def encode(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> Ids:
+    @classmethod
+    def of(cls, source: str, tokenizer: Tokenizer, begin: int = BOUNDARY, end: int = BOUNDARY) -> "ChatTemplate":
+        """A template for a model whose files, before it was imported, had these ids of BOS and EOS."""
+        names = {id: name for name, id in tokenizer.special_tokens.items()}
+        here = {begin: BOUNDARY, BOUNDARY: begin}.get(end, end)    # EOS: import exchanges BOS and id 0
+        return cls(source, tokenizer, names.get(BOUNDARY, ""), names.get(here, ""))
+
+    def encode(self, messages: Sequence[Message], continues: bool = True) -> Ids:
         """The ids of a chat, with what begins the answer if it `continues`."""
         return self.tokenizer.encode_parts(list(self.parts(messages, continues)))
 
-    def render(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> str:
+    def render(self, messages: Sequence[Message], continues: bool = True) -> str:
         return "".join(part if isinstance(part, str) else self._names[part] for part in self.parts(messages, continues))
 
-    def parts(self, messages: Sequence[Mapping[str, str]], continues: bool = True) -> Iterator[str | int]:
+    def parts(self, messages: Sequence[Message], continues: bool = True) -> Iterator[str | int]:
         """The rendered text: ordinary text, and the ids of special tokens."""
+        given, hidden = self._hide(messages)
+        return self._split(self._render(given, continues), hidden)
+
+    def _hide(self, messages: Sequence[Message]) -> "tuple[list[dict[str, str]], Hidden]":
         hidden = hide_spellings([message["content"] for message in messages], self._special, self.source)
-        given = [{**message, "content": text} for message, text in zip(messages, hidden.texts)]
-        rendered = render(self.source, {
-            "messages": given, "add_generation_prompt": continues, "bos_token": self.bos, "eos_token": self.eos,
-            "tools": None, "documents": None,
+        return [{**message, "content": text} for message, text in zip(messages, hidden.texts)], hidden
+
+    def _render(self, given: Sequence[Message], continues: bool, marks: tuple[str, str] = ("", "")) -> str:
+        """`marks`: put before and after what the template marks by {% generation %}."""
+        return render(self.source, {
+            "messages": list(given), "add_generation_prompt": continues, "bos_token": self.bos, "eos_token": self.eos,
+            "tools": None, "documents": None, GENERATION[0]: marks[0], GENERATION[1]: marks[1],
         })
+
+    def _split(self, rendered: str, hidden: "Hidden") -> Iterator[str | int]:
         for place, part in enumerate(self._spelled.split(rendered) if self._special else [rendered]):
             if place % 2:
                 yield self._special[part]
             elif part:
                 yield part.translate(hidden.back)
 
+    # The answers of a chat
+
+    def encode_answers(self, messages: Sequence[Message]) -> ChatTokens:
+        """The ids of a whole chat, and which of them the assistant wrote: what it is trained on.
+
+        The tokens are those of the whole text; an answer begins where they differ from those of its prompt.
+        """
+        given, hidden = self._hide(messages)
+        text, spans = self._marked(given, hidden) if MARKS.search(self.source) else self._increments(given)
+        ids = self.tokenizer.encode_parts(list(self._split(text, hidden)))
+        answers = np.zeros(len(ids), np.bool_)
+        for begin, end in spans:
+            answers[self._tokens_of(text[:begin], ids, hidden) : self._tokens_of(text[:end], ids, hidden)] = True
+        return ChatTokens(ids, answers)
+
+    def _marked(self, given: Sequence[Message], hidden: "Hidden") -> tuple[str, list[tuple[int, int]]]:
+        """The text, and where what the template marks begins and ends."""
+        private = _unused("".join(chain(hidden.texts, hidden.back.values(), map(chr, hidden.back), [self.source])))
+        begin, end = next(private), next(private)
+        pieces = re.split(f"([{begin}{end}])", self._render(given, False, (begin, end)))
+        text, places = "", list[int]()
+        for piece in pieces:
+            if piece in (begin, end):
+                places.append(len(text))
+            else:
+                text += piece
+        return text, list(zip(places[::2], places[1::2]))
+
+    def _increments(self, given: Sequence[Message]) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and of each answer what the template adds to the text that asks for it."""
+        text, spans = self._render(given, False), list[tuple[int, int]]()
+        for number, message in enumerate(given):
+            if message["role"] == "assistant":
+                asked, answered = self._render(given[:number], True), self._render(given[: number + 1], False)
+                if not text.startswith(answered):
+                    raise UserError("the chat template rewrites earlier turns when a chat goes on, so a whole chat "
+                                    f"cannot be learned from. {OTHER}")
+                if not answered.startswith(asked) or message["content"].strip() not in answered[len(asked) :]:
+                    raise UserError("the chat template writes an answer otherwise than it asks for one "
+                                    f"(add_generation_prompt). {OTHER}")
+                spans.append((len(asked), len(answered)))
+        return text, spans
+
+    def _tokens_of(self, text: str, ids: Ids, hidden: "Hidden") -> int:
+        """How many of the ids are those of the beginning `text`."""
+        begin = self.tokenizer.encode_parts(list(self._split(text, hidden)))
+        size = min(len(begin), len(ids))
+        same = begin[:size] == ids[:size]
+        count = size if same.all() else int(same.argmin())
+        dropped = self.tokenizer.lines and text.endswith("\n") and count < len(ids) and ids[count] == BOUNDARY
+        return count + int(dropped)      # words: a newline is a token, but not at the end of a text
+
+    def as_targets(self, ids: NDArray[np.integer]) -> NDArray[np.int64]:
+        """What the model is to predict where it reads these ids next: EOS is predicted as the boundary."""
+        end = self._special.get(self.eos, BOUNDARY)
+        return np.where(ids == end, BOUNDARY, ids).astype(np.int64)
+
+    def check_roles(self, roles: Set[str]) -> None:
+        """Refuses a template that leaves out what a role says."""
+        asked = {"role": "user", "content": f"{PROBE} user"}
+        for role in sorted(roles):
+            own = {"role": role, "content": f"{PROBE} {role}"}
+            chat = {"system": [own, asked], "assistant": [asked, own]}.get(role, [own])
+            if own["content"] not in self.render(chat, role != "assistant"):
+                raise UserError(f"the chat template drops what the {role} says. {OTHER}")
+
     @cached_property
     def end_of_turn(self) -> int | None:
         """The special token that the template puts after an answer; None: the end of the text, which is EOS."""
+        after = self._after_answer
+        return None if after in (None, BOUNDARY, self._special.get(self.eos)) else after
+
+    @property
+    def ends_answers(self) -> bool:
+        """Whether it puts a special token after an answer; if not, only the boundary can end one."""
+        return self._after_answer is not None
+
+    @cached_property
+    def _after_answer(self) -> int | None:
         messages = [{"role": "user", "content": PROBE}, {"role": "assistant", "content": PROBE}]
         try:
             parts = list(self.parts(messages, continues=False))
         except UserError:
             return None
         places = [place for place, part in enumerate(parts) if isinstance(part, str) and part.strip().endswith(PROBE)]
-        after = parts[places[-1] + 1] if places and places[-1] + 1 < len(parts) else BOUNDARY
-        return None if isinstance(after, str) or after in (BOUNDARY, self._special.get(self.eos)) else after
+        after = parts[places[-1] + 1] if places and places[-1] + 1 < len(parts) else ""
+        return None if isinstance(after, str) else after
+
+    @cached_property
+    def next_turn(self) -> str:
+        """Ordinary text with which the user's next turn begins after an answer; empty: it begins with a token."""
+        messages = [{"role": role, "content": PROBE} for role in ("user", "assistant", "user")]
+        try:
+            parts = list(self.parts(messages, continues=False))
+        except UserError:
+            return ""
+        texts = "".join(part if isinstance(part, str) else SPECIAL for part in parts).split(PROBE)
+        return "" if len(texts) < 3 or SPECIAL in texts[2] else texts[2].rstrip()
 
     @cached_property
     def _special(self) -> dict[str, int]:

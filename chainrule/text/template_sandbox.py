@@ -32,6 +32,8 @@ METHODS = (
 )
 FAILURES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 BUILT_IN = (str, list, tuple, dict, int, float)
+GENERATION = ("generation_begins", "generation_ends")
+"""Values printed before and after a {% generation %} block; without them nothing is."""
 
 
 class OutOfBounds(Exception):
@@ -120,13 +122,15 @@ def _environment() -> Any:
         raise UserError("chat templates need jinja2: pip install 'chainrule[serve]'.") from None
 
     class Generation(Extension):
-        """{% generation %} marks what training counts; the text is the same without it."""
+        """{% generation %} marks what training counts; the text is the same without it, unless GENERATION is given."""
 
         tags = {"generation"}  # noqa: RUF012 - Jinja's own name
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
-            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+            body = nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+            begins, ends = (nodes.Output([nodes.Name(name, "load")]).set_lineno(line) for name in GENERATION)
+            return [begins, body, ends]
 
     class Sandbox(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(("+", "*", "**", "%"))

@@ -36,6 +36,7 @@ from chainrule.progress import short
 from chainrule.recipe import Base, Gradient, Recipe
 from chainrule.settings import make
 from chainrule.tasks import build_for, find_task, recipe_for
+from chainrule.text.chat_template import ChatTemplate
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.training.log import Log
 from chainrule.training.param_groups import freeze
@@ -150,11 +151,13 @@ def tokenizer_of(recipe: Recipe, out: Path) -> Tokenizer | None:
     return None if recipe.base is None else Tokenizer.load(run.find_base(recipe.base, out) / run.TOKENIZER)
 
 
-def chat_template_of(recipe: Recipe, out: Path) -> str | None:
-    """The base run's, if the model continues texts."""
-    if recipe.base is None or not find_task(recipe.task).generates:
+def chat_template_of(recipe: Recipe, out: Path, tokenizer: Tokenizer | None) -> ChatTemplate | None:
+    """The base run's; None: it has none."""
+    if recipe.base is None or tokenizer is None:
         return None
-    return run.read_chat_template(run.find_base(recipe.base, out))
+    base = run.find_base(recipe.base, out)
+    source = run.read_chat_template(base)
+    return None if source is None else run.make_template(source, tokenizer, run.read_about(base))
 
 
 def source_of(recipe: Recipe, out: Path) -> Mapping[str, Any] | None:

@@ -111,7 +111,8 @@ def make_run(
             about = run.look_before_writing(out, recipe, overwrite)
             if ranks.first:
                 run.remove_unfinished(out)
-            corpus = task.prepare(recipe, texts, valid, test, tokenizer_of(recipe, out))
+            tokenizer = tokenizer_of(recipe, out)
+            corpus = task.prepare(recipe, texts, valid, test, tokenizer, chat_template_of(recipe, out, tokenizer))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
             if about is not None and not run.same_text(out, about, splits, overwrite):
                 about = None
@@ -193,7 +194,14 @@ def _save(checkpoints: Checkpoints, model: Model, corpus: Any, log: Log, done: D
     if checkpoints.ranks.first:
         run.save(out, model, corpus.tokenizer, recipe, splits=splits, done=done, log=log.records, weights=weights,
                  labels=getattr(corpus, "labels", ()), adapter=adapter, excerpt=_excerpt(corpus, recipe),
-                 source=source_of(recipe, out), chat_template=chat_template_of(recipe, out))
+                 source=source_of(recipe, out), chat_template=_template_source(corpus, recipe, out))
+
+
+def _template_source(corpus: Any, recipe: Recipe, out: Path) -> str | None:
+    """The chat template by which the corpus was read; else that of the run it started from, if it continues texts."""
+    base = chat_template_of(recipe, out, corpus.tokenizer) if find_task(recipe.task).generates else None
+    own: str | None = getattr(corpus, "chat_template", None)
+    return own or (None if base is None else base.source)
 
 
 def _excerpt(corpus: Any, recipe: Recipe) -> str:

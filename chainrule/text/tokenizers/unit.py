@@ -22,7 +22,7 @@ Spec: TypeAlias = dict[str, Any]
 BOUNDARY_NAME = "<|endoftext|>"
 """Id 0 of the lossless units. It is in the vocabulary but not among the added tokens, so no text can spell it."""
 
-SPECIAL = re.compile(r"<\|[a-z]+[0-9]*\|>")
+SPECIAL = re.compile(r"<\|[a-z]+(_[a-z]+)*[0-9]*\|>")
 """Names of the special tokens that a task adds after all others. No text can spell these either."""
 
 
