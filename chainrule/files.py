@@ -3,16 +3,19 @@
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from chainrule.errors import UserError
 
+SEAL = "seal"    # the name under which a JSON object holds its own sha256
 NAME = 200    # characters of a file's name that the temporary one beside it repeats, since names have 255 bytes at most
 
 
@@ -111,6 +114,12 @@ def write_text(path: Path, text: str) -> None:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal_of(content: Mapping[str, Any]) -> str:
+    """The sha256 of a JSON object, without the seal that it may have itself."""
+    rest = {name: value for name, value in content.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -9,7 +9,6 @@ last: a run is complete, or it is no run, or `load` names the damaged file. Duri
 checkpoints/ with begun.json, which says what is being trained.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from chainrule import __version__
 from chainrule.device import choose_device
 from chainrule.errors import UserError
-from chainrule.files import sha256, sync, write_aside, write_text
+from chainrule.files import SEAL, seal_of, sha256, sync, write_aside, write_text
 from chainrule.inference.beam import Beam
 from chainrule.inference.generate import generate, stream_text
 from chainrule.inference.sampling import Sampling
@@ -252,7 +251,7 @@ def save(
         about |= {"excerpt": excerpt} if excerpt else {}
         about |= {"source": dict(source)} if source else {}
         about["files"] = {name: _facts(aside[name]) for name in aside if name in VERIFIED}
-        about["sha256"] = seal_of(about)
+        about[SEAL] = seal_of(about)
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
             sync(file)  # a full disk shows itself here at the latest, before any file has been replaced
@@ -370,15 +369,9 @@ def read_about(path: Path) -> dict[str, Any]:
     if written < FORMAT:
         raise UserError(f"{path} has run format {written}, and this chainrule reads format {FORMAT}. Train it again: "
                         f"chainrule train … --out {path} --overwrite.")
-    if "sha256" in about and about["sha256"] != seal_of(about):    # runs of earlier versions have none
+    if SEAL in about and about[SEAL] != seal_of(about):    # runs of earlier versions have none
         raise UserError(f"{path / RECIPE} has been changed since it was written: its sha256 differs. {CURE}")
     return dict(about)
-
-
-def seal_of(about: Mapping[str, Any]) -> str:
-    """The sha256 of all that recipe.json says, without this seal."""
-    rest = {name: value for name, value in about.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from chainrule import models, run
 from chainrule.errors import UserError
+from chainrule.files import SEAL, seal_of
 from chainrule.recipe import Text, make_recipe
 from chainrule.run import FILES, LOG, MODEL, RECIPE, TOKENIZER, Done, load, save
 from chainrule.text.tokenizers.tokenizer import train_tokenizer
@@ -99,7 +100,7 @@ def test_no_folder_a_file_and_a_folder_that_is_no_run_are_told_apart(tmp_path):
 
 def change(path, **values):
     about = json.loads((path / RECIPE).read_text()) | values
-    (path / RECIPE).write_text(json.dumps(about | {"sha256": run.seal_of(about)}))
+    (path / RECIPE).write_text(json.dumps(about | {SEAL: seal_of(about)}))
 
 
 def test_a_changed_setting_is_found(saved):
@@ -111,7 +112,7 @@ def test_a_changed_setting_is_found(saved):
 
 def test_a_run_of_an_earlier_version_without_a_seal_is_read(saved):
     about = json.loads((saved / RECIPE).read_text())
-    del about["sha256"]
+    del about[SEAL]
     (saved / RECIPE).write_text(json.dumps(about))
     assert load(saved).recipe.text.held_out == 0.1
 

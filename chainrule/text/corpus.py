@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.files import sha256, write_aside, write_text
+from chainrule.files import SEAL, seal_of, sha256, write_aside, write_text
 from chainrule.model import BOUNDARY
-from chainrule.progress import bar
+from chainrule.progress import bar, say
 from chainrule.recipe import Text
 from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
 from chainrule.text.splits import Selection, gather, held_out_part, hold_out_documents, resolve
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
-VERSION = 3                 # of the file format; goes up when the same text would be stored differently
+VERSION = 4                 # of the file format; goes up when the same text would be stored differently
 
 
 @dataclass(frozen=True)
@@ -195,13 +195,17 @@ def _parts(selections: Sequence[Selection], ends: Sequence[Sequence[int]], setti
 
 
 def _facts(path: Path, sidecar: Path) -> dict[str, Any] | None:
-    """The description of a token file, if both files are complete."""
+    """The description of a token file, if both are as they were written; files of a cache may be deleted."""
+    if not (path.exists() and sidecar.exists()):
+        return None
     try:
         facts: dict[str, Any] = json.loads(sidecar.read_text())
-        whole = path.stat().st_size == facts["tokens"] * np.dtype(facts["dtype"]).itemsize
-        return facts if whole and facts["parts"] else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        if facts[SEAL] == seal_of(facts) and facts["file"] == sha256(path):
+            return facts
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    say(f"{path} is damaged, so the text is tokenized again.")
+    return None
 
 
 def _write(path: Path, parts: Sequence[Selection], settings: Text, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -219,7 +223,8 @@ def _write(path: Path, parts: Sequence[Selection], settings: Text, tokenizer: To
         tokens = file.tell() // dtype.itemsize
     sha = text.digest.hexdigest()
     facts = {"tokens": tokens, "bytes": text.bytes, "documents": text.documents, "sha256": sha, "parts": ends}
-    return {"version": VERSION, "dtype": dtype.name, **facts, "tokenizer": tokenizer.sha256}
+    facts = {"version": VERSION, "dtype": dtype.name, **facts, "tokenizer": tokenizer.sha256, "file": sha256(path)}
+    return facts | {SEAL: seal_of(facts)}
 
 
 class _Text:
@@ -241,14 +246,16 @@ class _Text:
 
 def _remember(record: Path, selections: Selections, notes: tuple[str, ...], tokenizer: Tokenizer) -> None:
     written = {name: [asdict(part) for part in parts] for name, parts in selections.items()}
-    facts = {"selections": written, "notes": notes, "tokenizer": tokenizer.sha256}
-    write_text(record, json.dumps(facts, indent=1, default=str))
+    facts = json.loads(json.dumps({"selections": written, "notes": notes, "tokenizer": tokenizer.sha256}, default=str))
+    write_text(record, json.dumps(facts | {SEAL: seal_of(facts)}, indent=1))
 
 
 def _remembered(record: Path, tokenizers: Path) -> dict[str, Any] | None:
-    """What `_remember` wrote, if all of it still exists: files of a cache may be deleted."""
+    """What `_remember` wrote, if all of it still exists as it was: files of a cache may be deleted."""
     try:
         known = json.loads(record.read_text())
+        if known[SEAL] != seal_of(known):
+            return None
         selections = {
             name: tuple(
                 Selection(**part | {"sources": tuple(_source(**source) for source in part["sources"])})
@@ -257,6 +264,8 @@ def _remembered(record: Path, tokenizers: Path) -> dict[str, Any] | None:
             for name, parts in known["selections"].items()
         }
         tokenizer = Tokenizer.load(tokenizers / f"{known['tokenizer']}.json")
+        if tokenizer.sha256 != known["tokenizer"]:
+            return None
         return {"selections": selections, "notes": tuple(known["notes"]), "tokenizer": tokenizer}
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None

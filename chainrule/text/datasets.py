@@ -14,9 +14,10 @@ import tomllib
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, ClassVar, Protocol, TypeAlias
@@ -24,8 +25,8 @@ from typing import IO, Any, ClassVar, Protocol, TypeAlias
 import numpy
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.files import write_aside, write_text
-from chainrule.progress import bar, track
+from chainrule.files import sha256, write_aside, write_text
+from chainrule.progress import bar, say, track
 from chainrule.text.generated import EXAMPLE_SETS, EXAMPLES_VERSION, ExampleSet
 from chainrule.text.latex import LatexText
 from chainrule.text.sources import OPENERS, Source
@@ -117,7 +118,8 @@ class PublicDataset:
         for folder in (*folders, cache / "datasets" / self.folder):
             for suffix in ("", *OPENERS):
                 if (path := folder / (file.name + suffix)).is_file():
-                    return path
+                    ours = folder not in folders and not suffix
+                    return path if not ours or _intact(path, file.sha256) else None
         return None
 
     def _download(self, file: PublicFile, cache: Path) -> Path:
@@ -180,6 +182,29 @@ def _public_dataset(files: list[dict[str, Any]], **entry: Any) -> PublicDataset:
     return PublicDataset(**entry, files=tuple(PublicFile(**file) for file in files))
 
 
+def make_once(paths: Sequence[Path], make: Callable[[], Iterable[bytes]]) -> None:
+    """Writes files of the cache, unless they are there as they were written: each has its sha256 beside it."""
+    seals = [path.with_name(f".{path.name}.sha256") for path in paths]
+    made = all(path.exists() and seal.exists() for path, seal in zip(paths, seals))
+    if made and all(_intact(path, seal.read_text(errors="replace").strip()) for path, seal in zip(paths, seals)):
+        return
+    for path, seal, content in zip(paths, seals, make(), strict=True):
+        with write_aside(path) as aside:
+            aside.write_bytes(content)
+        write_text(seal, hashlib.sha256(content).hexdigest() + "\n")
+
+
+def _encoded(text: Callable[..., str], *words: int) -> list[bytes]:
+    return [text(*words).encode()]
+
+
+def _intact(path: Path, expected: str) -> bool:
+    if sha256(path) == expected:
+        return True
+    say(f"{path} is damaged: its sha256 differs. It is made again.")
+    return False
+
+
 @dataclass(frozen=True)
 class SyntheticDataset:
     """Text of a language of known entropy."""
@@ -205,8 +230,7 @@ class SyntheticDataset:
         texts = enumerate(LANGUAGE_SIZES.items(), 1)
         for seed, (split, size) in track(texts, f"making {self.name}", len(LANGUAGE_SIZES), "texts"):
             path = folder / f"{self.name}.{split}.txt"
-            if not path.exists():
-                write_text(path, self.language.text(size, seed))
+            make_once([path], partial(_encoded, self.language.text, size, seed))
             made[split] = (Source(path),)
         return made
 
@@ -233,8 +257,9 @@ class PythonDocs:
     def splits(self, cache: Path) -> Splits:
         folder = cache / "datasets" / f"python-docs-{'.'.join(map(str, sys.version_info[:3]))}"
         for topic, text in self.topics.items():
-            if not (folder / f"{topic}.txt").exists():
-                write_text(folder / f"{topic}.txt", text)
+            path = folder / f"{topic}.txt"
+            if not path.exists() or path.read_bytes() != text.encode():
+                write_text(path, text)
         return {"train": tuple(Source(folder / f"{topic}.txt") for topic in self.topics)}
 
 
@@ -296,8 +321,7 @@ class Latex:
         made = {}
         for seed, (split, size) in enumerate(LANGUAGE_SIZES.items(), 1):
             path = cache / "datasets" / f"latex-{LANGUAGE_VERSION}" / f"{split}.tex"
-            if not path.exists():
-                write_text(path, LatexText(seed).text(size))
+            make_once([path], partial(_encoded, LatexText(seed).text, size))
             made[split] = (Source(path),)
         return made
 
@@ -336,10 +360,7 @@ class GeneratedDataset:
         sizes = enumerate(self.rule.sizes.items(), 1)
         for seed, (split, size) in track(sizes, f"making {self.name}", len(self.rule.sizes), "splits"):
             paths = [folder / f"{self.name}.{split}.{suffix}" for suffix in self.rule.suffixes]
-            if not all(path.exists() for path in paths):
-                for path, content in zip(paths, self.rule.files(size, seed), strict=True):
-                    with write_aside(path) as aside:
-                        aside.write_bytes(content)
+            make_once(paths, partial(self.rule.files, size, seed))
             made[split] = tuple(map(Source, paths))
         return made
 

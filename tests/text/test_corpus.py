@@ -260,6 +260,22 @@ def test_a_harmed_cache_is_made_anew(harm, content, book, cache):
     assert text_of(prepare([str(book)], BYTES, cache=cache), "train") == whole
 
 
+@pytest.mark.parametrize("suffix", [".bin", ".json"])
+def test_a_flipped_bit_in_the_cache_is_found_and_said(suffix, book, cache, capsys):
+    whole = prepare([str(book)], BYTES, cache=cache).splits["train"]
+    text, facts = whole.tokens.tolist(), (whole.bytes, whole.documents, whole.sha256)
+    for path in (cache / "tokens").glob(f"*{suffix}"):
+        content = path.read_bytes()
+        if suffix == ".bin":
+            path.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+        else:
+            path.write_bytes(content.replace(b'"bytes": ', b'"bytes": 1'))
+    again = prepare([str(book)], BYTES, cache=cache).splits["train"]
+    assert again.tokens.tolist() == text
+    assert (again.bytes, again.documents, again.sha256) == facts
+    assert "is damaged, so the text is tokenized again" in capsys.readouterr().err
+
+
 def test_a_text_that_changes_while_it_is_read_is_refused(book, cache, monkeypatch):
     real = module._write
 
@@ -291,7 +307,8 @@ def test_the_sidecar_says_what_is_in_the_file(book, cache):
     assert facts == {
         "version": module.VERSION, "dtype": "uint16", "tokens": len(BOOK) + 2, "bytes": len(BOOK), "documents": 1,
         "sha256": hashlib.sha256(BOOK.encode()).hexdigest(), "tokenizer": made.tokenizer.sha256,
-        "parts": [[len(BOOK) + 1, len(BOOK)]],
+        "parts": [[len(BOOK) + 1, len(BOOK)]], "seal": facts["seal"],
+        "file": hashlib.sha256(made.splits["train"].tokens.tobytes()).hexdigest(),
     }
     assert isinstance(made.splits["train"].tokens, np.memmap)
 

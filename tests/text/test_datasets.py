@@ -125,6 +125,15 @@ def test_a_language_is_a_corpus_with_three_texts(tmp_path):
     assert get("rhythm", tmp_path) == get("rhythm", tmp_path)
 
 
+def test_a_damaged_text_of_the_cache_is_made_again(short_languages, tmp_path, capsys):
+    (source,) = get("latex", tmp_path)["valid"]
+    whole = source.path.read_bytes()
+    source.path.write_bytes(whole.replace(b"e", b"a", 1))
+    assert get("latex", tmp_path)["valid"] == (source,)
+    assert source.path.read_bytes() == whole
+    assert "is damaged: its sha256 differs" in capsys.readouterr().err
+
+
 def test_the_interpreters_own_texts(tmp_path):
     docs = get("python-docs", tmp_path)["train"]
     assert len(docs) > 50
