@@ -11,6 +11,7 @@ Shapes: B rows, T steps, V vocabulary.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -68,10 +69,14 @@ class Prefilled:
         return Prefilled(pick(self.logits, rows), pick(self.state, rows), held, self.capacity, tail)
 
 
-def prefill_prompts(model: LanguageModel, prompts: Sequence[Tokens]) -> Prefilled:
-    """After a boundary and each prompt, or as much of its end as the context holds."""
+def prefill_prompts(model: LanguageModel, prompts: Sequence[Tokens], *, together: bool = False) -> Prefilled:
+    """After a boundary and each prompt, or as much of its end as the context holds.
+
+    `together`: prompts of one length are read in one call, which is faster; then the last digits of a row may depend
+    on the others.
+    """
     texts = [np.append(BOUNDARY, prompt).astype(np.int64)[-(model.context or 0) :] for prompt in prompts]
-    logits, state = _prefill_each(model, texts)
+    logits, state = _prefill_each(model, texts, together)
     tail = None
     if model.context is not None:
         tail = on_device(model, _right_aligned([text[-_kept(model.context) :] for text in texts], _kept(model.context)))
@@ -96,7 +101,9 @@ class DecodeLoop:
         self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
         self.tail = None if prefilled.tail is None else [prefilled.tail]
         self.graph: CudaGraph | None = None
+        self.captured: Values = {}                         # the static values that the graph changes
         self.replays = 0                                   # that the graph is still good for
+        self.room = 0                                      # tokens that a row may have in its memory
         self.capturable = can_capture(prefilled.logits)
         self.use_kernels = False
 
@@ -106,7 +113,7 @@ class DecodeLoop:
 
     def next_token(self, inputs: Tensor, left: int) -> Tensor:
         """(B,): the next token of each row. At most `left` steps follow, this one included."""
-        if self.graph is not None and self.replays:
+        if self.graph is not None and self.replays and self.logits is None:
             tokens = self._replay(self.graph, inputs)
         else:
             tokens = self._run(inputs, left)
@@ -119,6 +126,20 @@ class DecodeLoop:
         self.values, self.held = pick(self.values, rows), self.held[rows.cpu().numpy()]
         self.tail = None if self.tail is None else [pick(part, rows) for part in self.tail]
         self.graph, self.replays = None, 0
+
+    def restart(self, prefilled: Prefilled, strategy: Strategy) -> None:
+        """Begins other texts, by the same rule. If they fit into the memory of these, the CUDA graph is used again,
+        although the model's weights may have changed: it reads them where they are."""
+        state, self.replays = prefilled.state, 0
+        if self.graph is not None and _fits(state, self.captured["state"]):
+            copy_into(self.captured["state"], state)
+            state, self.replays = self.captured["state"], self.room - int(prefilled.held.max())
+        else:
+            self.graph, self.captured = None, {}
+        self.strategy, self.logits = strategy, prefilled.logits
+        self.values = {"state": state, **strategy.begin(prefilled.logits)}
+        self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
+        self.tail = None if prefilled.tail is None else [prefilled.tail]
 
     def _run(self, inputs: Tensor, left: int) -> Tensor:
         """A step without a graph, and the capture of those that follow."""
@@ -141,6 +162,9 @@ class DecodeLoop:
             self.held = np.where(full, _kept(self.capacity), self.held + 1)
         self.values = {"state": state, **self.strategy.choose(logits, self.values, inputs)}
         tokens: Tensor = self.values["tokens"]
+        if self.graph is not None and self.replays:        # after a restart the graph goes on from here
+            self.graph.set_state(tensors(self.values))
+            self.values = self.captured
         return tokens
 
     def _forward(self, values: Values) -> tuple[Tensor, State]:
@@ -195,7 +219,8 @@ class DecodeLoop:
         if self.graph is None:
             self.capturable = False
         else:
-            self.values, self.replays = values, steps
+            self.values = self.captured = values
+            self.replays, self.room = steps, int(self.held.max()) + steps
 
     def _replay(self, graph: CudaGraph, inputs: Tensor) -> Tensor:
         self.held += 1
@@ -220,6 +245,21 @@ def capture_step(
         return None
 
 
+def _fits(state: State, into: State) -> bool:
+    """Whether a state can be copied into another one: its tensors have as many rows and are at most as large."""
+    pairs = list(zip(tensors(state), tensors(into), strict=True))
+    return all(
+        new.dim() == static.dim() and len(new) == len(static) and all(map(int.__le__, new.shape, static.shape))
+        for new, static in pairs
+    )
+
+
+def copy_into(static: State, state: State) -> None:
+    """Where a tensor is smaller, what comes after it keeps old values, which are masked as unused capacity is."""
+    for old, new in zip(tensors(static), tensors(state), strict=True):
+        old[tuple(slice(size) for size in new.shape)] = new
+
+
 def sync_every(device: torch.device) -> int:
     """Steps between two questions of the host to the device: a GPU should not wait for the answer after each."""
     return 1 if device.type == "cpu" else SYNC_EVERY
@@ -230,11 +270,16 @@ def _kept(context: int | None) -> int:
     return max(1, (context or 0) // 2)
 
 
-def _prefill_each(model: LanguageModel, texts: Sequence[NDArray[np.int64]]) -> tuple[Tensor, State]:
+def _prefill_each(
+    model: LanguageModel, texts: Sequence[NDArray[np.int64]], together: bool = False
+) -> tuple[Tensor, State]:
     """(B, V): what follows each text, and the states, in which they go on together. Equal texts are read once."""
-    different = {text.tobytes(): text for text in texts}
-    place = {key: index for index, key in enumerate(different)}
-    parts = [prefill(model, on_device(model, text[None])) for text in different.values()]
+    different = list({text.tobytes(): text for text in texts}.values())
+    calls = [[text] for text in different]
+    if together:
+        calls = [list(same) for _, same in groupby(sorted(different, key=len), key=len)]
+    parts = [prefill(model, on_device(model, np.stack(call))) for call in calls]
+    place = {text.tobytes(): index for index, text in enumerate(chain.from_iterable(calls))}
     return _together(parts, torch.tensor([place[text.tobytes()] for text in texts]))
 
 

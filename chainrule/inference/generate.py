@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.decoding import SYNC_EVERY, DecodeLoop, Tokens, prefill_prompts, sync_every
-from chainrule.inference.forward import device_of, eval_mode, on_device
+from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniform_blocks, uniforms
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -40,19 +40,29 @@ def sample(
         return
     with eval_mode(model):
         loop = DecodeLoop(model, prefill_prompts(model, prompts), SamplingStrategy(sampling, ends, prompts))
-        device = device_of(model)
-        at_once = sync_every(device)
-        random = uniform_blocks(lambda step: uniforms(sampling.seed, step, len(prompts)), at_once, device)
-        uniform = next(random)
-        for first in range(0, limit, at_once):
-            columns = loop.next_tokens(uniform[: limit - first], limit - first)
-            uniform = next(random)                          # while a GPU is still at work
-            require_possible(loop)
-            goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
-            for column, going in zip(columns, goes_on):
-                yield column
-                if not going:
-                    return
+        yield from draw_columns(loop, limit, sampling.seed, ends=ends)
+
+
+def draw_columns(
+    loop: DecodeLoop, limit: int, seed: int, *, ends: bool = True, left: int | None = None
+) -> Iterator[Tensor]:
+    """(B,) tokens by which the rows of a loop are continued, until all have ended, at most `limit` times.
+
+    `left`: steps for which memory is reserved, where the loop will be used again for longer texts.
+    """
+    rows, device = len(loop.held), loop.values["tokens"].device
+    at_once, more = sync_every(device), (left or limit) - limit
+    random = uniform_blocks(lambda step: uniforms(seed, step, rows), at_once, device)
+    uniform = next(random)
+    for first in range(0, limit, at_once):
+        columns = loop.next_tokens(uniform[: limit - first], limit - first + more)
+        uniform = next(random)                          # while a GPU is still at work
+        require_possible(loop)
+        goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
+        for column, going in zip(columns, goes_on):
+            yield column
+            if not going:
+                return
 
 
 def generate(

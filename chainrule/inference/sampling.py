@@ -64,12 +64,15 @@ class Sampling:
 
 
 class SamplingStrategy:
-    """Random next tokens, by one uniform number for each row and step. `ends`: the boundary ends a row."""
+    """Random next tokens, by one uniform number for each row and step. `ends`: the boundary ends a row, and so does the
+    token `end_of_turn`, if there is one; a row that has ended repeats the boundary."""
 
     reorders = False
 
-    def __init__(self, sampling: Sampling, ends: bool, prompts: Sequence[Tokens] = ()):
-        self.sampling, self.ends, self.prompts = sampling, ends, prompts
+    def __init__(
+        self, sampling: Sampling, ends: bool, prompts: Sequence[Tokens] = (), end_of_turn: int | None = None
+    ):
+        self.sampling, self.ends, self.prompts, self.end_of_turn = sampling, ends, prompts, end_of_turn
 
     def begin(self, logits: Tensor) -> Values:
         no = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
@@ -88,6 +91,8 @@ class SamplingStrategy:
         if self.ends:
             tokens = tokens.masked_fill(ended, BOUNDARY)
             ended = ended | (tokens == BOUNDARY)
+            if self.end_of_turn is not None:
+                ended = ended | (tokens == self.end_of_turn)
         after = {"ended": ended, "possible": values["possible"] & possible, "tokens": tokens}
         if "seen" in values:
             after["seen"] = values["seen"].scatter(1, tokens[:, None], (tokens != BOUNDARY)[:, None])

@@ -6,8 +6,10 @@ A task reads its corpus, builds the model with its head, and gives the batches; 
 (`Model.loss`), so that one trainer serves all tasks. A task that learns from examples begins from `ExampleTask`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
 
 from chainrule import models
 from chainrule.errors import UserError
@@ -54,6 +56,17 @@ class BatchOrder(Protocol):
 
     def goes_on(self, step: int) -> bool:
         """Whether each row continues where the step before ended, with its state (truncated BPTT)."""
+
+
+@runtime_checkable
+class OrderWithState(Protocol):
+    """A BatchOrder whose batches depend on more than the step: on answers that the model has drawn (rollouts)."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """All that decides the batches that follow, for a checkpoint."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on from what `state` returned."""
 
 
 class Batches(Protocol):

@@ -6,6 +6,8 @@ The tokens of a text are copied to the GPU if they fit, and rows are gathered th
 Shapes: B rows, T tokens.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Gradient
-from chainrule.tasks.task import BatchOrder, Task
+from chainrule.tasks.task import BatchOrder, OrderWithState, Task
 from chainrule.text.batches import Streams, Windows, document_numbers
 from chainrule.text.corpus import Corpus
 from chainrule.training.distributed import ALONE, Ranks
@@ -57,6 +59,12 @@ class TokenLoader:
         """Whether the rows of a step go on from those of the step before."""
         return self.order.goes_on(step)
 
+    def state(self) -> Mapping[str, Tensor]:
+        """What a checkpoint keeps of the order: the rows follow from the step alone."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None: ...
+
     def _reset(self, step: int) -> Tensor | None:
         """(B,) which rows of this rank are reset though the others go on; None: none ever is."""
         reset = self.order.reset(step) if isinstance(self.order, Streams) else None
@@ -85,6 +93,14 @@ class BatchLoader:
 
     def goes_on(self, step: int) -> bool:
         return False
+
+    def state(self) -> Mapping[str, Tensor]:
+        """What a checkpoint keeps of the order: rollouts that have been drawn, for example."""
+        return self.order.state() if isinstance(self.order, OrderWithState) else {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        if isinstance(self.order, OrderWithState):
+            self.order.load({name: tensor.to(self.device) for name, tensor in state.items()})
 
 
 def make_loader(

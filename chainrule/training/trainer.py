@@ -269,6 +269,7 @@ def state_of(trainer: Trainer) -> tuple[dict[str, Any], Parts]:
         "state": {str(place): ranks.gather(tensor, rows) for place, tensor in enumerate(state)},
         "best": trainer.validation.best,
         "sums": trainer.step.sums(),
+        "order": trainer.loader.state(),
         "rng": {name: ranks.gather(own[None], ranks.size) for name, own in _rng_state(trainer.device).items()},
     }
 
@@ -288,6 +289,7 @@ def load_state(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.optimizers.load(checkpoint.part("optimizer"))
     trainer.validation.best = {name: tensor.to(device) for name, tensor in checkpoint.part("best").items()}
     trainer.step.start_from(trainer.number, checkpoint.part("sums"))
+    trainer.loader.load(checkpoint.part("order"))
     trainer.state = _stream_state(trainer, checkpoint.part("state"))
     _set_rng_state(checkpoint.part("rng"), trainer.ranks.rank, device)
 

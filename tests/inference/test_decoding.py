@@ -1,15 +1,16 @@
 """The decode loop: how many steps are reserved and captured, and that replayed steps choose the same tokens.
 
-There is no GPU here, so a graph is played by a class that runs the captured function again on the same fixed tensors.
+There is no GPU here, so a graph is played (contract/played_graph.py).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from contract.moved import moved
+from contract.played_graph import PlayedGraph, play_graphs
 from contract.toy import Attentive, Recurrent, ToySettings
 from torch import Tensor
 
@@ -96,43 +97,10 @@ def test_kernels_are_asked_about_steps_that_can_be_captured(monkeypatch: pytest.
     assert asked == [8, 3]
 
 
-class PlayedGraph:
-    """As a CUDA graph: a replay reads inputs and state from fixed tensors, and leaves the state in them."""
-
-    replays = 0
-
-    def __init__(
-        self, function: Callable[[], Iterable[Tensor]], inputs: Iterable[Tensor], state: Iterable[Tensor], *, tidy: bool
-    ):
-        self.function, self.inputs, self.state = function, list(inputs), list(state)
-        assert not tidy                                            # a tidy capture takes as long as a sentence
-        before = [tensor.clone() for tensor in self.state]
-        shapes = [tensor.shape for tensor in function()]
-        if shapes != [tensor.shape for tensor in before]:
-            raise RuntimeError("a state that grows cannot be captured")
-        for fixed, old in zip(self.state, before):                 # a capture runs no kernel
-            fixed.copy_(old)
-
-    def replay(self, inputs: Iterable[Tensor]) -> None:
-        PlayedGraph.replays += 1
-        for fixed, new in zip(self.inputs, inputs, strict=True):
-            fixed.copy_(new)
-        for fixed, new in zip(self.state, self.function(), strict=True):
-            fixed.copy_(new)
-
-
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From the call on, steps are captured and replayed, and the host asks only now and then, as on a GPU."""
-
-    def play() -> None:
-        monkeypatch.setattr(decoding, "CudaGraph", PlayedGraph)
-        monkeypatch.setattr(decoding, "can_capture", lambda tensor: True)
-        for module in ("generate", "beam", "mbr"):
-            monkeypatch.setattr(f"chainrule.inference.{module}.sync_every", lambda device: 5)
-        PlayedGraph.replays = 0
-
-    return play
+    """From the call on, steps are captured and replayed."""
+    return lambda: play_graphs(monkeypatch)
 
 
 def writer(kind: str) -> Any:
