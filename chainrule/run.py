@@ -56,7 +56,7 @@ ADAPTER, CHAT_TEMPLATE = "adapter.safetensors", "chat_template.jinja"    # that 
 VERIFIED = (MODEL, ADAPTER, TOKENIZER, CHAT_TEMPLATE)
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
-CHECKPOINTS, BEGUN, BOARD = "checkpoints", "begun.json", "tensorboard"
+CHECKPOINTS, BEGUN, BOARD, CURVES = "checkpoints", "begun.json", "tensorboard", "curves.html"
 UNFINISHED = re.compile(r"\..+\.aside|\.tmp\w{6}")    # what a killed process was writing (files.py; safetensors)
 CHECKPOINT = re.compile(rf"begun\.json|\d{{9,}}(\.safetensors|\.json)?|{UNFINISHED.pattern}")    # ours in checkpoints/
 
@@ -521,7 +521,7 @@ def _facts(file: Path) -> dict[str, Any]:
 
 def _left_over(file: Path) -> bool:
     """Whether a file is what a killed chainrule process left."""
-    if file.name == BOARD:
+    if file.name in (BOARD, CURVES):
         return True
     if file.name == CHECKPOINTS and file.is_dir():
         return all(CHECKPOINT.fullmatch(inside.name) for inside in file.iterdir())

@@ -1,15 +1,25 @@
 """`chainrule train`: trains a model, then prints its result and what to try next."""
 
+import math
+import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from chainrule.api import default_out, training_recipe
+from chainrule.errors import UserError
+from chainrule.files import write_text
+from chainrule.preferences.curves import read_curves
 from chainrule.progress import say, speaks
 from chainrule.recipe import Recipe
+from chainrule.run import CURVES, read_log
 from chainrule.tasks import find_task
 from chainrule.training.pipeline import RunResult, make_run
+from chainrule.viewer.views.preferences import training_page
+
+INTERVAL = 2.0    # seconds between two versions of a page of curves, at least
 
 OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
@@ -20,12 +30,45 @@ def train_command(args: Namespace) -> dict[str, Any]:
         minutes=args.minutes, settings=args.settings, device=args.device,
     )
     out = Path(args.out) if args.out else default_out(recipe.kind, args.text)
+    page = CurvesPage(out)
     made = make_run(
-        args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device
+        args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device,
+        observe=page.observe,
     )
+    page.finish(made)
     if not args.json and speaks():
         print_result(made, next_for(recipe))
     return {"run": str(made.path), "interrupted": made.interrupted, "finished": made.finished, **result_of(made)}
+
+
+class CurvesPage:
+    """A page of the curves of a training on preferences or rewards, in the run's folder: curves.html. It is written
+    again and again while training goes on, and reads itself again until it has ended."""
+
+    def __init__(self, out: Path):
+        self.file, self.name = out / CURVES, out.name
+        self.records: list[Mapping[str, Any]] = []
+        self.written = -math.inf
+
+    def observe(self, model: Any, record: Mapping[str, Any]) -> None:
+        self.records.append(record)
+        now = time.monotonic()
+        if now - self.written < INTERVAL or record["event"] != "step" or not speaks() or not read_curves([record]):
+            return
+        if self.written == -math.inf:
+            say(f"{self.file} shows the curves, and reloads itself while training goes on")
+        self.written = now
+        self._write(self.records, ended=False)
+
+    def finish(self, made: RunResult) -> None:
+        """The whole log, in which an interruption does not show."""
+        if self.written > -math.inf:
+            self._write(read_log(made.path) or self.records, ended=True)
+
+    def _write(self, records: Sequence[Mapping[str, Any]], *, ended: bool) -> None:
+        """A disk that is full must not end the training of which this is only a picture."""
+        with suppress(OSError, UserError):
+            write_text(self.file, training_page(self.name, records, ended=ended))
 
 
 def next_for(recipe: Recipe) -> str:

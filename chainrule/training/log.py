@@ -3,6 +3,7 @@
     Log          the records of a run; they are written with the rest of the run, so that they agree with its model
     Meter        loss, bits per byte, speed and MFU (model FLOPs utilisation) during training; RECORDS in the log
     history      read from a log: bits per byte against tokens and seconds
+    findings     what curves of rewards mean that go wrong (preferences/diagnosis.py), and the curves in a terminal
 """
 
 import math
@@ -18,6 +19,8 @@ from chainrule.errors import UserError
 from chainrule.flops import peak_of, training_flops
 from chainrule.layers.experts import report_experts
 from chainrule.model import Model
+from chainrule.preferences.curves import draw_curves, read_curves
+from chainrule.preferences.diagnosis import EVENT, new_findings
 from chainrule.progress import say
 from chainrule.run import BOARD
 from chainrule.tasks.lm import LM
@@ -133,6 +136,15 @@ def _note(nats: float, target: str, bits: float, mfu: float) -> str:
     note = f"{nats:.4f} nats per {target}"
     note += "" if math.isnan(bits) else f", {bits:.4f} bits per byte"
     return note + ("" if math.isnan(mfu) else f", {100 * mfu:.0f} % of the GPU's peak")
+
+
+def log_findings(log: Log, *, ended: bool = False) -> None:
+    """Of a log with rewards: each kind of trouble once, as soon as it is seen; at the end, the curves too."""
+    if ended:
+        for line in draw_curves(read_curves(log.records)):
+            say(line)
+    for finding in new_findings(log.records, ended=ended):
+        log(EVENT, f"note: {finding.sentence}", trouble=finding.trouble, sentence=finding.sentence)
 
 
 class TensorBoard:

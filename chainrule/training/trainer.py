@@ -32,7 +32,7 @@ from chainrule.training.compile import StepRunner
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.loader import make_loader
-from chainrule.training.log import RECORDS, Log, Logged, Meter, TensorBoard, open_tensorboard
+from chainrule.training.log import RECORDS, Log, Logged, Meter, TensorBoard, log_findings, open_tensorboard
 from chainrule.training.param_groups import Optimizers
 from chainrule.training.schedule import MAX_EVALUATIONS, lr_factor, make_budget, make_evaluation_schedule
 from chainrule.training.step import Step
@@ -62,6 +62,7 @@ def train_by_gradient(
     if finished:
         trainer.validation.restore_best()
         trainer.meter.log_experts(trainer.step.report())
+        log_findings(log, ended=True)
     model.eval()
     return Done(trainer.number, finished, None if math.isnan(trainer.meter.nats) else trainer.meter.nats)
 
@@ -192,6 +193,8 @@ class Trainer:
         facts = self.meter.update(report, self.number, self._progress(), self.settings.lr * self.optimizers.factor)
         if facts and self.board:
             self.board.add(facts)
+        if facts:
+            log_findings(self.log)
         if facts and self.settings.gradients and self.meter.logged.records % (RECORDS // MAX_EVALUATIONS) == 0:
             by_layer = dict(zip(self.step.names, self.step.norms.tolist(), strict=True))
             by_time = gradients_by_time(self.model, self.loader.batch(self.number).rows(slice(PROBED)), self.precision)
