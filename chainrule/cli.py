@@ -124,9 +124,34 @@ def _eval(parser: ArgumentParser) -> None:
                              "each with settings of its own: RUN:model.rope_scaling=yarn,model.rope_factor=8")
     parser.add_argument("--positions", type=int, metavar="N",
                         help="tokens of a window of --by-position (default: the longest context of the runs)")
-    parser.add_argument("--plot", metavar="F.svg", help="draw --by-position into this file")
+    parser.add_argument("--plot", metavar="F.svg", help="draw --by-position or --shots into this file")
+    _shots(parser)
     _beam(parser)
     _device(parser)
+
+
+def _shots(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("prompts with examples")
+    group.add_argument("--shots", metavar="K,…",
+                       help="classify or translate with a language model, by K examples in its prompt; 0: none")
+    group.add_argument("--examples", action="append", default=[], metavar="F",
+                       help="file that the examples are drawn from (default: the training split of a known corpus)")
+    group.add_argument("--template", metavar="T",
+                       help=r'an example, as "Review: {text}\nSentiment: {label}" (default: by the columns)')
+    group.add_argument("--separator", metavar="S",
+                       help="text between two examples (default: an empty line; a line end where a template is one line)")
+    group.add_argument("--labels", metavar="L=WORD,…", help="words of the labels, as 0=negative,1=positive")
+    group.add_argument("--draws", type=int, metavar="N", help="draws of the examples (default: 3)")
+    group.add_argument("--seed", type=int, metavar="N", help="random seed of the draws (default: 1)")
+    group.add_argument("--unbalanced", action="store_true",
+                       help="draw examples whatever their label (default: as many of each)")
+    group.add_argument("--calibration", metavar="C",
+                       help="none (default); contextual: against a text without content; pmi: against the end of the "
+                            "template alone")
+    group.add_argument("--normalise", metavar="N",
+                       help="divide log p of a label's word by its tokens or bytes (default: none)")
+    group.add_argument("--chat", action="store_true", help="examples as turns of a chat, by the run's chat template")
+    group.add_argument("--task", metavar="T", help="classify or translate (default: by the columns)")
 
 
 def _predict(parser: ArgumentParser) -> None:
@@ -143,8 +168,8 @@ def _beam(parser: ArgumentParser) -> None:
     parser.add_argument("--alpha", type=float, metavar="A",
                         help="length penalty: log p / ((5 + n) / 6)^alpha (default: 0.6)")
     parser.add_argument("--limit", type=int, metavar="N",
-                        help="tokens in a text at most (default: 256); in an exam: so many examples, of blimp in each "
-                             "paradigm (default: all)")
+                        help="tokens in a text at most (default: 256); in an exam or with --shots: so many examples, "
+                             "of blimp in each paradigm (default: all)")
     parser.add_argument("--samples", type=int, metavar="N",
                         help="minimum Bayes risk instead of a beam: of N samples, the one most like the others")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T",

@@ -7,6 +7,7 @@ import torch
 
 from chainrule.commands.by_position import by_position
 from chainrule.commands.exams import exam, is_exam
+from chainrule.commands.few_shot import few_shot, refuse_without_shots
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
@@ -100,8 +101,11 @@ def print_bits(scored: TextScore) -> None:
 def eval_command(args: Namespace) -> dict[str, Any]:
     if args.by_position:
         return by_position(args)
+    if args.shots is not None:
+        return few_shot(*load_run(args), args)
     if args.plot or args.positions:
         raise UserError(f"{'--plot' if args.plot else '--positions'} is for eval --by-position; give both.")
+    refuse_without_shots(args)
     run, settings = load_run(args)
     if is_exam(args.file):
         return exam(run, settings, args)

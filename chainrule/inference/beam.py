@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.decoding import DecodeLoop, Tokens, Values, prefill_prompts, prefill_source, sync_every
+from chainrule.inference.decoding import (
+    DecodeLoop,
+    Prefilled,
+    Tokens,
+    Values,
+    prefill_prompts,
+    prefill_source,
+    sync_every,
+)
 from chainrule.inference.forward import eval_mode
 from chainrule.model import BOUNDARY, Batch, LanguageModel
 
@@ -116,9 +124,16 @@ def beam_search(
     steps = max_new_tokens(model.max_tokens(source), beam.limit, beam.least, read=1 + max(map(len, prompts), default=0))
     with eval_mode(model):
         begun = prefill_prompts(model, prompts) if source is None else prefill_source(model, source, lengths)
-        strategy = BeamStrategy(beam, steps)
-        loop = DecodeLoop(model, begun.repeat(beam.width), strategy)
-        taken = _run(loop, strategy, torch.arange(steps + 1, device=begun.logits.device)[:, None])
+        return beam_from(model, begun, beam, steps, tree)
+
+
+def beam_from(
+    model: LanguageModel, begun: Prefilled, beam: Beam, steps: int, tree: bool = False
+) -> list[SearchResult]:
+    """The best texts of at most so many tokens that continue rows which have been read."""
+    strategy = BeamStrategy(beam, steps)
+    loop = DecodeLoop(model, begun.repeat(beam.width), strategy)
+    taken = _run(loop, strategy, torch.arange(steps + 1, device=begun.logits.device)[:, None])
     return strategy.results(loop.values, taken, tree)
 
 

@@ -60,9 +60,10 @@ def logits_at_once(model: LanguageModel) -> int:
     return min(most, ON_CPU) if device_of(model).type == "cpu" else most
 
 
-def prefill(model: LanguageModel, tokens: Tensor) -> tuple[Tensor, State]:
-    """(B, T) -> (B, V): reads texts from their start, in chunks: the logits after them, and their state."""
-    state = model.start(len(tokens))
+def prefill(model: LanguageModel, tokens: Tensor, state: State = None) -> tuple[Tensor, State]:
+    """(B, T) -> (B, V): reads texts in chunks, from their start or from a state: the logits after them, and their
+    state."""
+    state = model.start(len(tokens)) if state is None else state
     at_once = logits_at_once(model) if type(model).next_logits is LanguageModel.next_logits else PREFILL
     width = max(1, at_once // len(tokens))
     for begin in range(0, tokens.shape[1], width):

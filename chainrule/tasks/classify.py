@@ -257,15 +257,15 @@ NO_HEADER = "If the first line is no header: text.header=false text.column=1 tex
 def read_labelled(source: Source, settings: ClassifyText, labels: bool = True) -> Iterator[Labelled]:
     """The rows of a table; without `labels`, the column of the class is not read."""
     table = read_table(source, settings.errors, settings.header)
-    texts = _text_columns(table, settings)
-    label = _label_column(table, settings, texts) if labels else None
+    texts = text_columns(table, settings)
+    label = label_column(table, settings, texts) if labels else None
     for line, row in table.rows:
         place = table.place(line)
         parts = tuple(text_in(row[column], place, "the text") for column in texts)
         yield Labelled(parts, None if label is None else text_in(row[label], place, "the label"), place)
 
 
-def _text_columns(table: Table, settings: ClassifyText) -> list[int]:
+def text_columns(table: Table, settings: ClassifyText) -> list[int]:
     if settings.column is not None:
         names = {"text.column": settings.column} | ({"text.second": settings.second} if settings.second else {})
         return [table.column(name, setting) for setting, name in names.items()]
@@ -277,7 +277,7 @@ def _text_columns(table: Table, settings: ClassifyText) -> list[int]:
     return [_only(table, table.known(TEXT_COLUMNS), _others(table, LABELS), "text", "column")]
 
 
-def _label_column(table: Table, settings: ClassifyText, texts: list[int]) -> int:
+def label_column(table: Table, settings: ClassifyText, texts: list[int]) -> int:
     if settings.label is not None:
         return table.column(settings.label, "text.label")
     found = [place for place in table.known(LABELS) if place not in texts]

@@ -249,7 +249,7 @@ CHOOSE = "text.source=NAME text.target=NAME"
 def read_translated(sources: Sequence[Source], settings: TranslateText) -> Iterator[Translated]:
     tables = [source for source in sources if format_of(source.path)]
     plain = [source for source in sources if not format_of(source.path)]
-    if len(plain) == 1 and _is_table(plain[0], settings.errors):
+    if len(plain) == 1 and is_table(plain[0], settings.errors):
         tables, plain = [*tables, *plain], []
     for table in tables:
         yield from _rows(read_table(table, settings.errors, settings.header), settings)
@@ -277,17 +277,17 @@ def _source_column(table: Table, settings: TranslateText) -> int:
     left = [at for at, name in enumerate(table.columns) if settings.target not in (name, str(at + 1))]
     named = [at for at in table.known([source for source, _ in PAIRS]) if at in left]
     only = next((found for found in (left, named) if len(found) == 1), None)
-    return only[0] if only else _columns(table, settings)[0]
+    return only[0] if only else pair_columns(table, settings)[0]
 
 
-def _is_table(source: Source, errors: str) -> bool:
+def is_table(source: Source, errors: str) -> bool:
     """Does its first line look like a row, where the suffix does not say?"""
     first = next((line for _, line in numbered_lines(source, errors)), "")
     return "\t" in first or first.startswith("{")
 
 
 def _rows(table: Table, settings: TranslateText) -> Iterator[Translated]:
-    source, target = _columns(table, settings)
+    source, target = pair_columns(table, settings)
     for line, row in table.rows:
         place = table.place(line)
         yield Translated(text_in(row[source], place, "the source"), _targets(row[target], place), place)
@@ -299,7 +299,7 @@ def _targets(value: Any, place: Place) -> tuple[str, ...]:
     return tuple(text_in(text, place, "the target") for text in several)
 
 
-def _columns(table: Table, settings: TranslateText) -> tuple[int, int]:
+def pair_columns(table: Table, settings: TranslateText) -> tuple[int, int]:
     if settings.source is not None and settings.target is not None:
         return table.column(settings.source, "text.source"), table.column(settings.target, "text.target")
     known = [found for names in PAIRS if len(found := [at for name in names for at in table.known([name])]) == 2]
