@@ -139,7 +139,7 @@ def _shots(parser: ArgumentParser) -> None:
     group.add_argument("--template", metavar="T",
                        help=r'an example, as "Review: {text}\nSentiment: {label}" (default: by the columns)')
     group.add_argument("--separator", metavar="S",
-                       help="text between two examples (default: an empty line; a line end where a template is one line)")
+                       help="text between two examples (default: an empty line, or a line end)")
     group.add_argument("--labels", metavar="L=WORD,…", help="words of the labels, as 0=negative,1=positive")
     group.add_argument("--draws", type=int, metavar="N", help="draws of the examples (default: 3)")
     group.add_argument("--seed", type=int, metavar="N", help="random seed of the draws (default: 1)")

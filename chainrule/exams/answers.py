@@ -18,7 +18,7 @@ from chainrule.exams.prompts import Question, shared_length
 from chainrule.inference.beam import Beam, beam_from, max_new_tokens
 from chainrule.inference.decoding import Prefilled
 from chainrule.inference.forward import device_of, eval_mode, on_device, prefill
-from chainrule.inference.score import Places
+from chainrule.inference.score import Places, Tokens
 from chainrule.model import BOUNDARY, LanguageModel, State, pick, state_bytes
 
 STATE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 32}    # of the states of rows that are read together, about
@@ -82,7 +82,7 @@ def _score_rows(model: LanguageModel, questions: Sequence[Question], logits: Ten
     return scores
 
 
-def _score_rest(model: LanguageModel, answers: Sequence[NDArray[np.int64]], state: State) -> LogProbs:
+def _score_rest(model: LanguageModel, answers: Sequence[Tokens], state: State) -> LogProbs:
     """(B,): log p of each answer without its first token. Shorter ones are padded on the right."""
     sizes = np.array([len(answer) for answer in answers])
     rows = np.full((len(answers), sizes.max()), BOUNDARY, np.int64)
@@ -91,7 +91,8 @@ def _score_rest(model: LanguageModel, answers: Sequence[NDArray[np.int64]], stat
     tokens = on_device(model, rows)
     log_p, _ = model.score(tokens[:, :-1], tokens[:, 1:], state)
     real = np.arange(1, sizes.max()) < sizes[:, None]
-    return np.where(real, log_p.double().cpu().numpy(), 0.0).sum(1)
+    total: LogProbs = np.where(real, log_p.double().cpu().numpy(), 0.0).sum(1)
+    return total
 
 
 class LineEnds(LanguageModel):
@@ -100,6 +101,7 @@ class LineEnds(LanguageModel):
     def __init__(self, model: LanguageModel, ends: Sequence[int]):
         super().__init__()
         self.model, self.context = model, model.context
+        self.ends: Tensor
         self.register_buffer("ends", torch.tensor(sorted({BOUNDARY, *ends}), device=device_of(model)))
 
     def start(self, rows: int, source: Tensor | None = None, lengths: Tensor | None = None) -> State:
@@ -117,9 +119,8 @@ class LineEnds(LanguageModel):
         return self.model.reserve(state, tokens)
 
     def _folded(self, logits: Tensor) -> Tensor:
-        ends: Tensor = self.ends
-        total = logits.index_select(-1, ends).logsumexp(-1)
-        folded = logits.index_fill(-1, ends, -torch.inf)
+        total = logits.index_select(-1, self.ends).logsumexp(-1)
+        folded = logits.index_fill(-1, self.ends, -torch.inf)
         folded[..., BOUNDARY] = total
         return folded
 

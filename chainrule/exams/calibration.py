@@ -1,9 +1,9 @@
 """Calibration of labels: a model's preference for a label's word, measured without a text and taken away.
 
-    contextual (Zhao et al. 2021)     log p(y | shots, x) - log p̄(y | shots)     p̄: mean over the inputs N/A, [MASK], none,
-                                                                                 each normalised over the labels
-    pmi (Holtzman et al. 2021)        log p(y | shots, x) - log p(y | domain)    domain: the end of the template alone
+    contextual (Zhao et al. 2021)    log p(y | shots, x) - log mean over e of p(y | shots, e)     e: N/A, [MASK], empty
+    pmi (Holtzman et al. 2021)       log p(y | shots, x) - log p(y | domain)     domain: the end of the template alone
 
+The probabilities of the first mean are normalised over the labels.
 A word that the model likes anyway ("positive" more than "negative") gains nothing by it.
 
 Shapes: N questions, M inputs without content, C labels.
@@ -30,13 +30,15 @@ def log_normalised(scores: Scores) -> Scores:
     best = scores.max(-1, keepdims=True)
     shifted = np.exp(scores - np.where(np.isfinite(best), best, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.isfinite(best), np.log(shifted / shifted.sum(-1, keepdims=True)), -np.inf)
+        log_p: Scores = np.where(np.isfinite(best), np.log(shifted / shifted.sum(-1, keepdims=True)), -np.inf)
+    return log_p
 
 
 def contextual_baseline(content_free: Scores) -> Scores:
     """(M, C) -> (C,): log of the mean probability of each label where the text has no content."""
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(log_normalised(content_free)).mean(0))
+        mean: Scores = np.log(np.exp(log_normalised(content_free)).mean(0))
+    return mean
 
 
 def calibrate(scores: Scores, baseline: Scores) -> Scores:

@@ -35,7 +35,7 @@ from chainrule.exams.wording import WORDINGS, choose_wording, sign_exam
 from chainrule.inference.beam import Beam
 from chainrule.inference.evaluate import DIVERGED
 from chainrule.inference.metrics import measure_overlap
-from chainrule.inference.statistics import ROUNDS, SEED, Score, bootstrap
+from chainrule.inference.statistics import Score, bootstrap, bootstrap_two_way
 from chainrule.model import LanguageModel
 from chainrule.progress import bar, say
 from chainrule.run import Run
@@ -72,8 +72,8 @@ class FewShot:
         if not self.shots or min(self.shots) < 0:
             raise UserError("--shots is a number of examples, 0 or more, or several: 0,1,4,16.")
         if self.draws < 1 or self.seed < 0 or (self.limit is not None and self.limit < 1):
-            raise UserError(f"--draws {self.draws} --seed {self.seed} --limit {self.limit}: ask for 1 or more draws and "
-                            "examples, and a seed of 0 or more.")
+            raise UserError(f"--draws {self.draws} --seed {self.seed} --limit {self.limit}: ask for 1 or more draws "
+                            "and examples, and a seed of 0 or more.")
 
 
 def examine_shots(
@@ -159,16 +159,17 @@ class Exam:
         """What is wrong with the question is said before the model reads anything."""
         most = max(self.options.shots)
         if most and self.pool is None:
-            raise UserError(f"--shots {most} needs examples to draw from: --examples TRAIN.tsv. (The tested file itself "
-                            "is used only if it is given there; an example is never its own shot.)")
+            raise UserError(f"--shots {most} needs examples to draw from: --examples TRAIN.tsv. (The tested file "
+                            "itself is used only if it is given there; an example is never its own shot.)")
         if most and self.pool is not None and self.pool.task != self.tested.task:
             raise UserError(f"the examples of --examples are of --task {self.pool.task}, and those to test of --task "
                             f"{self.tested.task}. Choose by --task.")
         if self.pool is not None and self.pool.texts != self.tested.texts:
-            raise UserError(f"the examples of --examples have the texts {', '.join(self.pool.texts)}, and those to test "
-                            f"{', '.join(self.tested.texts)}. Their columns must have the same names.")
+            raise UserError(f"the examples of --examples have the texts {', '.join(self.pool.texts)}, and those to "
+                            f"test {', '.join(self.tested.texts)}. Their columns must have the same names.")
         if self.classifies and (self.truth < 0).any():
-            raise UserError(f"{self.items[int((self.truth < 0).argmax())].place} has no label, so it cannot be measured.")
+            unlabelled = self.items[int((self.truth < 0).argmax())]
+            raise UserError(f"{unlabelled.place} has no label, so it cannot be measured.")
         self._refuse_equal_words()
 
     def _refuse_equal_words(self) -> None:
@@ -181,7 +182,7 @@ class Exam:
                 raise UserError(f"the label's word {word!r} has no token. Choose another by --labels.")
             if (other := seen.setdefault(answer.tobytes(), word)) != word:
                 raise UserError(f"the words {other!r} and {word!r} are the same tokens for this tokenizer "
-                                f"({self.run.tokenizer.unit}). Choose words of its vocabulary by --labels 0=bad,1=good.")
+                                f"({self.run.tokenizer.unit}). Choose words that it knows: --labels 0=bad,1=good.")
 
     def _encode(self, shots: Sequence[Item], question: str, answers: Any = ()) -> Question:
         before = [(self.template.question(shot.texts), self._word(shot)) for shot in shots]
@@ -260,9 +261,9 @@ class Exam:
         """(N, C): log p of each label's word, over its tokens or bytes where that is asked for."""
         scores = score_answers(self.model, questions, advance)
         if self.options.normalise == "tokens":
-            return scores / np.array([[len(answer) for answer in one.answers] for one in questions])
+            scores /= np.array([[len(answer) for answer in one.answers] for one in questions])
         if self.options.normalise == "bytes":
-            return scores / np.array([len(word.encode()) for word in self.words.values()])
+            scores /= np.array([len(word.encode()) for word in self.words.values()])
         return scores
 
     def _classes(self, draws: Sequence[LogProbs]) -> dict[str, Any]:
@@ -344,21 +345,12 @@ def over_draws(values: NDArray[np.float64]) -> list[float] | None:
 
 
 def spread(right: Right, name: str) -> dict[str, Any]:
-    """(D, N): the share of True; its interval where examples and draws are both drawn again, and where one of them is."""
+    """(D, N): the share of True, with intervals: draws and examples both drawn again, and each alone."""
     each, whole = right.mean(1), right.mean(0)
     examples = bootstrap(lambda weights: float(weights @ whole) / len(whole), len(whole))
-    both = _two_way(right) if len(right) > 1 else examples
+    both = bootstrap_two_way(right) if len(right) > 1 else examples
     return {
         **Score(float(right.mean()), both.low, both.high).as_dict(name),
         "over_examples": [examples.low, examples.high], "over_draws": over_draws(each), "each_draw": each.tolist(),
     }
 
-
-def _two_way(right: Right) -> Score:
-    """The bootstrap over draws and examples at once."""
-    random, (draws, examples) = np.random.default_rng(SEED), right.shape
-    means = np.sort([
-        right[random.integers(0, draws, draws)][:, random.integers(0, examples, examples)].mean()
-        for _ in range(ROUNDS)
-    ])
-    return Score(float(right.mean()), float(means[ROUNDS // 40]), float(means[-1 - ROUNDS // 40]))

@@ -54,6 +54,15 @@ def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = 
     return Score(measure(np.ones(count, np.int64)), float(drawn[beyond]), float(drawn[len(drawn) - beyond - 1]))
 
 
+def bootstrap_two_way(values: NDArray[Any], *, rounds: int = ROUNDS, seed: int = SEED) -> Score:
+    """The mean of (D, N) values, where both the D draws and the N units are drawn with replacement."""
+    random, (draws, units) = np.random.default_rng(seed), values.shape
+    means = np.sort([values[random.integers(0, draws, draws)][:, random.integers(0, units, units)].mean()
+                     for _ in range(rounds)])
+    beyond = rounds // 40
+    return Score(float(values.mean()), float(means[beyond]), float(means[rounds - beyond - 1]))
+
+
 Bits: TypeAlias = NDArray[np.float64]
 
 BLOCKS = 100             # a text is cut into at least about this many,

@@ -1142,7 +1142,7 @@ BUGS = [
     ),
     Bug(
         "a chat's eos_token is always the boundary",
-        "chainrule/serve/service.py",
+        "chainrule/formats/boundary.py",
         "names.get(BOUNDARY, \"\"), names.get(end, \"\"))",
         "names.get(BOUNDARY, \"\"), names.get(BOUNDARY, \"\"))",
         ("tests/serve/test_chat.py::test_llama_2_ends_at_its_eos",),
@@ -1240,5 +1240,26 @@ BUGS = [
         "row_uniforms(sampling.seed, self.request.row, self.sampled, count)",
         "row_uniforms(sampling.seed, 0, self.sampled, count)",
         (f"{ENGINE}::test_a_served_text_is_the_text_of_sample",),
+    ),
+    Bug(
+        "of a label only the first token is scored",
+        "chainrule/exams/answers.py",
+        "            scores[row, place] += more\n",
+        "            scores[row, place] += 0 * more\n",
+        ("tests/exams/test_few_shot.py::test_a_shared_prefix_changes_no_probability[bigram]",),
+    ),
+    Bug(
+        "the tested example may be among its own shots",
+        "chainrule/exams/shots.py",
+        "[at for at in self._order if self.pool[at].about != tested.about]",
+        "self._order",
+        ("tests/exams/test_few_shot.py::test_the_tested_example_is_never_its_own_shot",),
+    ),
+    Bug(
+        "the text without content counts once for each of its forms",
+        "chainrule/exams/calibration.py",
+        "np.log(np.exp(log_normalised(content_free)).mean(0))",
+        "np.log(np.exp(content_free).mean(0))",
+        ("tests/exams/test_few_shot.py::test_calibration_by_numbers",),
     ),
 ]

@@ -1,0 +1,112 @@
+"""SST-2 by prompts with 0, 4 and 16 examples: a language model as a classifier, without training.
+
+    CHAINRULE_DATA=DATA python benchmarks/few_shot.py RUN [--choose 100] [--limit 872] [--draws 5] [--template T]
+
+First a template and a calibration are chosen on --choose sentences of the training split, by their mean accuracy over
+the shots (--choose 0: those given); the validation split is measured with the chosen ones only. A JSON line for each
+candidate, and one for the result.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+
+import chainrule
+from chainrule.commands.few_shot import draw_shots, read_shots
+from chainrule.exams.few_shot import FewShot, examine_shots
+from chainrule.files import write_text
+from chainrule.text.datasets import get
+
+LABELS = "0=negative,1=positive"
+TEMPLATES = {
+    r"Review: {text}\nSentiment: {label}": LABELS,
+    r"{text} It was {label}": "0=terrible,1=great",
+    r"Review: {text}\nRating: {label}": "0=bad,1=good",
+}
+CALIBRATIONS = ("none", "contextual", "pmi")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run", help="run of a language model, or a GGUF file or folder to import")
+    parser.add_argument("--shots", default="0,4,16")
+    parser.add_argument("--choose", type=int, default=100, help="training sentences to choose on; 0: no choice")
+    parser.add_argument("--limit", type=int, help="validation sentences (default: all 872)")
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--choose-draws", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--template", help="one of the candidates only")
+    parser.add_argument("--calibration", choices=CALIBRATIONS, help="this one only")
+    parser.add_argument("--labels", default=LABELS, help="of --template")
+    parser.add_argument("--chat", action="store_true")
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args(words)
+    run = chainrule.load(args.run, args.device)
+    options = FewShot(shots=read_shots(args.shots), seed=args.seed, chat=args.chat)
+    templates = {args.template: args.labels} if args.template else TEMPLATES
+    calibrations = (args.calibration,) if args.calibration else CALIBRATIONS
+    chosen = replace(options, template=next(iter(templates)), labels=next(iter(templates.values())),
+                     calibration=calibrations[0])
+    with TemporaryDirectory() as folder:
+        tested, pool = split_training(Path(folder), max(args.choose, 1), args.seed)
+        if args.choose:
+            chosen = choose(run, str(tested), replace(options, examples=(str(pool),), draws=args.choose_draws),
+                            templates, calibrations)
+        began = time.perf_counter()
+        final = replace(chosen, examples=("sst-2:train",), draws=args.draws, limit=args.limit)
+        result = examine_shots(run, ["sst-2:valid"], final)
+    say(run=Path(args.run).name, device=device_name(), template=result["template"], words=result["words"],
+        calibration=final.calibration, chat=final.chat, examples=result["examples"], majority=result["majority"],
+        results=result["results"], seconds=round(time.perf_counter() - began, 1), signature=result["signature"])
+    if args.plot:
+        write_text(args.plot, draw_shots(Path(args.run).name, result))
+
+
+def choose(run, tested: str, options: FewShot, templates, calibrations) -> FewShot:
+    """The candidate with the best mean accuracy on training sentences."""
+    best, chosen = -1.0, options
+    for (template, labels), calibration in product(templates.items(), calibrations):
+        one = replace(options, template=template, labels=labels, calibration=calibration)
+        result = examine_shots(run, [tested], one)
+        accuracies = {part["shots"]: round(part["accuracy"], 4) for part in result["results"]}
+        mean = float(np.mean(list(accuracies.values())))
+        say(choose=template, calibration=calibration, train_sentences=result["examples"], accuracy=accuracies,
+            mean=round(mean, 4), seconds=round(result["seconds"], 1))
+        if mean > best:
+            best, chosen = mean, one
+    return chosen
+
+
+def split_training(folder: Path, count: int, seed: int) -> tuple[Path, Path]:
+    """Whole sentences of the training split to choose on, and the others to draw shots from."""
+    ((source,),) = [get("sst-2")["train"]]
+    head, *rows = source.path.read_text(encoding="utf-8").splitlines()
+    order = np.random.default_rng(seed).permutation(len(rows))
+    long = [at for at in order if len(rows[at].split()) >= 8]    # the training split has phrases too
+    held = set(long[:count])
+    paths = folder / "tested.tsv", folder / "pool.tsv"
+    paths[0].write_text("\n".join([head, *(rows[at] for at in long[:count])]) + "\n", encoding="utf-8")
+    paths[1].write_text("\n".join([head, *(row for at, row in enumerate(rows) if at not in held)]) + "\n",
+                        encoding="utf-8")
+    return paths
+
+
+def device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def say(**facts) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
