@@ -17,7 +17,6 @@ from chainrule.exams.calibration import calibrate, contextual_baseline, log_norm
 from chainrule.exams.few_shot import Exam, FewShot, examine_shots, spread
 from chainrule.exams.prompts import ChatWriter, Item, PlainWriter, Question, Template, read_labels
 from chainrule.exams.shots import Draw, read_items, read_pool
-from chainrule.formats.boundary import chat_template_of
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.model import BOUNDARY
 from chainrule.recipe import Text
@@ -316,10 +315,8 @@ def test_a_chat_has_turns_of_user_and_assistant(tmp_path):
     (tmp_path / "text.txt").write_text("a review: good or bad?\n" * 8)
     run = chainrule.train(tmp_path / "text.txt", kind="ngram", valid=tmp_path / "text.txt", out=tmp_path / "chat",
                           settings={"text.tokenizer": "characters", "model.order": 2})
-    with pytest.raises(UserError, match="has no chat template"):
-        chat_template_of(run)
     (tmp_path / "chat" / "chat_template.jinja").write_text(CHATML)
-    writer = ChatWriter(chat_template_of(chainrule.load(tmp_path / "chat")))
+    writer = ChatWriter(chainrule.load(tmp_path / "chat").template)
     asked = writer.encode([("a? ", "good")], "b? ", ["good", "bad"])
     turns = [("user", "a?"), ("assistant", "good"), ("user", "b?")]
     wanted = writer.template.encode([{"role": role, "content": text} for role, text in turns])

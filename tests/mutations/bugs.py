@@ -1142,7 +1142,7 @@ BUGS = [
     ),
     Bug(
         "a chat's eos_token is always the boundary",
-        "chainrule/formats/boundary.py",
+        "chainrule/serve/service.py",
         "names.get(BOUNDARY, \"\"), names.get(end, \"\"))",
         "names.get(BOUNDARY, \"\"), names.get(BOUNDARY, \"\"))",
         ("tests/serve/test_chat.py::test_llama_2_ends_at_its_eos",),
