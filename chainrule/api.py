@@ -92,6 +92,8 @@ def training_recipe(
     if base is None and all(is_language(text) for text in texts):
         given = {"text.tokenizer": "characters"} | given    # they have no words
     task = task or from_file.get("task", "lm")
+    if base is None and find_task(task).needs_base:
+        raise UserError(f"--task {task} tunes a language model that is trained already: --from RUN says which.")
     if base is None and "train.minutes" in given:
         refuse_minutes(kind or KIND, task)
     chosen = recipe_for(kind or KIND, given, task) if base is None else finetune_recipe(base, given, task, kind)

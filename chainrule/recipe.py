@@ -171,6 +171,7 @@ class TaskSettings:
     heads: ClassVar[Mapping[str, type[Settings]]] = {}      # its `head.*` settings, by how a kind learns; none: no head
     train: ClassVar[Mapping[str, type[Settings]]] = {}      # its `train.*` settings; none: TRAIN
     running_text: ClassVar[bool] = True                     # whether every token of a running text is a target
+    own_training: ClassVar[bool] = False                    # whether a kind's own defaults of `train.*` are left out
 
 
 LANGUAGE_MODELLING = TaskSettings()
@@ -209,7 +210,9 @@ def make_recipe(
     head = task.heads.get(how)
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
     own = {name: value for name, value in model_class.recipe.items() if task.running_text or name not in RUNNING}
-    for name, value in over(over(own, preset), given).items():
+    defaults = {name: value for name, value in over(own, preset).items()
+                if not (task.own_training and name.startswith("train."))}
+    for name, value in over(defaults, given).items():
         part, _, rest = name.partition(".")
         if part not in parts or not rest:
             begins = [f"{name}." for name in parts]

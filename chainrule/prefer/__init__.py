@@ -1,1 +1,1 @@
-"""The page on which people say which of two answers is better."""
+"""Preferences from clicks (`chainrule prefer`): the page on which people say which of two answers is better."""

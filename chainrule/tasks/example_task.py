@@ -75,7 +75,7 @@ class ExampleTask(Task, Generic[E]):
     examples = predicts = True
     special_tokens: ClassVar[tuple[str, ...]] = ()   # tokens that the task adds to the tokenizer
     use = "`chainrule predict {run}` and `chainrule eval {run}` use it"
-    next_commands = ("predict {run} TEXT", "eval {run} EXAMPLES")
+    next_commands: ClassVar[Sequence[str]] = ("predict {run} TEXT", "eval {run} EXAMPLES")
 
     # What each task has to say
 

@@ -21,6 +21,7 @@ from chainrule.layers.experts import report_experts
 from chainrule.model import Model
 from chainrule.preferences.curves import draw_curves, read_curves
 from chainrule.preferences.diagnosis import EVENT, new_findings
+from chainrule.preferences.objective import Objective, means, shown
 from chainrule.progress import say
 from chainrule.run import BOARD
 from chainrule.tasks.lm import LM
@@ -63,6 +64,7 @@ class Logged:
     nats: float = 0.0
     targets: int = 0
     experts: list[list[float]] = field(default_factory=list)    # as in StepReport
+    measured: list[list[float]] = field(default_factory=list)
 
 
 class Meter:
@@ -79,7 +81,8 @@ class Meter:
         bits = whole and corpus.tokenizer.lossless
         self.bits = len(split.tokens) / split.bytes / math.log(2) if bits else math.nan
         self.target = task.target
-        self.flops = training_flops(model, length)
+        self.objective = model if isinstance(model, Objective) else None
+        self.flops = training_flops(model if self.objective is None else self.objective.body, length)
         peak = peak_of(device) if whole and dtype == torch.bfloat16 else None
         self.peak = None if peak is None else peak * ranks    # of all GPUs, as the speed is
         self.restart(0)
@@ -101,11 +104,16 @@ class Meter:
         since = report.targets - self.logged.targets
         self.nats = (report.nats - self.logged.nats) / since if since else self.nats
         mfu = self.flops * speed / self.peak if self.peak else math.nan
+        measured = self._measured(report)
         self.note = _note(self.nats, self.target, self.nats * self.bits, mfu)
+        if self.objective is not None:
+            self.note = f"loss {self.nats:.4f}{shown(measured, self.objective.noted)}"
         if not self.record_due(progress):
             return None
         routed = report_experts(report.experts, self.logged.experts)
-        self.logged = Logged(math.floor(progress * RECORDS + 1e-6), report.nats, report.targets, report.experts)
+        self.logged = Logged(
+            math.floor(progress * RECORDS + 1e-6), report.nats, report.targets, report.experts, report.measured
+        )
         facts: dict[str, Any] = {
             "step": step,
             "tokens": report.targets,
@@ -118,8 +126,18 @@ class Meter:
         }
         if routed is not None:
             facts |= {"load_balancing_loss": routed.balance, "router_z_loss": routed.z, "expert_shares": routed.shares}
+        if self.objective is not None:
+            facts |= {"loss": self.nats, **measured}
         self.log("step", **facts)
         return facts
+
+    def _measured(self, report: StepReport) -> dict[str, float]:
+        """The means of what an objective has measured since the last record."""
+        if self.objective is None:
+            return {}
+        before = self.logged.measured or [[0.0, 0.0]] * len(report.measured)
+        since = [[now - then for now, then in zip(*row)] for row in zip(report.measured, before)]
+        return means(self.objective.metrics, since)
 
     def log_experts(self, report: StepReport) -> None:
         """One line about the experts over the whole training, where there are any."""

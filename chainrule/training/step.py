@@ -20,6 +20,7 @@ from chainrule.device import Precision
 from chainrule.errors import UserError, out_of_memory
 from chainrule.layers.experts import Balance
 from chainrule.model import Batch, Model, State, join, map_state
+from chainrule.preferences.objective import Objective
 from chainrule.progress import say
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.fsdp import is_sharded, local
@@ -35,6 +36,7 @@ class StepReport:
     norm: float                           # of the last gradient, before clipping
     not_finite: tuple[int, str] | None    # the first step whose gradient was not finite, and the parameter's name
     experts: list[list[float]]            # `Balance.totals` of a mixture of experts; empty without one
+    measured: list[list[float]]           # sums and counts of what an objective measures (preferences/objective.py)
 
 
 class Step:
@@ -57,15 +59,20 @@ class Step:
         self.not_finite = torch.zeros(len(named) + 1, dtype=torch.bool, device=device)    # (P + 1,) and of the loss
         self.zero = torch.zeros((), device=device)
         self.balance = Balance(model, device)              # its losses are part of the gradient, not of the nats
+        self.objective = model if isinstance(model, Objective) else None
+        self.measured = None if self.objective is None else torch.zeros_like(self.objective.sums)    # over all steps
 
     def sums(self) -> dict[str, Tensor]:
         """The sums over all steps, for a checkpoint."""
-        return {"totals": self.totals, **self.balance.tensors()}
+        measured = {} if self.measured is None else {"measured": self.measured}
+        return {"totals": self.totals, **self.balance.tensors(), **measured}
 
     def start_from(self, step: int, sums: dict[str, Tensor]) -> None:
         """As it was after so many good steps, with the `sums` of then."""
         self.totals.copy_(sums["totals"])
         self.balance.load(sums)
+        if self.measured is not None:
+            self.measured.copy_(sums["measured"])
         self.good.fill_(step)
         self.not_finite.zero_()
 
@@ -87,8 +94,11 @@ class Step:
         self.optimizers.zero_grad()
         self.balance.begin()
         totals, states = torch.zeros_like(self.totals), []
-        for first in range(0, len(batch.tokens), self.micro_batch):
-            here = slice(first, first + self.micro_batch)
+        cuts = [slice(first, first + self.micro_batch) for first in range(0, len(batch.tokens), self.micro_batch)]
+        if self.objective is not None:
+            with self.precision(), kernels.in_training(self.fused):
+                self.objective.begin_step((batch.rows(here) for here in cuts), self.ranks.all_reduce)
+        for here in cuts:
             part = batch.rows(here)
             with self.precision(), kernels.in_training(self.fused), self.balance.measure(part):
                 nats, count, after = self.loss(part, _rows_of(state, here))
@@ -109,7 +119,7 @@ class Step:
     def update(self, totals: Tensor) -> None:
         """The mean gradient over all ranks, clipped to a global norm of `clip`; then the optimizer."""
         gradients = [local(parameter.grad) for parameter in self.parameters if parameter.grad is not None]
-        sums = [totals, *self.balance.sums]
+        sums = [totals, *self.balance.sums, *([] if self.objective is None else [self.objective.sums])]
         self.ranks.all_reduce(sums if self.sharded else [*sums, *gradients])    # FSDP has reduced its gradients
         every = [self.zero if parameter.grad is None else local(parameter.grad) for parameter in self.parameters]
         targets = totals[1].clamp(min=1)                   # in a step without targets the gradient is zero
@@ -130,6 +140,8 @@ class Step:
 
     def _note(self, totals: Tensor) -> None:
         self.totals += totals
+        if self.objective is not None and self.measured is not None:
+            self.measured += self.objective.sums
         bad = torch.cat([self.norms, totals[:1]]).isfinite().logical_not()
         self.not_finite.copy_(torch.where(self.not_finite.any(), self.not_finite, bad))
         self.good += self.not_finite.any().logical_not()
@@ -144,7 +156,8 @@ class Step:
             name = next((name for name, is_bad in zip(self.names[::-1], bad[-2::-1]) if is_bad), "the loss")
             not_finite = int(self.good) + 1, name
         targets = round(targets) if math.isfinite(targets) else 0
-        return StepReport(nats, targets, float(self.norms.norm()), not_finite, self.balance.totals.tolist())
+        measured = [] if self.measured is None else self.measured.tolist()
+        return StepReport(nats, targets, float(self.norms.norm()), not_finite, self.balance.totals.tolist(), measured)
 
     def _halve(self, tokens: Tensor) -> None:
         self.optimizers.zero_grad()

@@ -18,6 +18,7 @@ from chainrule.device import Precision
 from chainrule.inference.evaluate import Result, count_parameters, evaluate, losses_by_batch
 from chainrule.inference.score import stream_pieces, stride_of
 from chainrule.model import LanguageModel, Model
+from chainrule.preferences.objective import Objective, means, shown
 from chainrule.recipe import Gradient
 from chainrule.tasks.lm import LM
 from chainrule.tasks.task import Batches, Task
@@ -56,9 +57,15 @@ def evaluate_together(model: Model, corpus: Corpus, ranks: Ranks, stop: Stop, ta
 def _of_answers(model: Model, corpus: Corpus, batches: Batches, ranks: Ranks, stop: Stop) -> Result:
     """Where the targets are not the whole text: their nats, of which each rank computes a part."""
     began, pieces = time.perf_counter(), []
+    measured = model.sums if isinstance(model, Objective) else torch.zeros(0)
+    counted = measured.zero_().clone()
     for piece in losses_by_batch(model, batches, ranks.rank, ranks.size):
         pieces.append(piece)
+        counted = measured.clone() if piece[1] else counted    # a batch that is read again adds zero
         _leave_together(ranks, stop)
+    if len(measured):
+        measured.copy_(counted)
+        ranks.all_reduce([measured])
     nats = ranks.sum(math.fsum(nats for nats, _ in pieces))
     count = round(ranks.sum(sum(count for _, count in pieces)))
     mean = nats / max(count, 1)
@@ -129,8 +136,13 @@ class Validation:
         self.evaluations = Evaluations(step, progress, nats, step) if better else worse
         line = f"step {step}: {nats:.4f} nats per {self.task.target} of the validation text"
         line += f", {result.bits_per_byte:.4f} bits per byte" if result.bits_per_byte is not None else ""
+        measured: dict[str, float] = {}
+        if isinstance(self.model, Objective):
+            measured = means(self.model.metrics, self.model.sums.tolist())
+            line = f"step {step}: loss {nats:.4f}{shown(measured, self.model.noted)} on the validation split"
+            measured = {"loss": nats, **measured}
         self.log("evaluation", line + (", the best so far" if better else ""), step=step, best=better,
-                 nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3))
+                 nats=result.nats, bits_per_byte=result.bits_per_byte, seconds=round(result.seconds, 3), **measured)
 
     @torch.no_grad()
     def restore_best(self) -> None:

@@ -1,0 +1,201 @@
+"""Tasks that learn from answers to prompts: AnswerTask, the part that preference tuning and reward models share.
+
+It reads records, writes chats by the template of the base run (or a plain one, which the new run keeps), encodes
+prompts and answers, and gives batches of so many pairs.
+
+Shapes: N examples, B rows.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from chainrule.errors import UserError
+from chainrule.model import Model
+from chainrule.preferences.encoding import (
+    EncodedPairs,
+    EncodedRated,
+    encode_answer,
+    encode_prompt,
+    fit_rows,
+    refuse_dropped,
+)
+from chainrule.preferences.objective import without_dropout
+from chainrule.preferences.records import Content, Pair, Rated, read_pairs, read_rated, refuse_two_formats
+from chainrule.recipe import BUDGETS, Epochs, Gradient, Recipe, Text
+from chainrule.settings import BelowOne, Count, Fraction, NonNegative, Size
+from chainrule.tasks.batching import Buckets
+from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask
+from chainrule.tasks.examples import gather_examples, held_out_examples, written
+from chainrule.tasks.task import Trained, Truncate
+from chainrule.text.chat_template import PLAIN, ChatTemplate
+from chainrule.text.corpus import Corpus
+from chainrule.text.sources import Source
+from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
+
+Schedule: TypeAlias = Literal["cosine", "linear", "wsd", "constant"]
+
+FULL_LR, LORA_LR = 1e-6, 1e-4
+EPOCHS = 3          # where no budget is given
+
+
+@dataclass(frozen=True)
+class AnswerText(Text):
+    """`text.*` of prompts with answers."""
+
+    truncate: Truncate = "false"    # rows longer than the model's context: refuse; or cut the prompt, keeping its end
+                                    # (true), or both of its ends
+    end: bool = True                # an answer ends with the token that ends answers; false: answers were cut off at
+                                    # a length, and their end is not known
+
+
+@dataclass(frozen=True)
+class AnswerTraining(Gradient):
+    """`train.*` of a model that learns from answers."""
+
+    epochs: Epochs | None = None        # budget: passes over the records; 3 where no budget is given
+    pairs: Size = 16                    # pairs, or rated answers, in a step, over all ranks and micro-batches
+    tokens: Count | None = None         # tokens of a step at most: rows times the longest of them; none: no limit
+    lr: NonNegative = 0.0               # peak learning rate; 0: 1e-6, and 1e-4 with LoRA
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)  # AdamW's decay rates of the first and second moment
+    weight_decay: NonNegative | None = 0.0  # decoupled weight decay of matrices
+    schedule: Schedule = "linear"       # learning-rate decay; wsd: only at the end
+    warmup: Fraction = 0.1              # fraction of training in which the learning rate rises linearly
+    final_lr: Fraction = 0.0            # learning rate at the end, as a fraction of the peak
+    dropout: bool = False               # keep the model's dropout while it is tuned; false: there is none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.lr:
+            object.__setattr__(self, "lr", FULL_LR if self.lora is None else LORA_LR)
+        if self.batching == "streams" or self.length is not None:
+            raise UserError("train.batching=streams and train.length are for running text; a record has its own "
+                            "beginning and end.")
+        if self.gradients:
+            raise UserError("train.gradients follows the loss of the last token of a running text; leave it out here.")
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        name, amount = super().budget
+        given = any(getattr(self, one) is not None for one in BUDGETS)
+        return (name, amount) if given else ("epochs", EPOCHS)
+
+
+@dataclass(frozen=True)
+class AnswerCorpus(ExampleCorpus):
+    recipe: Recipe | None = None
+    chat_template: str | None = None    # that chats were written by; the run keeps it
+
+
+E = TypeVar("E", Pair, Rated)
+Encoded: TypeAlias = EncodedPairs | EncodedRated
+
+
+class AnswerTask(ExampleTask[Any]):
+    """A subclass says how records are read, and what of a model is measured."""
+
+    text = AnswerText
+    own_training = True
+    readable = ("errors", "end", "truncate")
+
+    def suits(self, model_class: type[Model]) -> bool:
+        return False
+
+    def reads_rated(self, recipe: Recipe) -> bool:
+        """Whether it learns from rated answers, one by one."""
+        return False
+
+    def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
+        return recipe if recipe.train.dropout else without_dropout(recipe)
+
+    def prepare(
+        self, recipe: Recipe, texts: Sequence[str], valid: Sequence[str] = (), test: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None, template: ChatTemplate | None = None,
+    ) -> AnswerCorpus:
+        read = read_all_rated if self.reads_rated(recipe) else read_all_pairs
+        gathered: Any = gather_examples(read, texts, recipe.text, valid=valid, test=test, seed=recipe.train.seed)
+        every = [example for examples in gathered.splits.values() for example in examples]
+        tokenizer = tokenizer or train_tokenizer(recipe.text, (piece + "\n" for piece in written(every)))
+        template = (template or plain_template(tokenizer)) if refuse_two_formats(every) else None
+        splits = {name: answer_split(examples, recipe, tokenizer, template)
+                  for name, examples in gathered.splits.items()}
+        notes = [f"{name}: {note}" for name, split in splits.items() for note in split.encoded.notes]
+        notes.append(f"train.lr={recipe.train.lr:g}, for {'full weights' if recipe.train.lora is None else 'LoRA'}")
+        return AnswerCorpus(splits, tokenizer, (*gathered.notes, *notes), recipe=recipe,
+                            chat_template=None if template is None else template.source)
+
+    def order(self, model: Model, corpus: Corpus, settings: Gradient) -> Buckets:
+        encoded, training = cast(AnswerCorpus, corpus).splits["train"].encoded, cast(AnswerTraining, settings)
+        return Buckets(encoded, seed=settings.seed, tokens=training.tokens, rows=training.pairs)
+
+    def held_out(self, run: Trained, files: Sequence[str], text: Any, rated: bool = False) -> ExampleSplit:
+        """The records of files, as the run reads them."""
+        examples: Any = held_out_examples(read_all_rated if rated else read_all_pairs, files, text)
+        template = (run.template or plain_template(run.tokenizer)) if refuse_two_formats(examples) else None
+        return answer_split(examples, replace(run.recipe, text=text), run.tokenizer, template)
+
+
+def read_all_pairs(sources: Sequence[Source], text: Text) -> tuple[Pair, ...]:
+    return tuple(read_pairs(sources, text.errors))
+
+
+def read_all_rated(sources: Sequence[Source], text: Text) -> tuple[Rated, ...]:
+    return tuple(read_rated(sources, text.errors))
+
+
+def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
+    """For a run that has none."""
+    return ChatTemplate.of(PLAIN, tokenizer)
+
+
+def answer_split(
+    examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> ExampleSplit:
+    """Encoded records."""
+    encoded = encode_records(examples, recipe, tokenizer, template)
+    texts: list[bytes] = [text.encode() for example in examples for text in example.written]
+    marks = str([example.label if isinstance(example, Rated) else example.margin for example in examples]).encode()
+    digest = hashlib.sha256(b"\0".join([*texts, marks])).hexdigest()
+    return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
+
+
+def encode_records(
+    examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> Encoded:
+    """Prompts and answers as tokens, within the model's context."""
+    text, limit = cast(AnswerText, recipe.text), getattr(recipe.model, "context", None)
+    prompts = [_encoded_prompt(example, tokenizer, template) for example in examples]
+    answers = [[_encoded_answer(example, answer, tokenizer, template, text.end) for example, answer in each]
+               for each in _answers(examples)]
+    rows, notes = fit_rows(prompts, answers, limit, text.truncate, [example.place for example in examples])
+    if isinstance(examples[0], Rated):
+        labels = np.array([example.label for example in examples if isinstance(example, Rated)])
+        return EncodedRated([rows[0], rows[0].rolled(limit)], labels, notes)
+    margins = np.array([example.margin for example in examples if isinstance(example, Pair)], np.float32)
+    return EncodedPairs(rows, margins if margins.any() else None, notes)
+
+
+def _answers(examples: Sequence[E]) -> list[list[tuple[E, Content]]]:
+    names = ("completion",) if isinstance(examples[0], Rated) else ("chosen", "rejected")
+    return [[(example, getattr(example, name)) for example in examples] for name in names]
+
+
+def _encoded_prompt(example: Pair | Rated, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
+    if template is not None and not isinstance(example.prompt, str):
+        refuse_dropped(template, example.prompt, example.place)
+    return encode_prompt(tokenizer, template, example.prompt)
+
+
+def _encoded_answer(
+    example: Pair | Rated, answer: Content, tokenizer: Tokenizer, template: ChatTemplate | None, end: bool
+) -> list[int]:
+    try:
+        ids = encode_answer(tokenizer, template, example.prompt, answer, end)
+    except UserError as error:
+        raise UserError(f"{example.place}: {error}") from None
+    if not ids:
+        raise UserError(f"{example.place}: an answer has no token of this run's tokenizer. Remove the line.")
+    return ids

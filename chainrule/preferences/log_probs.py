@@ -1,0 +1,84 @@
+"""Log-probabilities of answers: log p of each answer token, and their sum, with gradient and in chunks.
+
+    log π(y | x) = Σ_t log softmax(logits_t)[y_t]
+
+Where a model makes its logits from hidden vectors, they are made a chunk at a time and made again in the backward pass
+(activation checkpointing), so that the logits of a batch are never held all at once. Sums are in float32.
+
+Shapes: B rows, T tokens, N targets, D width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from chainrule.layers.cross_entropy import chunk_rows
+from chainrule.layers.embedding import NeuralLanguageModel
+from chainrule.model import Batch, LanguageModel
+
+Project = Callable[[Tensor], Tensor]
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """A network whose hidden vectors become logits, as GPT's do."""
+
+    def encode(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
+def answer_log_probs(model: LanguageModel, batch: Batch, temperature: float = 1.0) -> Tensor:
+    """(B, T) in float32: log p of each target that counts, and 0 elsewhere. `temperature` divides the logits."""
+    mask = batch.loss_mask
+    targets = batch.targets.where(mask, 0)
+    found = hidden_and_projection(model, batch)
+    if found is None and type(model).score is not LanguageModel.score:    # it looks probabilities up
+        scored, _ = model.score(batch.tokens, targets, model.begin(batch))
+        return scored.float().where(mask, 0)
+    if found is None:
+        return (model(batch).float() / temperature).log_softmax(-1).gather(-1, targets[..., None])[..., 0] * mask
+    hidden, project = found
+    if hidden.is_cuda:                                   # selecting targets would wait for the GPU
+        log_probs = target_log_probs(hidden.flatten(0, 1), targets.flatten(), project, temperature)
+        return log_probs.view_as(targets) * mask
+    log_probs = target_log_probs(hidden[mask], targets[mask], project, temperature)
+    return torch.zeros_like(targets, dtype=torch.float32).masked_scatter(mask, log_probs)
+
+
+def answer_sums(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """(B,) log p of each answer, and (B,) the number of its tokens."""
+    return answer_log_probs(model, batch).sum(1), batch.loss_mask.sum(1)
+
+
+def hidden_and_projection(model: LanguageModel, batch: Batch) -> tuple[Tensor, Project] | None:
+    """(B, T, D) hidden vectors, and what makes logits of them; None: the model makes its logits in another way."""
+    if isinstance(model, NeuralLanguageModel):
+        hidden, _ = model.hidden_states(batch.tokens, model.begin(batch))
+        return hidden, model.embedding.logits
+    if isinstance(model, Decoder) and not model.needs_source:
+        return model.encode(batch.tokens, batch.lengths), model.logits
+    return None
+
+
+def target_log_probs(hidden: Tensor, targets: Tensor, project: Project, temperature: float = 1.0) -> Tensor:
+    """(N, D), (N,) -> (N,) in float32, chunk by chunk."""
+    if not len(hidden):
+        return hidden.new_zeros(0, dtype=torch.float32) + hidden.sum()
+    with torch.no_grad():
+        vocab = project(hidden[:1]).shape[-1]
+    size = chunk_rows(len(hidden), vocab, hidden.device.type)
+
+    def chunk(some: Tensor, wanted: Tensor) -> Tensor:
+        log_probs = (project(some).float() / temperature).log_softmax(-1)
+        return log_probs.gather(-1, wanted[:, None])[:, 0]
+
+    if size >= len(hidden) or not torch.is_grad_enabled():
+        return torch.cat([chunk(*part) for part in zip(torch.split(hidden, size), torch.split(targets, size))])
+    return torch.cat([
+        checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(torch.split(hidden, size), torch.split(targets, size))
+    ])
