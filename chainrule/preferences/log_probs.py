@@ -40,11 +40,12 @@ def answer_log_probs(model: LanguageModel, batch: Batch, temperature: float = 1.
         scored, _ = model.score(batch.tokens, targets, model.begin(batch))
         return scored.float().where(mask, 0)
     if found is None:
-        return (model(batch).float() / temperature).log_softmax(-1).gather(-1, targets[..., None])[..., 0] * mask
+        logits: Tensor = model(batch).float() / temperature
+        return logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0].where(mask, 0)
     hidden, project = found
     if hidden.is_cuda:                                   # selecting targets would wait for the GPU
         log_probs = target_log_probs(hidden.flatten(0, 1), targets.flatten(), project, temperature)
-        return log_probs.view_as(targets) * mask
+        return log_probs.view_as(targets).where(mask, 0)
     log_probs = target_log_probs(hidden[mask], targets[mask], project, temperature)
     return torch.zeros_like(targets, dtype=torch.float32).masked_scatter(mask, log_probs)
 
