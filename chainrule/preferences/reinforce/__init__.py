@@ -1,1 +1,1 @@
-"""Reinforcement learning from rewards: rollouts, advantages, the KL penalty, policy gradients."""
+"""REINFORCE and its relatives, which learn from rewards: rollouts, advantages, the KL penalty, policy gradients."""
