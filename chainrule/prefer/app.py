@@ -1,0 +1,1 @@
+"""The page of `chainrule prefer` as a FastAPI app."""

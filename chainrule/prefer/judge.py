@@ -1,0 +1,83 @@
+"""A judge in the place of a person: `--judge shorter`, `longer`, or a function of Python that scores answers.
+
+    python:module.function    function(prompts, answers) -> a number for each answer; the higher one is chosen
+
+It has the form of a reward function, so that one can be used. Equal numbers are a tie.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TypeAlias
+
+from chainrule.errors import UserError, did_you_mean
+from chainrule.prefer.drawing import Pair, digest, shown
+from chainrule.prefer.prompts import Prompt
+from chainrule.prefer.session import Session, left_answer
+from chainrule.progress import bar
+
+Scores: TypeAlias = Sequence[float]
+Judge: TypeAlias = Callable[[Sequence[Prompt], Sequence[str]], Scores]
+
+JUDGES: dict[str, Judge] = {
+    "shorter": lambda prompts, answers: [-len(answer) for answer in answers],
+    "longer": lambda prompts, answers: [len(answer) for answer in answers],
+}
+
+
+def find_judge(name: str) -> Judge:
+    if name in JUDGES:
+        return JUDGES[name]
+    kind, _, path = name.partition(":")
+    if kind != "python":
+        raise UserError(f"there is no judge {name}.{did_you_mean(name, JUDGES)} Known: {', '.join(JUDGES)}, "
+                        "python:module.function.")
+    module, _, function = path.rpartition(".")
+    if not module or not function:
+        raise UserError(f"--judge {name} does not name a function: write python:module.function.")
+    if "" not in sys.path:
+        sys.path.insert(0, "")               # a module in the folder in which the command is given
+    try:
+        found = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise UserError(f"--judge {name}: there is no module {error.name} here.") from None
+    except AttributeError:
+        raise UserError(f"--judge {name}: {module} has no function {function}.") from None
+    if not callable(found):
+        raise UserError(f"--judge {name}: {function} of {module} is not a function.")
+    judge: Judge = found
+    return judge
+
+
+def choose(judge: Judge, name: str, pair: Pair) -> int | None:
+    """The number of the better answer; None: a tie."""
+    answers = [answer.text for answer in pair.answers]
+    try:
+        scores = [float(score) for score in judge([pair.prompt] * 2, answers)]
+    except Exception as error:
+        raise UserError(f"--judge {name} failed on {shown(pair.prompt)!r}: {type(error).__name__}: {error}") from error
+    if len(scores) != 2 or not all(map(math.isfinite, scores)):
+        raise UserError(f"--judge {name} gave {scores} for two answers to {shown(pair.prompt)!r}: it must give a "
+                        "finite number for each.")
+    return None if scores[0] == scores[1] else int(scores[1] > scores[0])
+
+
+async def judge_all(session: Session, name: str, ahead: int = 8) -> dict[str, int]:
+    """Rates every pair of the session that this judge has not rated yet. Returns how many were what."""
+    judge, rater, counts = find_judge(name), f"judge:{name}", {"choice": 0, "tie": 0}
+    waiting = list(session.waiting_for(rater))
+    with bar("judging", len(waiting), "pairs") as advance:
+        while pairs := await session.next_pairs(rater, count=ahead):
+            for pair in pairs:
+                better, left = choose(judge, name, pair), left_answer(pair, rater)
+                side = "tie" if better is None else "left" if better == left else "right"
+                event = session.click(pair, rater, side, digest([pair.id, rater, "click"]))
+                counts[event["event"]] += 1
+                advance()
+    return counts
+
+
+def run_judge(session: Session, name: str) -> dict[str, int]:
+    return asyncio.run(judge_all(session, name))
