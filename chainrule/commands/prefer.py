@@ -29,7 +29,7 @@ MISSING = "`chainrule prefer` needs fastapi, uvicorn and others: pip install 'ch
 def prefer_command(args: Namespace) -> dict[str, Any]:
     sampling = sampling_of(args)
     try:
-        import chainrule.prefer.app
+        import chainrule.prefer.app  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise

@@ -1,7 +1,8 @@
 """Drawing pairs: two different answers of a model to a prompt, repeated by a seed, and drawn ahead by the engine.
 
 An answer ends at the boundary, at the token by which the chat template ends a turn, or at a limit of tokens. Answers
-that are equal or empty are drawn again, by the next rows of the same seed: run, prompt, seed and sampling give the pair.
+that are equal or empty are drawn again, by the next rows of the same seed: a pair is repeated by its run,
+prompt, seed and sampling.
 """
 
 import asyncio
