@@ -19,7 +19,7 @@ from chainrule.run import Run, load
 from chainrule.text.chat_template import find_template
 
 if TYPE_CHECKING:
-    from chainrule.prefer.prompts import Placed
+    from chainrule.prefer.prompt_file import Placed
     from chainrule.prefer.session import Session
 
 HOST = "127.0.0.1"    # this machine only: the page has no key
@@ -58,7 +58,7 @@ def make_session(args: Namespace, sampling: Sampling) -> "Session":
     from chainrule.prefer.clicks import ClickFile
     from chainrule.prefer.drawing import Policy, require_policy
     from chainrule.prefer.judge import find_judge
-    from chainrule.prefer.prompts import Placed, read_prompts
+    from chainrule.prefer.prompt_file import Placed, read_prompts
     from chainrule.prefer.session import Session
 
     if args.judge is not None:

@@ -19,7 +19,7 @@ import torch
 from chainrule.errors import UserError
 from chainrule.inference.generate import has_end
 from chainrule.inference.sampling import Sampling
-from chainrule.prefer.prompts import Placed, Prompt, as_chat
+from chainrule.prefer.prompt_file import Placed, Prompt, as_chat
 from chainrule.run import RECIPE, Run, load, weights_file
 from chainrule.serve.completions import Prompt as Encoded
 from chainrule.serve.completions import continuation

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
 from chainrule.prefer.drawing import Pair, digest, shown
-from chainrule.prefer.prompts import Prompt
+from chainrule.prefer.prompt_file import Prompt
 from chainrule.prefer.session import Session, left_answer
 from chainrule.progress import bar
 

@@ -15,7 +15,7 @@ from typing import Any
 from chainrule.errors import UserError
 from chainrule.prefer.clicks import ClickFile, Event
 from chainrule.prefer.drawing import NoPair, Pair, Policy, digest, seed_of
-from chainrule.prefer.prompts import Placed, Prompt
+from chainrule.prefer.prompt_file import Placed, Prompt
 
 CLICKS = ("choice", "tie", "skip")       # events that answer a pair
 SIDES = ("left", "right")

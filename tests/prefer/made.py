@@ -10,7 +10,7 @@ from viewer.tasks import task_subject
 from chainrule.inference.sampling import Sampling
 from chainrule.prefer.clicks import ClickFile
 from chainrule.prefer.drawing import load_policy
-from chainrule.prefer.prompts import Placed
+from chainrule.prefer.prompt_file import Placed
 from chainrule.prefer.session import Session
 
 WORDS = "the cat saw the dog\nthe dog saw a cat and the bird\na cat ran\nthe bird saw it\n" * 8

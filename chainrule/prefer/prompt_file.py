@@ -1,4 +1,4 @@
-"""Prompts to draw answers to: from a file of lines or of JSON lines, or typed by a rater.
+"""Prompts to draw answers to, from a file of lines or of JSON lines, or typed by a rater.
 
 A prompt is a text that the model continues, or the messages of a chat. All prompts of a session have the same form,
 since a column of the file of pairs has one type: a run with a chat template reads chats, and a text is a user's message
