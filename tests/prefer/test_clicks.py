@@ -43,7 +43,10 @@ def test_a_choice_is_a_pair_in_the_names_of_trl(path):
     assert pair["run_sha256"] == "ab"
 
 
-@pytest.mark.parametrize(("chosen", "left", "position"), [(0, 0, "left"), (1, 1, "left"), (0, 1, "right"), (1, 0, "right")])
+PLACES = [(0, 0, "left"), (1, 1, "left"), (0, 1, "right"), (1, 0, "right")]
+
+
+@pytest.mark.parametrize(("chosen", "left", "position"), PLACES)
 def test_the_position_is_where_the_chosen_answer_stood(path, chosen, left, position):
     ClickFile(path).add(choice("1", chosen, left))
     assert lines(path)[0]["position"] == position

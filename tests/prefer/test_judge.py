@@ -83,7 +83,8 @@ def test_a_prompt_to_which_there_is_one_answer_is_left_out_and_said(tmp_path, wo
 def test_a_function_of_python_is_a_judge_and_equal_scores_are_ties(words, prompts, tmp_path, capsys, monkeypatch):
     make_judge(monkeypatch, lambda prompts, answers: [answer.count("dog") for answer in answers])
     out = tmp_path / "pairs.jsonl"
-    code, told = prefer(capsys, words, prompts, "--out", out, "--judge", "python:opinion.score", "--pairs", 12, "--json")
+    given = ("--out", out, "--judge", "python:opinion.score", "--pairs", 12, "--json")
+    code, told = prefer(capsys, words, prompts, *given)
     assert code == 0
     assert json.loads(told.out)["ties"] > 0
     assert all(pair["chosen"].count("dog") > pair["rejected"].count("dog") for pair in lines(out))
@@ -128,7 +129,7 @@ def test_a_wrong_file_of_prompts_is_one_line(words, tmp_path, capsys, content, l
     assert not (tmp_path / "p.jsonl").exists()
 
 
-def test_a_run_without_answers_a_judge_without_prompts_and_a_missing_file_are_one_line(words, tmp_path, capsys, prompts):
+def test_a_run_without_answers_no_prompts_and_a_missing_file_are_one_line(words, tmp_path, prompts, capsys):
     classifier = save_classifier(tmp_path)
     for given, line in (
         ((classifier, prompts, "--judge", "shorter"), "--task classify, which does not continue a text"),
