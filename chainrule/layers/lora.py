@@ -4,9 +4,12 @@
 
 The product B A is added one rank at a time, elementwise, because all devices round a product and a sum of two numbers
 alike, while a matrix product sums in an order of its own. So `merge_lora` gives, on every device, exactly the weights
-that were used in training, to the last bit. The compiler sees the sum as one operator.
+that were used in training, to the last bit. The compiler sees the sum as one operator. On a CPU a merged matrix is kept
+until its adapter changes, and the gradients of A and B come from the activations, without that of W':
 
-Shapes: O rows and I columns of a matrix, r rank, V tokens before, N new tokens, D width.
+    ∇B = (alpha / r) · gᵀ (x Aᵀ)        ∇A = (alpha / r) · (g B)ᵀ x        where y = x W'ᵀ and g = ∇y
+
+Shapes: O rows and I columns of a matrix, r rank, V tokens before, N new tokens or inputs, D width.
 """
 
 import math
@@ -15,6 +18,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.utils import parametrize
 
 from chainrule.errors import UserError
@@ -106,6 +110,31 @@ add_low_rank: Callable[..., Tensor] = operator(                # (…, O, I), B 
 register_backward("add_low_rank", _backward, _setup_context)
 
 
+def _lora_linear(x: Tensor, merged: Tensor, bias: Tensor | None, up: Tensor, down: Tensor, scale: float) -> Tensor:
+    return linear(x, merged, bias)
+
+
+def _linear_setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    x, merged, _, up, down, ctx.scale = inputs
+    ctx.save_for_backward(x, merged, up, down)
+
+
+def _linear_backward(ctx: Any, grad_out: Tensor) -> Any:
+    x, merged, up, down = ctx.saved_tensors
+    grad_x = grad_out @ merged if ctx.needs_input_grad[0] else None
+    grad_out, x = grad_out.flatten(0, -2), x.flatten(0, -2)                        # (N, O), (N, I)
+    grad_bias = grad_out.sum(0) if ctx.needs_input_grad[2] else None
+    grad_up, grad_down = grad_out.T @ (x @ down.T), (grad_out @ up).T @ x
+    return grad_x, None, grad_bias, ctx.scale * grad_up, ctx.scale * grad_down, None
+
+
+lora_linear: Callable[..., Tensor] = operator(                 # (…, I), W' (O, I) without a gradient, … -> (…, O)
+    "lora_linear(Tensor x, Tensor merged, Tensor? bias, Tensor up, Tensor down, float scale) -> Tensor",
+    _lora_linear, lambda x, merged, *_: x.new_empty(*x.shape[:-1], len(merged)),
+)
+register_backward("lora_linear", _linear_backward, _linear_setup_context)
+
+
 class LoRA(nn.Module):
     """A parametrization: the weight plus scale · B A; each expert has a B and an A of its own."""
 
@@ -113,11 +142,35 @@ class LoRA(nn.Module):
         super().__init__()
         *experts, rows, columns = weight.shape
         self.scale = scale
+        self.kept: tuple[Any, Tensor] | None = None        # the merged matrix, and of which tensors it was made
         self.up = nn.Parameter(torch.zeros(*experts, rows, rank, device=weight.device))                # B
         self.down = nn.Parameter((torch.randn(*experts, rank, columns) / math.sqrt(columns)).to(weight.device))    # A
 
     def forward(self, weight: Tensor) -> Tensor:
-        return add_low_rank(weight, self.up, self.down, self.scale)
+        if torch.is_grad_enabled() or not _eager_on_cpu(weight):
+            return add_low_rank(weight, self.up, self.down, self.scale)
+        return self.merged(weight)
+
+    def merged(self, weight: Tensor) -> Tensor:
+        """The same without a gradient, computed once for each state of the adapter."""
+        now = [(part.data_ptr(), part._version) for part in (weight, self.up, self.down)]
+        if self.kept is None or self.kept[0] != now:
+            with torch.inference_mode(False), torch.no_grad():
+                self.kept = now, add_low_rank(weight, self.up, self.down, self.scale)
+        return self.kept[1]
+
+
+def _eager_on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _adapted_forward(module: Any, x: Tensor) -> Tensor:
+    """Of a linear layer with adapters: the same output; the backward pass does not compute the gradient of W'."""
+    weight, lora = module.parametrizations.weight.original, module.parametrizations.weight[0]
+    plain = x.dtype == weight.dtype and not torch.is_autocast_enabled(x.device.type) and _eager_on_cpu(x)
+    if torch.is_grad_enabled() and plain:
+        return lora_linear(x, lora.merged(weight), module.bias, lora.up, lora.down, lora.scale)
+    return linear(x, module.weight, module.bias)
 
 
 class NewTokenRows(nn.Module):
@@ -135,7 +188,11 @@ def add_parametrization(model: nn.Module, name: str, parametrization: nn.Module)
     """Freezes the parameter of that name; from now on the model uses `parametrization` of it."""
     module, _, attribute = name.rpartition(".")
     model.get_parameter(name).requires_grad_(False)
-    parametrize.register_parametrization(model.get_submodule(module), attribute, parametrization)
+    layer = model.get_submodule(module)
+    computes_linear = type(layer).forward is nn.Linear.forward
+    parametrize.register_parametrization(layer, attribute, parametrization)
+    if computes_linear and isinstance(parametrization, LoRA):
+        type(layer).forward = _adapted_forward    # type: ignore[method-assign]    # torch makes a class for each layer
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:
