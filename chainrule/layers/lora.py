@@ -15,6 +15,7 @@ Shapes: O rows and I columns of a matrix, r rank, V tokens before, N new tokens 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -142,35 +143,35 @@ class LoRA(nn.Module):
         super().__init__()
         *experts, rows, columns = weight.shape
         self.scale = scale
-        self.kept: tuple[Any, Tensor] | None = None        # the merged matrix, and of which tensors it was made
         self.up = nn.Parameter(torch.zeros(*experts, rows, rank, device=weight.device))                # B
         self.down = nn.Parameter((torch.randn(*experts, rank, columns) / math.sqrt(columns)).to(weight.device))    # A
 
     def forward(self, weight: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or not _eager_on_cpu(weight):
-            return add_low_rank(weight, self.up, self.down, self.scale)
-        return self.merged(weight)
-
-    def merged(self, weight: Tensor) -> Tensor:
-        """The same without a gradient, computed once for each state of the adapter."""
-        now = [(part.data_ptr(), part._version) for part in (weight, self.up, self.down)]
-        if self.kept is None or self.kept[0] != now:
-            with torch.inference_mode(False), torch.no_grad():
-                self.kept = now, add_low_rank(weight, self.up, self.down, self.scale)
-        return self.kept[1]
+        return add_low_rank(weight, self.up, self.down, self.scale)
 
 
-def _eager_on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+_MERGED: WeakKeyDictionary[LoRA, tuple[Any, Tensor]] = WeakKeyDictionary()    # and of which tensors it was made
+
+
+def merged_once(lora: LoRA, weight: Tensor) -> Tensor:
+    """W' without a gradient, computed once for each state of the adapter."""
+    now = [(part.data_ptr(), part._version) for part in (weight, lora.up, lora.down)]
+    if lora not in _MERGED or _MERGED[lora][0] != now:
+        with torch.inference_mode(False), torch.no_grad():
+            _MERGED[lora] = now, add_low_rank(weight, lora.up, lora.down, lora.scale)
+    return _MERGED[lora][1]
 
 
 def _adapted_forward(module: Any, x: Tensor) -> Tensor:
     """Of a linear layer with adapters: the same output; the backward pass does not compute the gradient of W'."""
     weight, lora = module.parametrizations.weight.original, module.parametrizations.weight[0]
-    plain = x.dtype == weight.dtype and not torch.is_autocast_enabled(x.device.type) and _eager_on_cpu(x)
-    if torch.is_grad_enabled() and plain:
-        return lora_linear(x, lora.merged(weight), module.bias, lora.up, lora.down, lora.scale)
-    return linear(x, module.weight, module.bias)
+    eager = x.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+    if not eager or x.dtype != weight.dtype:
+        return linear(x, module.weight, module.bias)
+    merged = merged_once(lora, weight)
+    if not torch.is_grad_enabled():
+        return linear(x, merged, module.bias)
+    return lora_linear(x, merged, module.bias, lora.up, lora.down, lora.scale)
 
 
 class NewTokenRows(nn.Module):
@@ -192,7 +193,7 @@ def add_parametrization(model: nn.Module, name: str, parametrization: nn.Module)
     computes_linear = type(layer).forward is nn.Linear.forward
     parametrize.register_parametrization(layer, attribute, parametrization)
     if computes_linear and isinstance(parametrization, LoRA):
-        type(layer).forward = _adapted_forward    # type: ignore[method-assign]    # torch makes a class for each layer
+        type(layer).forward = _adapted_forward    # torch makes a class for each layer
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:

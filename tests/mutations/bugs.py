@@ -782,6 +782,20 @@ BUGS = [
         (f"{ADAPTED}::test_a_loaded_run_has_the_very_weights_that_were_used[gpt-lm-book.txt-None]",),
     ),
     Bug(
+        "a merged matrix is kept although its adapter has changed",
+        "chainrule/layers/lora.py",
+        "if lora not in _MERGED or _MERGED[lora][0] != now:",
+        "if lora not in _MERGED:",
+        ("tests/layers/test_lora.py::test_a_merged_matrix_is_kept_until_its_adapter_changes",),
+    ),
+    Bug(
+        "the gradient of an adapter forgets its scale",
+        "chainrule/layers/lora.py",
+        "grad_bias, ctx.scale * grad_up, ctx.scale * grad_down, None",
+        "grad_bias, grad_up, ctx.scale * grad_down, None",
+        ("tests/layers/test_lora.py::test_gradients_from_activations_are_those_of_the_formula[True]",),
+    ),
+    Bug(
         "frozen layers are counted from one",
         "chainrule/training/param_groups.py",
         "for name, depth in parameter_depths(body).items() if depth <= int(word)]",
