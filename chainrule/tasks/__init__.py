@@ -34,6 +34,7 @@ TASKS: Mapping[str, Entry] = {
     "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
     "span": Entry("denoise:SpanCorruption", "restore spans that were cut out (T5)"),
     "denoise": Entry("denoise:NoiseRemoval", "restore a whole text from noise (BART)"),
+    "reward": Entry("chainrule.preferences.reward:Reward", "a number for an answer, learned from pairs"),
     "preference": Entry("chainrule.preferences.preference:Preference", "prefer the better of two answers (DPO …)"),
 }
 
