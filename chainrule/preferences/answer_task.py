@@ -208,6 +208,6 @@ def _encoded_answer(
         ids = encode_answer(tokenizer, template, example.prompt, answer, end, read)
     except UserError as error:
         raise UserError(f"{example.place}: {error}") from None
-    if not ids:
+    if not ids and not read:                     # one that is read is rated by its prompt alone
         raise UserError(f"{example.place}: an answer has no token of this run's tokenizer. Remove the line.")
     return ids
