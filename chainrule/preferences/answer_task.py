@@ -50,7 +50,7 @@ class AnswerText(Text):
     truncate: Truncate = "false"    # rows longer than the model's context: refuse; or cut the prompt, keeping its end
                                     # (true), or both of its ends
     end: bool = True                # an answer ends with the token that ends answers; false: answers were cut off at
-                                    # a length, and their end is not known
+                                    # a length; of some that were, a record says so (`rejected_ended`: false)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class AnswerTask(ExampleTask[Any]):
         """Encoded records."""
         encoded = encode_records(examples, recipe, tokenizer, template, self.reads_end)
         texts: list[bytes] = [text.encode() for example in examples for text in example.written]
-        marks = str([example.label if isinstance(example, Rated) else example.margin for example in examples])
+        marks = str([_marks(example) for example in examples])
         digest = hashlib.sha256(b"\0".join([*texts, marks.encode()])).hexdigest()
         return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
 
@@ -173,6 +173,14 @@ def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate.of(PLAIN, tokenizer)
 
 
+def _marks(example: Pair | Rated) -> object:
+    """What a record says beside its texts; of most it is one number."""
+    if isinstance(example, Rated):
+        return example.label if example.ended else (example.label, False)
+    ended = example.chosen_ended, example.rejected_ended
+    return example.margin if all(ended) else (example.margin, ended)
+
+
 def encode_records(
     examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None, read: bool = False
 ) -> Encoded:
@@ -180,8 +188,8 @@ def encode_records(
     text, limit = cast(AnswerText, recipe.text), getattr(recipe.model, "context", None)
     limit = limit - 1 if limit is not None and read else limit
     prompts = [_encoded_prompt(example, tokenizer, template) for example in examples]
-    answers = [[_encoded_answer(example, answer, tokenizer, template, text.end, read) for example, answer in each]
-               for each in _answers(examples)]
+    answers = [[_encoded_answer(example, answer, tokenizer, template, text.end and ended, read)
+                for example, answer, ended in each] for each in _answers(examples)]
     rows, notes = fit_rows(prompts, answers, limit, text.truncate, [example.place for example in examples])
     if isinstance(examples[0], Rated):
         labels = np.array([example.label for example in examples if isinstance(example, Rated)])
@@ -190,9 +198,13 @@ def encode_records(
     return EncodedPairs(rows, margins if margins.any() else None, notes)
 
 
-def _answers(examples: Sequence[E]) -> list[list[tuple[E, Content]]]:
-    names = ("completion",) if isinstance(examples[0], Rated) else ("chosen", "rejected")
-    return [[(example, getattr(example, name)) for example in examples] for name in names]
+def _answers(examples: Sequence[E]) -> list[list[tuple[E, Content, bool]]]:
+    """One list, or the two of pairs: an example, its answer, and whether that ended."""
+    names = [("completion", "ended")]
+    if isinstance(examples[0], Pair):
+        names = [("chosen", "chosen_ended"), ("rejected", "rejected_ended")]
+    return [[(example, getattr(example, answer), getattr(example, ended)) for example in examples]
+            for answer, ended in names]
 
 
 def _encoded_prompt(example: Pair | Rated, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
