@@ -65,7 +65,7 @@ def answer_sums(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def similar_lengths(lengths: Tensor) -> list[Tensor]:
-    """(B,) -> rows in groups, longest first: a group ends where a row would be mostly padding, if it is large enough."""
+    """(B,) -> rows in groups, longest first: a group that is large enough ends where a row is much shorter."""
     order, ends, tokens = lengths.argsort(descending=True, stable=True), [0], 0
     longest = 0
     for place, length in enumerate(lengths[order].tolist()):

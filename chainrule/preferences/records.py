@@ -112,7 +112,8 @@ def read_rated(sources: Sequence[Source], errors: str = "strict") -> list[Rated]
         elif {"prompt", "completion", "label"} <= record.keys():
             prompt, completion = (_content(record[name], place, name) for name in ("prompt", "completion"))
             _refuse_mixed(place, prompt=prompt, completion=completion)
-            rated.append(Rated(prompt, completion, _label(record["label"], place), place, _ended(record, "ended", place)))
+            label, ended = _label(record["label"], place), _ended(record, "ended", place)
+            rated.append(Rated(prompt, completion, label, place, ended))
         else:
             raise UserError(f"{place} has {_keys(record)}; a rated answer has prompt, completion and label (true or "
                             "false), a pair has prompt, chosen and rejected.")

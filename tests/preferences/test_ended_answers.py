@@ -19,7 +19,7 @@ from chainrule.text.tokenizers.tokenizer import train_tokenizer
 PAIR = {"prompt": "say ", "chosen": "aa", "rejected": "aaaa"}
 
 
-@pytest.fixture()
+@pytest.fixture
 def read(tmp_path):
     def read(reader, *records):
         file = tmp_path / "pairs.jsonl"
