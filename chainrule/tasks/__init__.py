@@ -31,6 +31,7 @@ TASKS: Mapping[str, Entry] = {
     "translate": Entry("translate:Translate", "a text from another one: translation, summaries"),
     "caption": Entry("caption:Caption", "a text from a picture or vectors"),
     "answer": Entry("answer:Answer", "the answer to a question about a text"),
+    "chat": Entry("chat:Chat", "the assistant's answers in a chat (instruction tuning)"),
     "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
     "span": Entry("denoise:SpanCorruption", "restore spans that were cut out (T5)"),
     "denoise": Entry("denoise:NoiseRemoval", "restore a whole text from noise (BART)"),
