@@ -6,6 +6,7 @@ The same loop reads a script: lines that come through a pipe, or those of --prom
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -152,10 +153,8 @@ def save_chat(messages: list[dict[str, str]], path: Path) -> str:
 
 def typed_lines() -> Iterator[str]:
     """Lines of a person at the terminal, until Ctrl-D; arrow keys and history where there is readline."""
-    try:
+    with suppress(ImportError):
         import readline  # noqa: F401 - `input` uses it once it is imported
-    except ImportError:
-        pass
     while True:
         try:
             yield input(PROMPT)

@@ -261,10 +261,8 @@ class Chats:
         return int((self.targets.flat != IGNORE).sum())
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
-        return Batch(
-            to_tensor(self.rows.padded(rows, widths[0], BOUNDARY)), to_tensor(self.targets.padded(rows, widths[0], IGNORE)),
-            to_tensor(self.rows.lengths[rows]),
-        )
+        tokens, targets = self.rows.padded(rows, widths[0], BOUNDARY), self.targets.padded(rows, widths[0], IGNORE)
+        return Batch(to_tensor(tokens), to_tensor(targets), to_tensor(self.rows.lengths[rows]))
 
 
 @dataclass(frozen=True)
