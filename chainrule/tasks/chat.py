@@ -103,7 +103,7 @@ class Chat(ExampleTask[Dialogue]):
     train: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ChatTraining}
     readable = ("errors",)
     use = "`chainrule chat {run}` talks with it"
-    next_commands = ("chat {run}", "eval {run} CHATS", "serve {run}")
+    next_commands: ClassVar[Sequence[str]] = ("chat {run}", "eval {run} CHATS", "serve {run}")
 
     def suits(self, model_class: type[Model]) -> bool:
         decodes = issubclass(model_class, LanguageModel) and "lm" in model_class.tasks
@@ -298,9 +298,10 @@ class PackedChats:
         chats, every = self.chats.rows.lengths[packs.flat], np.arange(len(rows))
         documents = Ragged(np.repeat(positions(packs.lengths), chats), ends)
         tokens, targets = (Ragged(part.take(packs.flat).flat, ends) for part in (self.chats.rows, self.chats.targets))
-        padded = (one.padded(every, widths[0], fill) for one, fill in ((tokens, BOUNDARY), (targets, IGNORE)))
-        return Batch(*map(to_tensor, padded), to_tensor(self.lengths[rows]),
-                     documents=to_tensor(documents.padded(every, widths[0], -1)))
+        return Batch(
+            to_tensor(tokens.padded(every, widths[0], BOUNDARY)), to_tensor(targets.padded(every, widths[0], IGNORE)),
+            to_tensor(self.lengths[rows]), documents=to_tensor(documents.padded(every, widths[0], -1)),
+        )
 
 
 def pack(chats: Chats, length: int) -> PackedChats:
@@ -361,8 +362,10 @@ def _encode(dialogue: Dialogue, template: ChatTemplate) -> tuple[NDArray[Any], N
     if not answers.any():
         raise UserError(f"{dialogue.place}: the chat template marks no token of this chat as an answer.")
     targets = np.where(answers, template.as_targets(ids), IGNORE)
-    if not template.ends_answers:                    # then the boundary does, after the last
+    if not template.ends_answers:                    # then the boundary does, whatever is read next
         ids, targets = np.append(ids, BOUNDARY), np.append(targets, BOUNDARY)
+        after = np.flatnonzero(answers[:-1] & ~answers[1:]) + 1
+        targets[after[ids[after - 1] != BOUNDARY]] = BOUNDARY
     if ids[0] == BOUNDARY and len(ids) > 1:          # the template has written it
         return ids[:-1], targets[1:]
     return np.append(BOUNDARY, ids[:-1]), targets

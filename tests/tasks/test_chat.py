@@ -20,7 +20,9 @@ from chainrule.text.tokenizers.tokenizer import train_tokenizer
 
 HERE = Place("chats.jsonl", 1)
 TEXT = "user system assistant: What is two and two? It is four, of course. Hello, who are you?\n"
-TURNS = (("user", "What is two and two?"), ("assistant", "It is four."), ("user", "Who are you?"), ("assistant", "four"))
+TURNS = (
+    ("user", "What is two and two?"), ("assistant", "It is four."), ("user", "Who are you?"), ("assistant", "four"),
+)
 CHATML_MARKED = CHATML.replace(
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}",
     "{{- '<|im_start|>' + message['role'] + '\\n' }}{% if message['role'] == 'assistant' %}{% generation %}"
@@ -98,9 +100,9 @@ def test_the_mask_is_that_of_transformers(tmp_path, unit):
     """`return_assistant_tokens_mask`, on the tokenizer.json of the same tokenizer."""
     template = template_of(CHATML_MARKED, unit)
     spec = json.loads(template.tokenizer._file)
-    own = {name: id for name, id in template.tokenizer.special_tokens.items()}
-    spec["added_tokens"] = [{"id": id, "content": name, "special": True, "single_word": False, "lstrip": False,
-                             "rstrip": False, "normalized": False} for name, id in own.items()]
+    flags = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    special = template.tokenizer.special_tokens
+    spec["added_tokens"] = [{"id": id, "content": name, **flags} for name, id in special.items()]
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     found = theirs.apply_chat_template(chat(*TURNS).dicts, chat_template=CHATML_MARKED, return_dict=True,
@@ -126,9 +128,21 @@ def test_targets_follow_the_tokens_that_are_read():
     encoded = encode_chats([chat(*TURNS[:2])], template_of(), None, True)
     read, targets = encoded.rows[0], encoded.targets[0]
     known = targets != IGNORE
-    assert read[0] == BOUNDARY and targets[-1] == BOUNDARY    # which ends the answer, since plain has no token for it
+    assert read[0] == BOUNDARY
+    assert targets[-1] == BOUNDARY
     assert (read[1:][known[:-1]] == targets[:-1][known[:-1]]).all()
     assert 0 < known.sum() < len(known)
+
+
+def test_without_a_token_for_it_the_boundary_ends_every_answer():
+    """Also one that another turn follows, which the model reads instead of the boundary."""
+    template = template_of()
+    encoded = encode_chats([chat(*TURNS)], template, None, True)
+    read, targets = encoded.rows[0].tolist(), encoded.targets[0].tolist()
+    ends = [place for place, target in enumerate(targets) if target == BOUNDARY]
+    assert len(ends) == 2
+    assert all(template.tokenizer.decode([read[place]]).endswith("\n") for place in ends)
+    assert template.tokenizer.decode(read[ends[0] + 1 :]).startswith("user: Who")
 
 
 def test_eos_of_an_imported_model_is_predicted_as_the_boundary():
