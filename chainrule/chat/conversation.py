@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.inference.decoding import DecodeLoop, Prefilled
-from chainrule.inference.forward import eval_mode, on_device, read_on
+from chainrule.inference.forward import eval_mode, on_device, prefill
 from chainrule.inference.generate import Continuation, draw_columns, has_end
 from chainrule.inference.sampling import Sampling, SamplingStrategy
 from chainrule.model import BOUNDARY, LanguageModel, State, pick
@@ -62,8 +62,8 @@ class TurnCache:
             self._keep(known)
             return known.copy()
         held = 0 if known is None else len(known.tokens)
-        state = self.model.start(1) if known is None else known.copy().state
-        logits, state = read_on(self.model, on_device(self.model, tokens[None, held:]), state)
+        state = None if known is None else known.copy().state
+        logits, state = prefill(self.model, on_device(self.model, tokens[None, held:]), state)
         self.read_count += len(tokens) - held
         made = Reading(tokens, state, logits)
         self._keep(made)

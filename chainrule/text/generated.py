@@ -252,7 +252,7 @@ class SmallTalk(ExampleSet):
     """Each chat asks a few unrelated things; in half of them the user says a name first, and asks for it at the end."""
 
     name = "smalltalk"
-    idea = "chats of a few turns: opposites, colours, capitals, counting, and the name that the user has told"
+    idea = "chats of a few turns: opposites, colours, capitals, counting, and the name of the user"
     suffixes = ("jsonl",)
     sizes: ClassVar[Mapping[str, int]] = {"train": 3000, "valid": 100, "test": 200}
     total = 842_310

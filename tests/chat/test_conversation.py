@@ -210,7 +210,8 @@ def test_commands(terminal, tmp_path, capsys):
     ("/save", "/save takes the name of a file"),
     ("/save here.jsonl", "there is no answer yet, so there is nothing to save."),
 ])  # fmt: skip
-def test_a_mistake_is_one_line_and_the_conversation_goes_on(terminal, capsys, line, said):
+def test_a_mistake_is_one_line_and_the_conversation_goes_on(terminal, capsys, monkeypatch, tmp_path, line, said):
+    monkeypatch.chdir(tmp_path)
     terminal.run([line, "Hello"])
     assert said in capsys.readouterr().err.splitlines()[0]
     assert len(terminal.conversation.messages) == 2
