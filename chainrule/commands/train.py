@@ -25,9 +25,10 @@ OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
 
 def train_command(args: Namespace) -> dict[str, Any]:
+    settings = args.settings if args.reward is None else {**args.settings, "train.reward": args.reward}
     recipe = training_recipe(
         args.text, kind=args.kind, task=args.task, base=args.base, recipe=args.recipe, valid=args.valid,
-        minutes=args.minutes, settings=args.settings, device=args.device,
+        minutes=args.minutes, settings=settings, device=args.device,
     )
     out = Path(args.out) if args.out else default_out(recipe.kind, args.text)
     page = CurvesPage(out)

@@ -132,10 +132,7 @@ class ExampleTask(Task, Generic[E]):
         if settings.batching == "streams" or settings.length is not None:
             raise UserError("train.batching=streams and train.length are for running text; an example has its own "
                             "beginning and end.")
-        return self.buckets(cast(ExampleCorpus, corpus).splits["train"].encoded, settings)
-
-    def buckets(self, encoded: Encoded, settings: Gradient) -> Buckets:
-        """Batches of train.tokens tokens; where it is not given, small enough for some steps in an epoch."""
+        encoded = cast(ExampleCorpus, corpus).splits["train"].encoded
         sizes = np.max(encoded.sizes, axis=0)
         tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
         return Buckets(encoded, seed=settings.seed, tokens=tokens)
