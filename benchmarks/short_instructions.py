@@ -28,14 +28,6 @@ WORDS = (
     "generous", "humble", "stubborn", "vivid", "weary", "clumsy", "eager", "hollow", "modest", "proud", "rare",
     "sincere", "tidy", "witty",
 )  # fmt: skip
-PAIRS = (
-    ("a lake", "a sea"), ("weather", "climate"), ("a frog", "a toad"), ("jam", "marmalade"), ("speed", "velocity"),
-    ("a city", "a town"), ("a violin", "a cello"), ("butter", "margarine"), ("a moth", "a butterfly"),
-    ("a hill", "a mountain"), ("a comet", "an asteroid"), ("a doctor", "a nurse"), ("a novel", "a short story"),
-    ("a virus", "a bacterium"), ("a crow", "a raven"), ("tea", "coffee"), ("a lawyer", "a judge"), ("fog", "mist"),
-    ("a poem", "a song"), ("a boat", "a ship"), ("a rabbit", "a hare"), ("an island", "a continent"),
-    ("a ruler", "a protractor"), ("a canal", "a river"), ("sleet", "hail"),
-)  # fmt: skip
 NAMES = (
     "a small bakery", "a black cat", "a sailing boat", "a school newspaper", "a chess club", "a garden of herbs",
     "a robot that sweeps floors", "a mountain hut", "a choir", "a bookshop", "a racing bicycle", "a café by the sea",
@@ -43,25 +35,24 @@ NAMES = (
     "a kind of cheese", "a museum of clocks", "a toy train", "a detective", "a perfume", "a band", "a pet tortoise",
 )  # fmt: skip
 TEMPLATES = {
-    "Tell me one fact about {}.": TOPICS,
-    "Why do people like {}?": TOPICS,
     "Write one sentence about {}.": TOPICS,
+    "Write a headline about {}.": TOPICS,
+    "Tell me one fact about {}.": TOPICS,
+    "Ask me a question about {}.": TOPICS,
     "What is the capital of {}?": COUNTRIES,
-    "What food is typical of {}?": COUNTRIES,
-    "How do I {}?": ACTIONS,
+    "Name a city in {}.": COUNTRIES,
+    "In one sentence, how do I {}?": ACTIONS,
     "Give me one tip: I want to {}.": ACTIONS,
-    "What is {} used for?": TOOLS,
-    "Who would need {}?": TOOLS,
-    "What does the word {} mean?": WORDS,
+    "Name one use of {}.": TOOLS,
+    "Describe {} in one sentence.": TOOLS,
     "Use the word {} in a sentence.": WORDS,
-    "What is the difference between {} and {}?": PAIRS,
+    "What is the opposite of {}?": WORDS,
     "Suggest a name for {}.": NAMES,
 }
 
 
 def short_instructions(seed: int = 1) -> list[str]:
     """All of them, in an order that the seed decides."""
-    every = [template.format(*(filler if isinstance(filler, tuple) else (filler,)))
-             for template, fillers in TEMPLATES.items() for filler in fillers]
+    every = [template.format(filler) for template, fillers in TEMPLATES.items() for filler in fillers]
     random.Random(seed).shuffle(every)
     return every

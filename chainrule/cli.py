@@ -54,8 +54,8 @@ def _demo(parser: ArgumentParser) -> None:
 def _train(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names from `chainrule data`, or - for stdin")
     parser.add_argument("--kind", help="kind of model (default: ngram); `chainrule settings` lists them")
-    parser.add_argument("--task", help="lm (default), classify, tag, translate, caption, answer, mask (BERT), span "
-                                       "(T5), denoise (BART), preference (DPO …) or reinforce (PPO, GRPO …)")
+    parser.add_argument("--task", help="lm (default), chat, classify, tag, translate, caption, answer, mask (BERT), "
+                                       "span (T5), denoise (BART), preference (DPO …), reward or reinforce (PPO …)")
     parser.add_argument("--from", dest="base", metavar="RUN",
                         help="start from the weights of another run (fine-tuning)")
     parser.add_argument("--reward", metavar="R", help="what rewards answers (--task reinforce): RUN, RUN:LABEL of a "
@@ -78,7 +78,19 @@ def _sample(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="run directory")
     parser.add_argument("--prompt", default="", help="text to continue")
     parser.add_argument("--tokens", type=int, default=200, help="number of tokens at most (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0: greedy; inf: uniform (default: 1)")
+    _sampling(parser)
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT",
+                        help="stop before this text; can be repeated")
+    parser.add_argument("--past-end", action="store_true",
+                        help="go on after the end of a text (for words: of a line, </s>), up to --tokens")
+    parser.add_argument("--rows", type=int, default=1, help="number of texts (default: %(default)s)")
+    _precision(parser)
+    _device(parser)
+
+
+def _sampling(parser: ArgumentParser, temperature: float = 1.0) -> None:
+    parser.add_argument("--temperature", type=float, default=temperature,
+                        help="0: greedy; inf: uniform (default: %(default)g)")
     parser.add_argument("--top-k", type=int, help="sample from the k most probable tokens only")
     parser.add_argument("--top-p", type=float, default=1.0,
                         help="sample from the most probable tokens with this total probability")
@@ -86,12 +98,19 @@ def _sample(parser: ArgumentParser) -> None:
                         help="only tokens with this fraction of the highest probability")
     parser.add_argument("--repetition-penalty", type=float, default=1.0,
                         help="divides the probability of tokens that the text already has")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT",
-                        help="stop before this text; can be repeated")
-    parser.add_argument("--past-end", action="store_true",
-                        help="go on after the end of a text (for words: of a line, </s>), up to --tokens")
     parser.add_argument("--seed", type=int, default=1, help="random seed (default: %(default)s)")
-    parser.add_argument("--rows", type=int, default=1, help="number of texts (default: %(default)s)")
+
+
+def _chat(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="run directory")
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT",
+                        help="a message, answered without a terminal; can be repeated (default: type, or pipe lines)")
+    parser.add_argument("--system", default="", metavar="TEXT", help="instruction to the model, before all messages")
+    parser.add_argument("--tokens", type=int, default=512, help="tokens of an answer at most (default: %(default)s)")
+    parser.add_argument("--chat-template", metavar="FILE",
+                        help="Jinja template by which the messages are read, or chatml or plain (default: that of the "
+                             "run; plain where it has none)")
+    _sampling(parser, 0.7)
     _precision(parser)
     _device(parser)
 
@@ -355,6 +374,10 @@ COMMANDS = {
     "compare": Command(
         "compare:compare_command", "compare kinds of models on one text, each with the same training time",
         _compare, settings=True,
+    ),
+    "chat": Command(
+        "chat:chat_command", "talk with a model in the terminal: /undo, /again, /save, /temperature", _chat,
+        settings=True,
     ),
     "look": Command("look:look_command", "look inside models: a live page, or a self-contained HTML file", _look),
     "serve": Command(

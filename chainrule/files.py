@@ -111,6 +111,25 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+def append_line(path: Path, line: str) -> None:
+    """Adds a line at the end of a file, also where other programs append to it, and returns when it is on disk.
+
+    A last line without an end gets one. If the disk is full, what was written of the line is taken back.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        data = (b"\n" if size and file.read(1) != b"\n" else b"") + line.encode() + b"\n"
+        try:
+            while data:
+                data = data[file.write(data) or 0 :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)
+            raise
+
+
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

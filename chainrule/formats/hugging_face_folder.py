@@ -29,7 +29,7 @@ from chainrule.progress import short
 from chainrule.run import CHAT_TEMPLATE, Run, write_tensors
 from chainrule.tasks.denoise import MASK
 
-WHAT = "a gpt for lm, classify or tag, or an encoder for mask, classify or tag"
+WHAT = "a gpt that continues texts (lm, chat), classifies or tags, or an encoder for mask, classify or tag"
 
 
 @torch.no_grad()
@@ -38,11 +38,11 @@ def write_folder(run: Run, out: Path, overwrite: bool = False) -> str:
     kind, task, model = run.recipe.kind, run.recipe.task, run.model
     body = getattr(model, "body", model)
     base = {GPT: "gpt", TransformerEncoder: "encoder"}.get(type(body))
-    if (base, task) != ("gpt", "lm") and not any((one.kind, one.task) == (base, task) for one in HEADS):
+    lm = base == "gpt" and run.task.generates
+    if not lm and not any((one.kind, one.task) == (base, task) for one in HEADS):
         raise UserError(f"{run.path} is a {kind} for {task}; a Hugging Face folder can be made of {WHAT}.")
     if getattr(body.settings, "features", None) is not None:
         raise UserError(f"{run.path} reads vectors; a Hugging Face folder can be made of a model that reads text.")
-    lm = base == "gpt" and task == "lm"
     architecture = find_architecture(model.settings) if lm else find_head_architecture(str(base), task, model)
     refuse_foreign(out, overwrite)
     parameters = sum(weight.numel() for weight in model.parameters())
@@ -75,21 +75,23 @@ def _write(run: Run, architecture: Architecture, folder: Path) -> None:
         weights = {name: architecture.exchange(name, tensor, size)
                    for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
         _write_weights(weights, folder)
-    write_config(model, architecture, folder, ends, tied)
+    write_config(model, architecture, folder, ends, tied, run.template and run.template.end_of_turn)
     write_tokenizer(run.tokenizer, model.settings.context, folder, ends=ends)
     if run.chat_template is not None:
         (folder / CHAT_TEMPLATE).write_bytes(run.chat_template.encode())
 
 
 def write_config(
-    model: GPT, architecture: Architecture, folder: Path, ends: Ends = NOT_MOVED, tied: bool | None = None
+    model: GPT, architecture: Architecture, folder: Path, ends: Ends = NOT_MOVED, tied: bool | None = None,
+    end_of_turn: int | None = None,
 ) -> None:
-    """config.json and generation_config.json of a language model."""
+    """config.json and generation_config.json of a language model; `end_of_turn`: a token that also ends an answer."""
     special = {"bos_token_id": ends.begin, "eos_token_id": ends.end}
     common = _common(model, architecture) | special | {"pad_token_id": None}
     common["tie_word_embeddings"] = model.output is None if tied is None else tied
     generation = special | {"pad_token_id": ends.end, "do_sample": True, "transformers_version": VERSION}
     write_json(folder / "config.json", common | architecture.config(model.settings))
+    generation |= {} if end_of_turn is None else {"eos_token_id": [ends.end, end_of_turn]}
     write_json(folder / "generation_config.json", generation)
 
 

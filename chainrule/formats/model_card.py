@@ -44,7 +44,12 @@ def write_card(run: Run, facts: Facts, folder: Path, name: str) -> None:
 
 
 def pipeline(run: Run, facts: Facts) -> str:
-    return "feature-extraction" if facts.architecture == "BertModel" else OPENED_BY[run.recipe.task][0]
+    return "feature-extraction" if facts.architecture == "BertModel" else OPENED_BY[_task(run)][0]
+
+
+def _task(run: Run) -> str:
+    """Every model that continues texts is opened as a language model."""
+    return "lm" if run.task.generates else run.recipe.task
 
 
 def metrics(run: Run) -> dict[str, float]:
@@ -80,11 +85,11 @@ def _what(run: Run, facts: Facts, name: str) -> str:
 
 
 def _opening(run: Run, facts: Facts, name: str) -> str:
-    opener = "AutoModel" if facts.architecture == "BertModel" else OPENED_BY[run.recipe.task][1]
+    opener = "AutoModel" if facts.architecture == "BertModel" else OPENED_BY[_task(run)][1]
     boundary = json.dumps(run.tokenizer.boundary_in_file)
     return (f"## How to open it\n\n```python\nfrom transformers import {opener}, AutoTokenizer\n\n"
             f'model = {opener}.from_pretrained("{name}")\ntokenizer = AutoTokenizer.from_pretrained("{name}")\n```\n\n'
-            f"{READS[run.recipe.task].format(boundary=boundary)}\n")
+            f"{READS[_task(run)].format(boundary=boundary)}\n")
 
 
 def _training(run: Run) -> str:

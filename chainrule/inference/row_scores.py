@@ -43,7 +43,7 @@ def score_rows(model: Any, batch: Batch) -> list[tuple[float, int]]:
     """For each row the nats of its targets, given its source and those before them; and how many they are."""
     batch = batch.to(device_of(model))
     with eval_mode(model):
-        log_p, _ = model.score(batch.tokens, batch.targets, model.begin(batch))
+        log_p, _ = model.score(batch.tokens, batch.targets.clamp(min=0), model.begin(batch))
     mask = batch.loss_mask
     return list(zip((-log_p.double() * mask).sum(1).tolist(), mask.sum(1).tolist()))
 

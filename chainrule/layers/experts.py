@@ -232,7 +232,10 @@ class RouterMeter:
         z = routing.logits.logsumexp(-1).square()                                                       # (N,)
         counts = (routing.chosen[..., None] == torch.arange(experts, device=z.device)).sum(1)           # (N, E)
         every = torch.cat([counts, routing.p, z[:, None], torch.ones_like(z[:, None])], -1)
-        counted = self.rows[:, None] if token_mask is None else self.rows[:, None] & token_mask         # (B, 1 or T)
+        rows = self.rows[:, None]
+        if token_mask is not None:               # a batch of pairs is read as 2B rows: all first ones, all second ones
+            rows = rows.repeat(len(token_mask) // len(rows), 1) & token_mask
+        counted = rows                                                                                  # (B, 1 or T)
         total = (every.view(len(counted), -1, every.shape[1]) * counted[..., None]).sum((0, 1))
         self.sums.add_(total.detach())
         balance, squared = experts * total[experts : 2 * experts] @ self.share, total[2 * experts]

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.prefer.drawing import Pair, digest, shown
+from chainrule.prefer.batch_drawing import PAIRS, draw_pairs
+from chainrule.prefer.drawing import NoPair, Pair, digest, shown
 from chainrule.prefer.prompt_file import Prompt
 from chainrule.prefer.session import Session, left_answer
 from chainrule.progress import bar
@@ -54,6 +55,8 @@ def find_judge(name: str) -> Judge:
 def choose(judge: Judge, name: str, pair: Pair) -> int | None:
     """The number of the better answer; None: a tie."""
     answers = [answer.text for answer in pair.answers]
+    if name in JUDGES and not all(answer.ended for answer in pair.answers):
+        return by_end(name, pair)
     try:
         scores = [float(score) for score in judge([pair.prompt] * 2, answers)]
     except Exception as error:
@@ -64,18 +67,28 @@ def choose(judge: Judge, name: str, pair: Pair) -> int | None:
     return None if scores[0] == scores[1] else int(scores[1] > scores[0])
 
 
-async def judge_all(session: Session, name: str, ahead: int = 8) -> dict[str, int]:
+def by_end(name: str, pair: Pair) -> int | None:
+    """How long an answer would be that was cut at the limit is not known: it is longer than one that ended."""
+    ended = [answer.ended for answer in pair.answers]
+    return None if ended[0] == ended[1] else ended.index(name == "shorter")
+
+
+async def judge_all(session: Session, name: str) -> dict[str, int]:
     """Rates every pair of the session that this judge has not rated yet. Returns how many were what."""
     judge, rater, counts = find_judge(name), f"judge:{name}", {"choice": 0, "tie": 0}
     waiting = list(session.waiting_for(rater))
     with bar("judging", len(waiting), "pairs") as advance:
-        while pairs := await session.next_pairs(rater, count=ahead):
-            for pair in pairs:
+        for first in range(0, len(waiting), PAIRS):
+            items = waiting[first : first + PAIRS]
+            pairs = await draw_pairs(session.policy, [(item.prompt, item.seed) for item in items])
+            for item, pair in zip(items, pairs):
+                advance()
+                if isinstance(pair, NoPair):
+                    session.dropped[item.id] = str(pair)
+                    continue
                 better, left = choose(judge, name, pair), left_answer(pair, rater)
                 side = "tie" if better is None else "left" if better == left else "right"
-                event = session.click(pair, rater, side, digest([pair.id, rater, "click"]))
-                counts[event["event"]] += 1
-                advance()
+                counts[session.click(pair, rater, side, digest([pair.id, rater, "click"]))["event"]] += 1
     return counts
 
 

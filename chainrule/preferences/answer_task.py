@@ -9,11 +9,13 @@ Shapes: N examples, B rows.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chainrule.errors import UserError
+from chainrule.inference.statistics import bootstrap
 from chainrule.model import Model
 from chainrule.preferences.encoding import (
     EncodedPairs,
@@ -38,7 +40,6 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
 
 Schedule: TypeAlias = Literal["cosine", "linear", "wsd", "constant"]
 
-FULL_LR, LORA_LR = 1e-6, 1e-4
 EPOCHS = 3          # where no budget is given
 
 
@@ -49,13 +50,15 @@ class AnswerText(Text):
     truncate: Truncate = "false"    # rows longer than the model's context: refuse; or cut the prompt, keeping its end
                                     # (true), or both of its ends
     end: bool = True                # an answer ends with the token that ends answers; false: answers were cut off at
-                                    # a length, and their end is not known
+                                    # a length; of some that were, a record says so (`rejected_ended`: false)
 
 
 @dataclass(frozen=True)
 class AnswerTraining(Gradient):
     """`train.*` of a model that learns from answers."""
 
+    full_lr: ClassVar[float] = 1e-6     # where train.lr is left to us: of full weights, and of LoRA
+    lora_lr: ClassVar[float] = 1e-4
     epochs: Epochs | None = None        # budget: passes over the records; 3 where no budget is given
     pairs: Size = 16                    # pairs, or rated answers, in a step, over all ranks and micro-batches
     tokens: Count | None = None         # tokens of a step at most: rows times the longest of them; none: no limit
@@ -70,10 +73,13 @@ class AnswerTraining(Gradient):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lr:
-            object.__setattr__(self, "lr", FULL_LR if self.lora is None else LORA_LR)
+            object.__setattr__(self, "lr", self.full_lr if self.lora is None else self.lora_lr)
         if self.batching == "streams" or self.length is not None:
             raise UserError("train.batching=streams and train.length are for running text; a record has its own "
                             "beginning and end.")
+        if self.shard:
+            raise UserError("train.shard=true: learning from answers needs the whole model on each rank. Leave it out; "
+                            "train.lora needs less memory.")
         if self.gradients:
             raise UserError("train.gradients follows the loss of the last token of a running text; leave it out here.")
 
@@ -94,12 +100,18 @@ E = TypeVar("E", Pair, Rated)
 Encoded: TypeAlias = EncodedPairs | EncodedRated
 
 
+def mean_score(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    """The mean of values, with its 95 % interval."""
+    return bootstrap(lambda weights: float((weights @ values) / weights.sum()), len(values)).as_dict(name)
+
+
 class AnswerTask(ExampleTask[Any]):
     """A subclass says how records are read, and what of a model is measured."""
 
     text = AnswerText
     own_training = True
     readable = ("errors", "end", "truncate")
+    reads_end: ClassVar[bool] = False                # whether the end of an answer is read, not predicted
 
     def suits(self, model_class: type[Model]) -> bool:
         return False
@@ -120,7 +132,7 @@ class AnswerTask(ExampleTask[Any]):
         every = [example for examples in gathered.splits.values() for example in examples]
         tokenizer = tokenizer or train_tokenizer(recipe.text, (piece + "\n" for piece in written(every)))
         template = (template or plain_template(tokenizer)) if refuse_two_formats(every) else None
-        splits = {name: answer_split(examples, recipe, tokenizer, template)
+        splits = {name: self.answer_split(examples, recipe, tokenizer, template)
                   for name, examples in gathered.splits.items()}
         notes = [f"{name}: {note}" for name, split in splits.items() for note in split.encoded.notes]
         notes.append(f"train.lr={recipe.train.lr:g}, for {'full weights' if recipe.train.lora is None else 'LoRA'}")
@@ -135,7 +147,17 @@ class AnswerTask(ExampleTask[Any]):
         """The records of files, as the run reads them."""
         examples: Any = held_out_examples(read_all_rated if rated else read_all_pairs, files, text)
         template = (run.template or plain_template(run.tokenizer)) if refuse_two_formats(examples) else None
-        return answer_split(examples, replace(run.recipe, text=text), run.tokenizer, template)
+        return self.answer_split(examples, replace(run.recipe, text=text), run.tokenizer, template)
+
+    def answer_split(
+        self, examples: Sequence[Any], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None
+    ) -> ExampleSplit:
+        """Encoded records."""
+        encoded = encode_records(examples, recipe, tokenizer, template, self.reads_end)
+        texts: list[bytes] = [text.encode() for example in examples for text in example.written]
+        marks = str([_marks(example) for example in examples])
+        digest = hashlib.sha256(b"\0".join([*texts, marks.encode()])).hexdigest()
+        return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
 
 
 def read_all_pairs(sources: Sequence[Source], text: Text) -> tuple[Pair, ...]:
@@ -151,25 +173,23 @@ def plain_template(tokenizer: Tokenizer) -> ChatTemplate:
     return ChatTemplate.of(PLAIN, tokenizer)
 
 
-def answer_split(
-    examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None
-) -> ExampleSplit:
-    """Encoded records."""
-    encoded = encode_records(examples, recipe, tokenizer, template)
-    texts: list[bytes] = [text.encode() for example in examples for text in example.written]
-    marks = str([example.label if isinstance(example, Rated) else example.margin for example in examples]).encode()
-    digest = hashlib.sha256(b"\0".join([*texts, marks])).hexdigest()
-    return ExampleSplit(encoded.tokens, sum(map(len, texts)), len(examples), digest, tuple(examples), encoded)
+def _marks(example: Pair | Rated) -> object:
+    """What a record says beside its texts; of most it is one number."""
+    if isinstance(example, Rated):
+        return example.label if example.ended else (example.label, False)
+    ended = example.chosen_ended, example.rejected_ended
+    return example.margin if all(ended) else (example.margin, ended)
 
 
 def encode_records(
-    examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None
+    examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None, read: bool = False
 ) -> Encoded:
-    """Prompts and answers as tokens, within the model's context."""
+    """Prompts and answers as tokens, within the model's context; `read`: the ends of answers are read, too."""
     text, limit = cast(AnswerText, recipe.text), getattr(recipe.model, "context", None)
+    limit = limit - 1 if limit is not None and read else limit
     prompts = [_encoded_prompt(example, tokenizer, template) for example in examples]
-    answers = [[_encoded_answer(example, answer, tokenizer, template, text.end) for example, answer in each]
-               for each in _answers(examples)]
+    answers = [[_encoded_answer(example, answer, tokenizer, template, text.end and ended, read)
+                for example, answer, ended in each] for each in _answers(examples)]
     rows, notes = fit_rows(prompts, answers, limit, text.truncate, [example.place for example in examples])
     if isinstance(examples[0], Rated):
         labels = np.array([example.label for example in examples if isinstance(example, Rated)])
@@ -178,9 +198,13 @@ def encode_records(
     return EncodedPairs(rows, margins if margins.any() else None, notes)
 
 
-def _answers(examples: Sequence[E]) -> list[list[tuple[E, Content]]]:
-    names = ("completion",) if isinstance(examples[0], Rated) else ("chosen", "rejected")
-    return [[(example, getattr(example, name)) for example in examples] for name in names]
+def _answers(examples: Sequence[E]) -> list[list[tuple[E, Content, bool]]]:
+    """One list, or the two of pairs: an example, its answer, and whether that ended."""
+    names = [("completion", "ended")]
+    if isinstance(examples[0], Pair):
+        names = [("chosen", "chosen_ended"), ("rejected", "rejected_ended")]
+    return [[(example, getattr(example, answer), getattr(example, ended)) for example in examples]
+            for answer, ended in names]
 
 
 def _encoded_prompt(example: Pair | Rated, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:
@@ -190,12 +214,12 @@ def _encoded_prompt(example: Pair | Rated, tokenizer: Tokenizer, template: ChatT
 
 
 def _encoded_answer(
-    example: Pair | Rated, answer: Content, tokenizer: Tokenizer, template: ChatTemplate | None, end: bool
+    example: Pair | Rated, answer: Content, tokenizer: Tokenizer, template: ChatTemplate | None, end: bool, read: bool
 ) -> list[int]:
     try:
-        ids = encode_answer(tokenizer, template, example.prompt, answer, end)
+        ids = encode_answer(tokenizer, template, example.prompt, answer, end, read)
     except UserError as error:
         raise UserError(f"{example.place}: {error}") from None
-    if not ids:
+    if not ids and not read:                     # one that is read is rated by its prompt alone
         raise UserError(f"{example.place}: an answer has no token of this run's tokenizer. Remove the line.")
     return ids

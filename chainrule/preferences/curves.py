@@ -29,7 +29,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """Titles of charts, and the curves in each."""
 
 METRICS = tuple(name for names in GROUPS.values() for name in names if name != LOSS)
-ALSO = ("reward_std",)                 # read, but not drawn
+ALSO = ("reward_std", "logps/chosen")      # read, but not drawn
 BLOCKS, WIDTH = "▁▂▃▄▅▆▇█", 40
 
 

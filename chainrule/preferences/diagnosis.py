@@ -24,6 +24,7 @@ STUCK_MARGIN = 0.02       # a margin that moved by less has not moved
 FAR = 20.0                # nats per answer: far from the reference
 DETERMINISTIC = 0.3       # nats per token: nearly always the same token
 EVENT = "diagnosis"       # of the log
+LOG_PROB = "logps/chosen"    # what a policy has, and a reward model has not
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,12 @@ def _nothing_trains(seen: Evidence) -> str | None:
 def _stuck(seen: Evidence) -> str | None:
     margins, accuracy = seen.trends["rewards/margins"], seen.late("rewards/accuracies")
     moved = abs(margins.late - margins.early) > STUCK_MARGIN or accuracy > 0.6
-    if not seen.settled or moved or _nothing_trains(seen):
+    tuned = LOG_PROB in seen.curves              # a policy; else a reward model
+    if not seen.settled or moved or (tuned and _nothing_trains(seen)):
         return None
-    return (f"the accuracy stays at {accuracy:.2f} and the margin at {number(margins.late)} (DPO's loss at 0.693 = "
-            "ln 2): the policy hardly leaves the reference; raise train.lr or train longer, and check that the chosen "
+    who = "policy hardly leaves the reference" if tuned else "reward model learns nothing"
+    return (f"the accuracy stays at {accuracy:.2f} and the margin at {number(margins.late)} (the loss of DPO and of a "
+            f"reward model at 0.693 = ln 2): the {who}; raise train.lr or train longer, and check that the chosen "
             "answers differ from the rejected ones by something that the model can see.")
 
 
@@ -229,9 +232,9 @@ def _clipped(seen: Evidence) -> str | None:
 
 CHOSEN, REJECTED, MARGINS, ACCURACIES = (f"rewards/{name}" for name in ("chosen", "rejected", "margins", "accuracies"))
 RULES: Mapping[str, tuple[tuple[str, ...], Rule]] = {
-    "nothing trains": ((CHOSEN, REJECTED), _nothing_trains),
-    "stuck at the reference": ((MARGINS, ACCURACIES, CHOSEN, REJECTED), _stuck),
-    "both rewards fall": ((CHOSEN, REJECTED, MARGINS), _both_fall),
+    "nothing trains": ((CHOSEN, REJECTED, LOG_PROB), _nothing_trains),
+    "stuck": ((MARGINS, ACCURACIES, CHOSEN, REJECTED), _stuck),
+    "both rewards fall": ((CHOSEN, REJECTED, MARGINS, LOG_PROB), _both_fall),
     "the rejected answers win": ((ACCURACIES, MARGINS), _wrong_way),
     "loss 0": ((LOSS, ACCURACIES, MARGINS), _zero_loss),
     "overfitting": ((ACCURACIES,), _overfits),

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE, Batch
-from chainrule.preferences.records import Content, Message
+from chainrule.preferences.records import Content, Message, texts_of
 from chainrule.tasks.batching import Ids, Ragged, concatenate_rows, ragged, to_tensor
 from chainrule.tasks.task import Truncate
 from chainrule.text.chat_template import ChatTemplate
@@ -38,17 +38,22 @@ def encode_prompt(tokenizer: Tokenizer, template: ChatTemplate | None, prompt: C
 
 
 def encode_answer(
-    tokenizer: Tokenizer, template: ChatTemplate | None, prompt: Content, answer: Content, end: bool = True
+    tokenizer: Tokenizer, template: ChatTemplate | None, prompt: Content, answer: Content, end: bool = True,
+    read: bool = False,
 ) -> list[int]:
-    """The tokens of an answer, with the token that ends it; `end` False: it was cut off before its end."""
-    if isinstance(answer, str) or isinstance(prompt, str):
-        return _encode_text(tokenizer, str(answer)) + [BOUNDARY] * end
-    template = _template(template)
+    """The tokens of an answer, with the token that ends it; `end` False: it was cut off before its end.
+
+    `read`: the end is read, not predicted; in imported models that is another id than the boundary.
+    """
+    if isinstance(prompt, str):
+        return _encode_text(tokenizer, "".join(texts_of(answer))) + [BOUNDARY] * end
+    template, answer = _template(template), (Message("assistant", answer),) if isinstance(answer, str) else answer
     parts = _after(list(template.parts(_dicts(prompt), True)), list(template.parts(_dicts(prompt + answer), False)))
     last = BOUNDARY
     if template.ends_answers:
         place = max(place for place, part in enumerate(parts) if isinstance(part, int))
-        last, parts = int(template.as_targets(np.array(parts[place]))), parts[:place]
+        after, parts = np.array(parts[place]), parts[:place]
+        last = int(after if read else template.as_targets(after))
     return [*tokenizer.encode_parts(parts).tolist(), *[last] * end]
 
 
@@ -118,6 +123,10 @@ class Rows:
         counted = (place >= self.prompts.lengths[rows, None] - 1) & (place < lengths[:, None])
         targets = np.where(counted, both[:, 1:], IGNORE)
         return torch.from_numpy(both[:, :-1].copy()), torch.from_numpy(targets), to_tensor(lengths)
+
+    def whole_batch(self, rows: Ids, width: int) -> tuple[Tensor, Tensor]:
+        """(B, T) all tokens, also the last; (B,) lengths: for a model that reads whole answers."""
+        return to_tensor(self.whole.padded(rows, width, BOUNDARY)), to_tensor(self.whole.lengths[rows])
 
     def rolled(self, limit: int | None) -> "Rows":
         """Each prompt with the answer to the one before it, cut to the limit."""

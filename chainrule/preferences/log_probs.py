@@ -3,7 +3,8 @@
     log π(y | x) = Σ_t log softmax(logits_t)[y_t]
 
 Where a model makes its logits from hidden vectors, they are made a chunk at a time and made again in the backward pass
-(activation checkpointing), so that the logits of a batch are never held all at once. Sums are in float32.
+(activation checkpointing), so that the logits of a batch are never held all at once. Sums are in float32. On a CPU rows
+of similar length are computed together, without the padding that the longest of a batch would give them.
 
 Shapes: B rows, T tokens, N targets, D width, V vocabulary.
 """
@@ -20,6 +21,9 @@ from chainrule.layers.embedding import NeuralLanguageModel
 from chainrule.model import Batch, LanguageModel
 
 Project = Callable[[Tensor], Tensor]
+
+MIN_GROUP = 256      # tokens, from which a larger matrix product is hardly faster
+SIMILAR = 0.85       # of the longest row of a group: rows that are shorter are computed with the next group
 
 
 @runtime_checkable
@@ -52,7 +56,33 @@ def answer_log_probs(model: LanguageModel, batch: Batch, temperature: float = 1.
 
 def answer_sums(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """(B,) log p of each answer, and (B,) the number of its tokens."""
-    return answer_log_probs(model, batch).sum(1), batch.loss_mask.sum(1)
+    counts = batch.loss_mask.sum(1)
+    if batch.tokens.device.type != "cpu" or batch.lengths is None:
+        return answer_log_probs(model, batch).sum(1), counts
+    groups = similar_lengths(batch.lengths)
+    sums = torch.cat([answer_log_probs(model, _narrow(batch, rows)).sum(1) for rows in groups])
+    return sums[torch.cat(groups).argsort()], counts
+
+
+def similar_lengths(lengths: Tensor) -> list[Tensor]:
+    """(B,) -> rows in groups, longest first: a group that is large enough ends where a row is much shorter."""
+    order, ends, tokens = lengths.argsort(descending=True, stable=True), [0], 0
+    longest = 0
+    for place, length in enumerate(lengths[order].tolist()):
+        if tokens >= MIN_GROUP and length < SIMILAR * longest:
+            ends.append(place)
+            tokens = 0
+        longest = longest if tokens else length
+        tokens += longest
+    return list(torch.tensor_split(order, ends[1:]))
+
+
+def _narrow(batch: Batch, rows: Tensor) -> Batch:
+    """These rows, without columns in which all have padding."""
+    assert batch.lengths is not None
+    lengths = batch.lengths[rows]
+    width = max(1, int(lengths.max()))
+    return Batch(batch.tokens[rows, :width], batch.targets[rows, :width], lengths)
 
 
 def hidden_and_projection(model: LanguageModel, batch: Batch) -> tuple[Tensor, Project] | None:

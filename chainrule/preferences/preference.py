@@ -19,9 +19,8 @@ from torch import Tensor
 from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.forward import device_of
-from chainrule.inference.statistics import bootstrap
 from chainrule.model import Batch, LanguageModel, Model, State
-from chainrule.preferences.answer_task import AnswerCorpus, AnswerTask, AnswerTraining
+from chainrule.preferences.answer_task import AnswerCorpus, AnswerTask, AnswerTraining, mean_score
 from chainrule.preferences.encoding import PairBatch, RatedBatch, counted_rows
 from chainrule.preferences.log_probs import answer_sums
 from chainrule.preferences.losses.dpo import dpo
@@ -279,16 +278,11 @@ def measure_answers(model: LanguageModel, split: ExampleSplit, recipe: Recipe) -
                      settings.desirable, settings.undesirable)
         sides = {f"rewards/{name}": float(rewards[rows].mean())
                  for name, rows in (("chosen", labels), ("rejected", ~labels)) if rows.any()}
-        score = bootstrap(_mean_of(((rewards > 0) == labels).astype(float)), len(labels))
-        return {"loss": float(losses.mean()), **score.as_dict("accuracy"), **sides, "kl": float(kl), **facts}
+        accuracy = mean_score("accuracy", ((rewards > 0) == labels).astype(float))
+        return {"loss": float(losses.mean()), **accuracy, **sides, "kl": float(kl), **facts}
     others = implicit_rewards(second, settings).numpy()
     losses = pair_losses(first, second, settings)
-    accuracy = bootstrap(_mean_of((rewards > others).astype(float)), len(rewards))
-    margin = bootstrap(_mean_of(rewards - others), len(rewards))
-    return {"loss": float(losses.mean()), **accuracy.as_dict("accuracy"), **margin.as_dict("margin"),
+    return {"loss": float(losses.mean()), **mean_score("accuracy", (rewards > others).astype(float)),
+            **mean_score("margin", rewards - others),
             "rewards/chosen": float(rewards.mean()), "rewards/rejected": float(others.mean()),
             "logps/chosen": float(first.log_probs.mean()), "logps/rejected": float(second.log_probs.mean()), **facts}
-
-
-def _mean_of(values: Any) -> Any:
-    return lambda weights: (weights @ values) / weights.sum(-1)

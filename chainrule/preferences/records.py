@@ -4,7 +4,9 @@
     {"prompt": …, "completion": …, "label": true}    answers that were liked or not
     {"prompt": …}                                    to be answered
 
-Prompts and answers are texts, or lists of messages: [{"role": "user", "content": …}]. Other keys are left alone.
+Prompts and answers are texts, or lists of messages: [{"role": "user", "content": …}]. `chosen_ended`, `rejected_ended`
+or `ended` (false) says that an answer was cut off at a length, as `chainrule prefer` writes it, so that its last token
+is not its end. Other keys are left alone.
 """
 
 import json
@@ -56,6 +58,8 @@ class Pair:
     rejected: Content
     place: Place = field(compare=False)
     margin: float = 0.0              # by how much, where the file says it
+    chosen_ended: bool = True        # False: it was cut off at a length
+    rejected_ended: bool = True
 
     @property
     def about(self) -> object:
@@ -74,6 +78,7 @@ class Rated:
     completion: Content
     label: bool
     place: Place = field(compare=False)
+    ended: bool = True               # False: it was cut off at a length
 
     @property
     def about(self) -> object:
@@ -102,12 +107,13 @@ def read_rated(sources: Sequence[Source], errors: str = "strict") -> list[Rated]
     for place, record in records_of(sources, errors):
         if "chosen" in record and "rejected" in record:
             pair = _pair(record, place)
-            rated.append(Rated(pair.prompt, pair.chosen, True, place))
-            rejected.append(Rated(pair.prompt, pair.rejected, False, place))
+            rated.append(Rated(pair.prompt, pair.chosen, True, place, pair.chosen_ended))
+            rejected.append(Rated(pair.prompt, pair.rejected, False, place, pair.rejected_ended))
         elif {"prompt", "completion", "label"} <= record.keys():
             prompt, completion = (_content(record[name], place, name) for name in ("prompt", "completion"))
             _refuse_mixed(place, prompt=prompt, completion=completion)
-            rated.append(Rated(prompt, completion, _label(record["label"], place), place))
+            label, ended = _label(record["label"], place), _ended(record, "ended", place)
+            rated.append(Rated(prompt, completion, label, place, ended))
         else:
             raise UserError(f"{place} has {_keys(record)}; a rated answer has prompt, completion and label (true or "
                             "false), a pair has prompt, chosen and rejected.")
@@ -166,7 +172,15 @@ def _pair(record: Mapping[str, Any], place: Place) -> Pair:
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         if not any(text.strip() for text in texts_of(answer)):
             raise UserError(f"{place}: the answer in {name} is empty. Fill it in, or remove the line.")
-    return Pair(prompt, chosen, rejected, place, _margin(record.get("margin"), place))
+    ended = (_ended(record, f"{name}_ended", place) for name in ("chosen", "rejected"))
+    return Pair(prompt, chosen, rejected, place, _margin(record.get("margin"), place), *ended)
+
+
+def _ended(record: Mapping[str, Any], name: str, place: Place) -> bool:
+    value = record.get(name, True)
+    if not isinstance(value, bool):
+        raise UserError(f"{place}: {name} is {value!r}; it is true, or false for an answer that was cut off.")
+    return value
 
 
 def _implicit_prompt(chosen: Content, rejected: Content) -> tuple[Content, Content, Content]:

@@ -25,7 +25,7 @@ from chainrule import __version__
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import count_parameters
 from chainrule.serve.api_errors import HEADERS, RETRY, APIError, answer_error, as_api_error, on_page
-from chainrule.serve.app import BodyLimit, TrustedHosts, add_api, add_page
+from chainrule.serve.app import BodyLimit, TrustedHosts, add_live, add_page
 from chainrule.serve.chat import add_chat
 from chainrule.serve.completions import add_completions
 from chainrule.serve.embeddings import add_embeddings
@@ -61,7 +61,7 @@ def make_server(
         app.add_exception_handler(error, answer_error)
     page, router = APIRouter(include_in_schema=False), APIRouter()
     add_page(page, text, None)
-    add_api(page, runs, service.queue)    # which views, predictions and embeddings share
+    add_live(page, runs, service.queue)    # which views, predictions and embeddings share
     add_models(router, service)
     add_figures(router, service)
     for add in ROUTES:

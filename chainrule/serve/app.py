@@ -3,6 +3,7 @@
     GET  /                    the page                  GET  /modules/NAME.js, /plotly.js
     GET  /api/runs            the runs, and the views that fit each
     POST /api/views/NAME      {runs, text, options} -> the data that the view draws
+    POST /api/chat            a conversation -> the answer, as a stream (page_chat.py)
 
 Requests wait in a queue, one at a time for each model. Only trusted hosts are answered. Every error is one line,
 `{"error": line}`, and the server goes on. It contacts no other machine.
@@ -151,7 +152,7 @@ def make_app(runs: Runs, text: str, host: str = "127.0.0.1", first: str | None =
     for error in (HTTPException, RequestValidationError, UserError):
         app.add_exception_handler(error, handle_error)
     add_page(app, text, first)
-    add_api(app, runs, Queue())
+    add_live(app, runs, Queue())
     return app
 
 
@@ -169,6 +170,14 @@ def add_page(app: FastAPI | APIRouter, text: str, first: str | None) -> None:
     @app.get("/plotly.js")
     async def charts() -> Response:
         return respond(plotly(), JAVASCRIPT)
+
+
+def add_live(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:
+    """What the page asks of its server: views, and answers of a chat."""
+    from chainrule.serve.page_chat import add_page_chat
+
+    add_api(app, runs, queue)
+    add_page_chat(app, runs, queue)
 
 
 def add_api(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:

@@ -132,7 +132,10 @@ class ExampleTask(Task, Generic[E]):
         if settings.batching == "streams" or settings.length is not None:
             raise UserError("train.batching=streams and train.length are for running text; an example has its own "
                             "beginning and end.")
-        encoded = cast(ExampleCorpus, corpus).splits["train"].encoded
+        return self.buckets(cast(ExampleCorpus, corpus).splits["train"].encoded, settings)
+
+    def buckets(self, encoded: Encoded, settings: Gradient) -> Buckets:
+        """Batches of train.tokens tokens; where it is not given, small enough for some steps in an epoch."""
         sizes = np.max(encoded.sizes, axis=0)
         tokens = settings.tokens or max(int(sizes.max()), min(MOST_TARGETS, int(sizes.sum()) // STEPS))
         return Buckets(encoded, seed=settings.seed, tokens=tokens)

@@ -4,6 +4,7 @@
     shapes    pictures of shapes, and what is on them: "a small red circle above a large blue square"    --task caption
     facts     short stories, and questions about who is where and who has what                --task answer
     entities  sentences with the names of people, places and companies, as BIO tags           --task tag
+    smalltalk chats of a few turns: opposites, colours, capitals, counting, and the user's name    --task chat
 
 Shapes: N examples, T frames, H x W pixels.
 """
@@ -247,4 +248,56 @@ class Entities(ExampleSet):
         return [stem, end]
 
 
-EXAMPLE_SETS: Mapping[str, ExampleSet] = {made.name: made for made in (Motion(), Shapes(), Facts(), Entities())}
+class SmallTalk(ExampleSet):
+    """Each chat asks a few unrelated things; in half of them the user says a name first, and asks for it at the end."""
+
+    name = "smalltalk"
+    idea = "chats of a few turns: opposites, colours, capitals, counting, and the name of the user"
+    suffixes = ("jsonl",)
+    sizes: ClassVar[Mapping[str, int]] = {"train": 3000, "valid": 100, "test": 200}
+    total = 842_310
+    names: ClassVar[tuple[str, ...]] = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo")
+    capitals: ClassVar[Mapping[str, str]] = {
+        "France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Peru": "Lima",
+        "Kenya": "Nairobi", "Norway": "Oslo", "Greece": "Athens", "Austria": "Vienna",
+    }
+    opposites: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("hot", "cold"), ("big", "small"), ("up", "down"), ("old", "new"), ("fast", "slow"), ("dark", "light"),
+    )
+    colours: ClassVar[Mapping[str, str]] = {
+        "the sky": "blue", "grass": "green", "snow": "white", "a tomato": "red", "a lemon": "yellow", "coal": "black",
+    }
+
+    def files(self, count: int, seed: int) -> tuple[bytes]:
+        random = Random(f"{self.name} {seed}")
+        return (lines([json.dumps({"messages": self.chat(random)}) for _ in range(count)]),)
+
+    def chat(self, random: Random) -> list[dict[str, str]]:
+        turns = [self.turn(random) for _ in range(random.choice((1, 2, 2)))]
+        if random.random() < 0.5:
+            name = random.choice(self.names)
+            asked = "What is my name?", f"Your name is {name}."
+            turns = [(f"My name is {name}.", f"Hello, {name}!"), *turns[1:], asked]
+        return [{"role": role, "content": content} for turn in turns for role, content in
+                zip(("user", "assistant"), turn)]
+
+    def turn(self, random: Random) -> tuple[str, str]:
+        """A question and its answer."""
+        kind = random.randrange(4)
+        if kind == 0:
+            country, city = random.choice(list(self.capitals.items()))
+            return f"What is the capital of {country}?", f"The capital of {country} is {city}."
+        if kind == 1:
+            one, other = random.choice(self.opposites)[:: random.choice((1, -1))]
+            return f"What is the opposite of {one}?", f"The opposite of {one} is {other}."
+        if kind == 2:
+            thing, colour = random.choice(list(self.colours.items()))
+            return f"What colour is {thing}?", f"{thing.capitalize()} is {colour}."
+        first = random.randrange(1, 6)
+        last = first + random.randrange(2, 5)
+        return f"Count from {first} to {last}.", " ".join(map(str, range(first, last + 1)))
+
+
+EXAMPLE_SETS: Mapping[str, ExampleSet] = {
+    made.name: made for made in (Motion(), Shapes(), Facts(), Entities(), SmallTalk())
+}

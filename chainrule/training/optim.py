@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from chainrule.device import multiplies_bfloat16
 from chainrule.layers.attention import PackedLinear
@@ -89,6 +90,8 @@ class AdamW(Optimizer):
             lr=self.lr, beta1=self.betas[0], beta2=self.betas[1], weight_decay=self.decay, eps=EPSILON,
             amsgrad=False, maximize=False,
         )  # fmt: skip
+        for weight in weights:
+            increment_version(weight)    # the fused step does not, and merged LoRA matrices are kept by version
 
     def _steps(self, weights: list[nn.Parameter]) -> list[Tensor]:
         """How often each weight was updated, on the device of its gradient, so that no GPU is waited for."""

@@ -796,6 +796,28 @@ BUGS = [
         ("tests/layers/test_lora.py::test_gradients_from_activations_are_those_of_the_formula[True]",),
     ),
     Bug(
+        "rows that ended are dropped, and the others take their random numbers",
+        "chainrule/prefer/batch_drawing.py",
+        "torch.from_numpy(random[alive, step])",
+        "torch.from_numpy(random[: len(alive), step])",
+        ("tests/prefer/test_batch_drawing.py::test_a_batch_draws_the_engines_pairs_whenever_rows_are_dropped[0.0]",),
+    ),
+    Bug(
+        "answers that were cut off end like any other",
+        "chainrule/preferences/answer_task.py",
+        "template, text.end and ended, read)",
+        "template, text.end, read)",
+        ("tests/preferences/test_ended_answers.py"
+         "::test_an_answer_that_was_cut_off_does_not_end_with_the_boundary",),
+    ),
+    Bug(
+        "sums of answers come back in the order of their lengths",
+        "chainrule/preferences/log_probs.py",
+        "return sums[torch.cat(groups).argsort()], counts",
+        "return sums, counts",
+        ("tests/preferences/test_ended_answers.py::test_sums_do_not_depend_on_the_groups",),
+    ),
+    Bug(
         "frozen layers are counted from one",
         "chainrule/training/param_groups.py",
         "for name, depth in parameter_depths(body).items() if depth <= int(word)]",

@@ -39,7 +39,7 @@ def pairs(chosen: Any, rejected: Any, accuracy: Any, loss: Any = 0.5) -> Curves:
         return float(at(chosen, progress) - at(rejected, progress))
 
     return {"rewards/chosen": chosen, "rewards/rejected": rejected, "rewards/margins": margin,
-            "rewards/accuracies": accuracy, "loss": loss}
+            "rewards/accuracies": accuracy, "loss": loss, "logps/chosen": -20.0}
 
 
 def at(curve: Any, progress: float) -> float:
@@ -57,7 +57,7 @@ GOOD_PAIRS = pairs(rises(0.5), rises(-1.0), rises(0.85, 0.5), rises(0.3, 0.69))
 GOOD_REWARDS = rollouts()
 CASES: dict[str, tuple[Curves, str]] = {
     "nothing trains": (pairs(0.0, 0.0, 0.0, math.log(2)), "exactly 0"),
-    "stuck at the reference": (pairs(rises(0.001), 0.0005, 0.51, math.log(2)), "0.693"),
+    "stuck": (pairs(rises(0.001), 0.0005, 0.51, math.log(2)), "0.693"),
     "both rewards fall": (pairs(rises(-0.8), rises(-2.0), rises(0.8, 0.5)), "usual in DPO"),
     "the rejected answers win": (pairs(rises(-0.5), rises(0.5), rises(0.2, 0.5), 0.9), "swapped"),
     "loss 0": (pairs(rises(9.0), rises(-9.0), lambda progress: min(1.0, 0.5 + 2 * progress),
@@ -110,6 +110,13 @@ def test_both_rewards_falling_is_not_said_if_the_chosen_reward_rises_or_stays() 
         assert "both rewards fall" not in troubles(log(pairs(chosen, rises(-2.0), rises(0.8, 0.5))))
 
 
+def test_of_a_reward_model_only_differences_matter() -> None:
+    curves = {name: curve for name, curve in CASES["both rewards fall"][0].items() if name != "logps/chosen"}
+    assert troubles(log(curves)) == {}
+    stuck = {name: curve for name, curve in CASES["stuck"][0].items() if name != "logps/chosen"}
+    assert "the reward model learns nothing" in troubles(log(stuck))["stuck"]
+
+
 def test_a_large_kl_that_no_longer_grows_is_not_hacking() -> None:
     assert troubles(log(rollouts(kl=lambda progress: 25 * min(1.0, 4 * progress)))) == {}
 
@@ -121,9 +128,9 @@ def test_held_out_accuracy_far_below_that_of_training_is_overfitting() -> None:
 
 
 def test_what_has_not_moved_yet_is_not_called_stuck_while_training_is_young() -> None:
-    young = log(CASES["stuck at the reference"][0], records=20)
+    young = log(CASES["stuck"][0], records=20)
     assert troubles(young) == {}
-    assert list(troubles(young, ended=True)) == ["stuck at the reference"]
+    assert list(troubles(young, ended=True)) == ["stuck"]
 
 
 def test_too_few_records_say_nothing() -> None:

@@ -38,7 +38,7 @@ def write_gguf(run: Run, out: Path, precision: str = "f32") -> str:
     except ModuleNotFoundError:
         raise UserError(INSTALL) from None
     model = run.model
-    if not isinstance(model, GPT) or run.recipe.task != "lm":
+    if not isinstance(model, GPT) or not run.task.generates:
         raise UserError(f"{run.path} ({run.recipe.kind}, --task {run.recipe.task}) cannot go: a GGUF file "
                         "can be made of a gpt that is a language model.")
     architecture = find_architecture(model.settings, TABLE, "llama.cpp")

@@ -66,7 +66,7 @@ def graph_of(run: Run) -> Graph:
     if run.recipe.kind == "ngram":
         raise UserError(f"{run.path} is an ngram, which looks its predictions up in a table; ONNX has no operator for "
                         "that. Export it with --to arpa.")
-    if make is None or run.recipe.task != "lm":
+    if make is None or not run.task.generates:
         raise UserError(f"{run.path} is a {run.recipe.kind} for {run.recipe.task}; an ONNX file can be made of "
                         f"{KINDS} that are language models.")
     return make(run.model)

@@ -51,7 +51,7 @@ class Table:
 
 
 NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
-         "vectors", "contextual", "cost", "preferences")
+         "vectors", "contextual", "cost", "preferences", "chat")
 
 
 @cache
