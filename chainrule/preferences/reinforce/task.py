@@ -21,9 +21,8 @@ from chainrule import __version__
 from chainrule.device import choose_precision
 from chainrule.errors import UserError
 from chainrule.inference.forward import device_of
-from chainrule.inference.statistics import Score, bootstrap
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Model
-from chainrule.preferences.answer_task import plain_template
+from chainrule.preferences.answer_task import mean_score, plain_template
 from chainrule.preferences.encoding import encode_prompt, refuse_dropped
 from chainrule.preferences.objective import require_language_model, without_dropout
 from chainrule.preferences.records import Prompt, read_prompts, refuse_two_formats
@@ -223,10 +222,6 @@ def measure_answers(environment: Environment, split: ExampleSplit, settings: Rei
     found = [(batch.rewards, batch.kl, batch.loss_mask.sum(1)) for batch in map(answers.at, range(answers.steps))]
     facts: dict[str, Any] = {}
     for name, parts in zip(("reward", "kl", "mean_length"), zip(*found)):
-        facts |= mean_with_interval(torch.cat(parts).double().cpu().numpy()).as_dict(name)
+        facts |= mean_score(name, torch.cat(parts).double().cpu().numpy())
     signature = f"seed:{settings.seed}|tokens:{settings.answer_tokens}|text:{split.sha256[:12]}|chainrule:{__version__}"
     return {**facts, "examples": len(answers.prompts), "signature": signature}
-
-
-def mean_with_interval(values: NDArray[np.float64]) -> Score:
-    return bootstrap(lambda weights: (weights @ values) / weights.sum(-1), len(values))

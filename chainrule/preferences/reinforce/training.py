@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from chainrule.errors import UserError
-from chainrule.preferences.answer_task import FULL_LR, LORA_LR, Schedule
+from chainrule.preferences.answer_task import AnswerTraining, Schedule
 from chainrule.preferences.reinforce.advantages import Scale
 from chainrule.preferences.reinforce.grpo import LossType
 from chainrule.preferences.reinforce.kl import Estimator
@@ -56,7 +56,7 @@ class ReinforceTraining(Gradient):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lr:
-            object.__setattr__(self, "lr", FULL_LR if self.lora is None else LORA_LR)
+            object.__setattr__(self, "lr", AnswerTraining.full_lr if self.lora is None else AnswerTraining.lora_lr)
         if self.batching == "streams" or self.length is not None or self.tokens is not None:
             raise UserError("train.batching=streams, train.length and train.tokens are for running text; a step of "
                             "this task has train.prompts x train.generations / train.mini_batches answers.")
