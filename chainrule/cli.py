@@ -146,9 +146,19 @@ def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("--positions", type=int, metavar="N",
                         help="tokens of a window of --by-position (default: the longest context of the runs)")
     parser.add_argument("--plot", metavar="F.svg", help="draw --by-position or --shots into this file")
+    _policy(parser)
     _shots(parser)
     _beam(parser)
     _device(parser)
+
+
+def _policy(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("answers to prompts")
+    group.add_argument("--reward", metavar="R",
+                       help="mean reward of the answers to prompts, and KL from a reference: RUN, RUN:LABEL of a "
+                            "classifier, or python:MODULE.FUNCTION")
+    group.add_argument("--reference", metavar="RUN", help="the reference (default: the run that RUN was tuned from)")
+    group.add_argument("--answer-tokens", type=int, metavar="N", help="most tokens of an answer (default: 64)")
 
 
 def _shots(parser: ArgumentParser) -> None:

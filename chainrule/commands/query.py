@@ -105,7 +105,12 @@ def eval_command(args: Namespace) -> dict[str, Any]:
         return few_shot(*load_run(args), args)
     if args.plot or args.positions:
         raise UserError(f"{'--plot' if args.plot else '--positions'} is for eval --by-position; give both.")
+    if args.reward is not None:
+        return policy(*load_run(args), args)
     refuse_without_shots(args)
+    for name in ("reference", "answer_tokens"):
+        if getattr(args, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is for answers to prompts: give --reward R too.")
     run, settings = load_run(args)
     if is_exam(args.file):
         return exam(run, settings, args)
@@ -114,6 +119,21 @@ def eval_command(args: Namespace) -> dict[str, Any]:
         print_words(args.run, result)
     elif not args.json:
         print(f"{args.run}: {metrics_line(result)}\n{result['signature']}")
+    return {"run": args.run, **result}
+
+
+def policy(run: Run, settings: dict[str, str], args: Namespace) -> dict[str, Any]:
+    """Reward and KL of a language model's answers."""
+    from chainrule.preferences.policy_evaluation import evaluate_policy
+
+    for name in settings:
+        raise UserError(f"{name} cannot be set here: prompts are read as they are. Leave it out.")
+    tokens = 64 if args.answer_tokens is None else args.answer_tokens
+    result = evaluate_policy(run, args.file, args.reward, reference=args.reference, tokens=tokens, seed=args.seed or 1)
+    if not args.json:
+        named = ", ".join(f"{name} {_share(result, key)}" for name, key in
+                          (("reward", "reward"), ("KL", "kl"), ("tokens of an answer", "mean_length")))
+        print(f"{args.run}: {named}; {result['examples']:,} prompts\n{result['signature']}")
     return {"run": args.run, **result}
 
 

@@ -19,16 +19,22 @@ Curve: TypeAlias = Sequence[tuple[float, Score]]
 
 
 def line_chart(
-    curves: Mapping[str, Curve], *, x: str, y: str, ticks: Mapping[float, str], log: bool = False, zero: bool = False
+    curves: Mapping[str, Curve], *, x: str, y: str, ticks: Mapping[float, str], log: bool = False, zero: bool = False,
+    points: Mapping[str, Sequence[tuple[float, float]]] = {},
 ) -> str:
-    """The picture. `x`, `y`: what the axes show; `ticks`: names of places on the x axis; `zero`: y begins at 0."""
-    scores = [score for curve in curves.values() for _, score in curve]
-    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    """The picture. `x`, `y`: what the axes show; `ticks`: names of places on the x axis; `zero`: y begins at 0.
+
+    `points`: single measurements that a curve is made of, drawn small in its colour.
+    """
+    ends = [value for curve in curves.values() for _, score in curve for value in (score.low, score.high)]
+    values = [*ends, *(value for places in points.values() for _, value in places)]
+    low, high = min(values), max(values)
     step = _nice((high - (0.0 if zero else low)) / TICKS or 1.0)
     bottom = 0.0 if zero else step * math.floor(low / step)
     frame = Frame(min(ticks), max(ticks), bottom, step * math.ceil(high / step), step, log)
     parts = [*frame.axes(x, y, ticks)]
-    for colour, curve in zip(_cycle(COLOURS, len(curves)), curves.values()):
+    for colour, (name, curve) in zip(_cycle(COLOURS, len(curves)), curves.items()):
+        parts += frame.dots(points.get(name, ()), colour)
         parts += frame.curve(curve, colour)
     parts += frame.names(curves)
     style = 'font-family="sans-serif" font-size="13" fill="#57606a"'
@@ -75,6 +81,10 @@ class Frame:
         yield f'<polyline points="{self._points(middle)}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for at, value in middle:
             yield f'<circle cx="{self.x(at)}" cy="{self.y(value)}" r="2.5" fill="{colour}"/>'
+
+    def dots(self, places: Sequence[tuple[float, float]], colour: str) -> Iterator[str]:
+        for at, value in places:
+            yield f'<circle cx="{self.x(at)}" cy="{self.y(value)}" r="1.5" fill="{colour}" opacity="0.35"/>'
 
     def names(self, curves: Mapping[str, Curve]) -> Iterator[str]:
         """Beside the end of each curve, and moved down where two would overlap."""
