@@ -1298,4 +1298,50 @@ BUGS = [
         "np.log(np.exp(content_free).mean(0))",
         ("tests/exams/test_few_shot.py::test_calibration_by_numbers",),
     ),
+    Bug(
+        "advantages are not discounted by lambda",
+        "chainrule/preferences/reinforce/advantages.py",
+        "delta + discount * gae_lambda * after",
+        "delta + discount * after",
+        ("tests/preferences/test_advantages.py::"
+         "test_generalised_advantages_are_discounted_sums_of_temporal_differences[0.9-0.5]",),
+    ),
+    Bug(
+        "the ratio is clipped where that helps the policy",
+        "chainrule/preferences/reinforce/ppo.py",
+        "torch.minimum(ratio * advantages, bounded * advantages)",
+        "torch.maximum(ratio * advantages, bounded * advantages)",
+        ("tests/preferences/test_policy_losses.py::test_ppo_clips_the_ratio_of_each_token[1.0]",),
+    ),
+    Bug(
+        "a group is normalised by the mean of all answers",
+        "chainrule/preferences/reinforce/advantages.py",
+        "centred = groups - groups.mean(1, keepdim=True)",
+        "centred = groups - groups.mean()",
+        ("tests/preferences/test_advantages.py::"
+         "test_a_group_is_normalised_by_its_own_mean_and_unbiased_deviation",),
+    ),
+    Bug(
+        "a rollout goes on from the KV cache of the one before",
+        "chainrule/inference/decoding.py",
+        """            copy_into(self.captured["state"], state)
+""",
+        "",
+        ("tests/preferences/test_rollouts.py::test_after_an_update_a_sampler_draws_what_a_new_one_would[gpt]",),
+    ),
+    Bug(
+        "answers are drawn by the weights of the first rollout",
+        "chainrule/preferences/reinforce/rollouts.py",
+        "        self.update()\n",
+        "",
+        ("tests/preferences/test_rollouts.py::test_after_an_update_a_sampler_draws_what_a_new_one_would[lstm]",),
+    ),
+    Bug(
+        "a rollout in flight is drawn again after a restart",
+        "chainrule/preferences/reinforce/rollout_order.py",
+        "self.rollout = RolloutBatch(**parts) if parts else None",
+        "self.rollout = None",
+        ("tests/preferences/test_reinforce.py::"
+         "test_killed_with_a_rollout_in_flight_it_ends_where_it_would_have[grpo-lstm-inner1]",),
+    ),
 ]
