@@ -24,7 +24,7 @@ from chainrule.errors import UserError
 from chainrule.exams.wording import WORDINGS, choose_wording, count_unknown, sign_exam
 from chainrule.inference.evaluate import DIVERGED
 from chainrule.inference.score import score_sentences
-from chainrule.inference.statistics import Score, bootstrap
+from chainrule.inference.statistics import Score, bootstrap_mean
 from chainrule.run import Run
 from chainrule.text.datasets import get
 
@@ -95,7 +95,7 @@ def is_lower(nats: NDArray[np.float64], others: NDArray[np.float64]) -> Right:
 
 def mean_with_interval(right: Right) -> Score:
     """The share of True, with an interval over the units."""
-    return bootstrap(lambda weights: float(weights @ right) / len(right), len(right))
+    return bootstrap_mean(right)
 
 
 def by_phenomenon(pairs: list[Pair], right: Right) -> dict[str, dict[str, Any]]:

@@ -35,7 +35,7 @@ from chainrule.exams.wording import WORDINGS, choose_wording, sign_exam
 from chainrule.inference.beam import Beam
 from chainrule.inference.evaluate import DIVERGED
 from chainrule.inference.metrics import measure_overlap
-from chainrule.inference.statistics import Score, bootstrap, bootstrap_two_way
+from chainrule.inference.statistics import Score, bootstrap_mean, bootstrap_two_way
 from chainrule.model import LanguageModel
 from chainrule.progress import bar, say
 from chainrule.run import Run
@@ -340,14 +340,14 @@ def over_draws(values: NDArray[np.float64]) -> list[float] | None:
     """The interval of a mean over draws; None: one draw has none."""
     if len(values) < 2:
         return None
-    score = bootstrap(lambda weights: float(weights @ values) / len(values), len(values))
+    score = bootstrap_mean(values)
     return [score.low, score.high]
 
 
 def spread(right: Right, name: str) -> dict[str, Any]:
     """(D, N): the share of True, with intervals: draws and examples both drawn again, and each alone."""
     each, whole = right.mean(1), right.mean(0)
-    examples = bootstrap(lambda weights: float(weights @ whole) / len(whole), len(whole))
+    examples = bootstrap_mean(whole)
     both = bootstrap_two_way(right) if len(right) > 1 else examples
     return {
         **Score(float(right.mean()), both.low, both.high).as_dict(name),

@@ -54,6 +54,11 @@ def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = 
     return Score(measure(np.ones(count, np.int64)), float(drawn[beyond]), float(drawn[len(drawn) - beyond - 1]))
 
 
+def bootstrap_mean(values: NDArray[Any]) -> Score:
+    """The mean of (N,) values."""
+    return bootstrap(lambda weights: float(weights @ values) / len(values), len(values))
+
+
 def bootstrap_two_way(values: NDArray[Any], *, rounds: int = ROUNDS, seed: int = SEED) -> Score:
     """The mean of (D, N) values, where both the D draws and the N units are drawn with replacement."""
     random, (draws, units) = np.random.default_rng(seed), values.shape

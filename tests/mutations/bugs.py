@@ -1344,4 +1344,11 @@ BUGS = [
         ("tests/preferences/test_reinforce.py::"
          "test_killed_with_a_rollout_in_flight_it_ends_where_it_would_have[grpo-lstm-inner1]",),
     ),
+    Bug(
+        "of an answer in the in-context view only the last token counts",
+        "chainrule/viewer/views/in_context.py",
+        "np.exp([-nats[span].sum() for span in spans])",
+        "np.exp([-nats[span][-1] for span in spans])",
+        ("tests/viewer/test_in_context.py::test_an_answer_is_all_its_tokens_after_the_lines_before_it[ngram]",),
+    ),
 ]
