@@ -21,6 +21,7 @@ import torch
 
 import chainrule
 from chainrule.commands.few_shot import draw_shots, read_shots
+from chainrule.exams import few_shot
 from chainrule.exams.few_shot import FewShot, examine_shots
 from chainrule.files import write_text
 from chainrule.text.datasets import get
@@ -51,6 +52,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(words)
     run = chainrule.load(args.run, args.device)
+    few_shot.score_answers = Remembered(few_shot.score_answers)
     options = FewShot(shots=read_shots(args.shots), seed=args.seed, chat=args.chat)
     templates = {args.template: args.labels} if args.template else TEMPLATES
     calibrations = (args.calibration,) if args.calibration else CALIBRATIONS
@@ -84,6 +86,20 @@ def choose(run, tested: str, options: FewShot, templates, calibrations) -> FewSh
         if mean > best:
             best, chosen = mean, one
     return chosen
+
+
+class Remembered:
+    """Scores of questions; those that were asked before are not computed again: calibrations share most of them."""
+
+    def __init__(self, score):
+        self.score, self.known = score, {}
+
+    def __call__(self, model, questions, advance=lambda _: None):
+        keys = [(one.prompt.tobytes(), tuple(answer.tobytes() for answer in one.answers)) for one in questions]
+        new = {key: one for key, one in zip(keys, questions) if key not in self.known}
+        if new:
+            self.known |= zip(new, self.score(model, list(new.values()), advance))
+        return np.array([self.known[key] for key in keys])
 
 
 def split_training(folder: Path, count: int, seed: int) -> tuple[Path, Path]:
