@@ -9,7 +9,7 @@ import { choices, fixed, html, hue, svg } from "chainrule/draw";
 /** @typedef {{ name: string, color: number, values: (number | null)[], low?: number[], high?: number[], dashed?: boolean, dots?: number[], start?: number }} Line `start`: x of the first value */
 /** @typedef {{ title: string, x: string, y: string, top?: number, lines: Line[], say(at: number): (Node | string)[], names?(at: number): string }} Chart */
 
-const HUES = 6, WIDTH = 640, HEIGHT = 330, MARGIN = { left: 56, right: 16, top: 16, bottom: 48 };
+const HUES = 6, WIDTH = 640, HEIGHT = 330, MARGIN = { left: 56, right: 16, top: 36, bottom: 64 };
 const UNITS = { probability: "probability", bits: "bits" };
 const GRID = "display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem 2rem";
 const CELL = "text-align: center; padding: 0.25em 0.5em; min-width: 3em; cursor: default; border: 2px solid var(--paper)";
@@ -108,8 +108,8 @@ function chart({ title, x, y, top, lines, say }) {
   const every = Math.ceil((last - first + 1) / 12);
   for (let value = 0; value <= high + 1e-9; value += step)
     drawn.append(svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: up(value), y2: up(value) }), svg("text", { class: "tick", x: MARGIN.left - 8, y: up(value) + 5, "text-anchor": "end" }, fixed(value, step < 1 ? 1 : 0)));
-  for (let at = first; at <= last; at += every) drawn.append(svg("text", { class: "tick", x: across(at), y: floor + 20, "text-anchor": "middle" }, at));
-  drawn.append(svg("text", { x: (MARGIN.left + right) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, x), svg("text", { transform: `translate(14 ${HEIGHT / 2}) rotate(-90)`, "text-anchor": "middle" }, y));
+  for (let at = first; at <= last; at += every) drawn.append(svg("text", { class: "tick", x: across(at), y: floor + 26, "text-anchor": "middle" }, at));
+  drawn.append(svg("text", { x: (MARGIN.left + right) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, x), svg("text", { x: 4, y: 18 }, y));
   for (const line of lines) drawn.append(...parts(line, across, up));
   const cursor = svg("line", { class: "cursor", y1: MARGIN.top, y2: floor, visibility: "hidden" });
   drawn.append(cursor);
