@@ -133,7 +133,7 @@ class DecodeLoop:
         state, self.replays = prefilled.state, 0
         if self.graph is not None and _fits(state, self.captured["state"]):
             copy_into(self.captured["state"], state)
-            state, self.replays = self.captured["state"], self.room - int(prefilled.held.max())
+            state, self.replays = self.captured["state"], max(0, self.room - int(prefilled.held.max()))
         else:
             self.graph, self.captured = None, {}
         self.strategy, self.logits = strategy, prefilled.logits

@@ -73,7 +73,9 @@ def test_a_prompt_that_does_not_fit_the_captured_memory_is_answered_all_the_same
     sampler = Sampler(policy, LIMIT)
     sampler.draw(PROMPTS, 1)
     long = [np.append(prompt, [8] * 20) for prompt in PROMPTS]
+    captured = sampler.loop.graph
     np.testing.assert_array_equal(sampler.draw(long, 2).tokens, Sampler(policy, LIMIT).draw(long, 2).tokens)
+    assert sampler.loop.graph is not captured
     few = PROMPTS[:2]
     np.testing.assert_array_equal(sampler.draw(few, 2).tokens, Sampler(policy, LIMIT).draw(few, 2).tokens)
 

@@ -66,7 +66,8 @@ class Environment:
         device = device_of(policy)
         answers = self.sampler.draw(prompts, seed)
         texts = [self.tokenizer.decode(answers.ids(row)) for row in range(len(prompts))]
-        rewards = torch.tensor(self.reward(contents, texts), dtype=torch.float32, device=device)
+        with torch.autocast(device.type, enabled=False):   # an evaluation has it on, and training here has not
+            rewards = torch.tensor(self.reward(contents, texts), dtype=torch.float32, device=device)
         if self.reward_clip is not None:
             rewards = rewards.clamp(-self.reward_clip, self.reward_clip)
         multiple = GPU_WIDTH if device.type == "cuda" else 1
