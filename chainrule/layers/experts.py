@@ -232,10 +232,9 @@ class RouterMeter:
         z = routing.logits.logsumexp(-1).square()                                                       # (N,)
         counts = (routing.chosen[..., None] == torch.arange(experts, device=z.device)).sum(1)           # (N, E)
         every = torch.cat([counts, routing.p, z[:, None], torch.ones_like(z[:, None])], -1)
-        rows = self.rows[:, None]
+        counted = self.rows[:, None]                                                                    # (B, 1)
         if token_mask is not None:               # a batch of pairs is read as 2B rows: all first ones, all second ones
-            rows = rows.repeat(len(token_mask) // len(rows), 1) & token_mask
-        counted = rows                                                                                  # (B, 1 or T)
+            counted = counted.repeat(len(token_mask) // len(counted), 1) & token_mask                   # (B, T)
         total = (every.view(len(counted), -1, every.shape[1]) * counted[..., None]).sum((0, 1))
         self.sums.add_(total.detach())
         balance, squared = experts * total[experts : 2 * experts] @ self.share, total[2 * experts]

@@ -34,10 +34,10 @@ TASKS: Mapping[str, Entry] = {
     "chat": Entry("chat:Chat", "the assistant's answers in a chat (instruction tuning)"),
     "mask": Entry("denoise:MaskedTokens", "restore masked tokens (BERT)"),
     "span": Entry("denoise:SpanCorruption", "restore spans that were cut out (T5)"),
-    "reinforce": Entry("chainrule.preferences.reinforce.task:Reinforce", "learn from rewards of its own answers"),
     "denoise": Entry("denoise:NoiseRemoval", "restore a whole text from noise (BART)"),
     "reward": Entry("chainrule.preferences.reward:Reward", "a number for an answer, learned from pairs"),
     "preference": Entry("chainrule.preferences.preference:Preference", "prefer the better of two answers (DPO …)"),
+    "reinforce": Entry("chainrule.preferences.reinforce.task:Reinforce", "learn from rewards of its own answers"),
 }
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from preferences.animals import ANIMALS, pairs, write_lines
+from preferences.animals import ANIMALS, QUICK, SMALL, pairs, write_lines
 from training.small import assert_same_bits
 from training.test_resume import Killed, killed_at
 
@@ -54,6 +54,13 @@ def test_other_networks_are_tuned_too(tune, kind):
     path = tune(base=kind, train_steps=10)
     assert records(path, "result")[-1]["margin"] > 0.05
     assert run.load(path).generate("a cat runs", tokens=5)
+
+
+def test_a_mixture_of_experts_is_tuned(tune, bases, tmp_path):
+    given = {"text.tokenizer": "characters", "train.steps": 2, "model.experts": 2, **QUICK, **SMALL["gpt"]}
+    base = make_run([str(bases / "text.txt")], recipe_for("gpt", given), tmp_path / "experts").path
+    path = tune(base=base, train_pairs=5)
+    assert records(path, "step")[-1]["load_balancing_loss"] > 0
 
 
 def test_at_first_the_policy_is_the_reference(tune):
