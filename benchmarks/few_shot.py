@@ -22,7 +22,8 @@ import torch
 import chainrule
 from chainrule.commands.few_shot import draw_shots, read_shots
 from chainrule.exams import few_shot
-from chainrule.exams.few_shot import FewShot, examine_shots
+from chainrule.exams.few_shot import examine_shots
+from chainrule.exams.prompt_set import FewShot
 from chainrule.files import write_text
 from chainrule.text.datasets import get
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from chainrule.errors import UserError
-from chainrule.exams.few_shot import WRITTEN, FewShot, examine_shots
+from chainrule.exams.few_shot import examine_shots
+from chainrule.exams.prompt_set import WRITTEN, FewShot
 from chainrule.files import write_text
 from chainrule.inference.beam import Beam
 from chainrule.inference.statistics import Score

@@ -14,7 +14,8 @@ import chainrule
 from chainrule.errors import UserError
 from chainrule.exams.answers import LineEnds, score_answers, write_answers
 from chainrule.exams.calibration import calibrate, contextual_baseline, log_normalised
-from chainrule.exams.few_shot import Exam, FewShot, examine_shots, spread
+from chainrule.exams.few_shot import Exam, examine_shots, spread
+from chainrule.exams.prompt_set import FewShot
 from chainrule.exams.prompts import ChatWriter, Item, PlainWriter, Question, Template, read_labels
 from chainrule.exams.shots import Draw, read_items, read_pool
 from chainrule.inference.beam import Beam, beam_search
@@ -154,7 +155,7 @@ def test_contextual_calibration_reads_the_shots(bigram, rows):
     exam = exam_of(bigram, rows, FewShot(shots=(2,), template="{text} . {label}", calibration="contextual",
                                          examples=(rows,)), [rows])
     (shots, *_) = exam.questions(2, 0)
-    free = exam._content_free(shots)
+    free = exam.content_free(shots)
     assert len(free) == 3
     some = [bigram.tokenizer.decode(one.prompt[1:].tolist()) for one in free]
     examples = [exam.pool.items[at] for at in shots]
