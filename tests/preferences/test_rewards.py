@@ -1,5 +1,6 @@
 """Rewards by a function, a classifier and language models; every bad one is refused in one line."""
 
+import json
 import math
 import sys
 from itertools import pairwise
@@ -122,6 +123,19 @@ def test_a_language_model_rewards_by_the_mean_log_probability_of_the_answers_tok
             logits, state = made.model.step(torch.tensor([[token]]), state)
             log_probs.append(float(logits[0, 0].log_softmax(-1)[target]))
         assert reward == pytest.approx(np.mean(log_probs[len(prompt) :]), abs=1e-5)
+
+
+def test_a_reward_run_gives_its_score(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(GOOD + BAD)
+    pairs = [{"prompt": "it is ", "chosen": "good", "rejected": "bad"},
+             {"prompt": "so ", "chosen": "fine", "rejected": "sad"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs * 6))
+    base = chainrule.train(tmp_path / "text.txt", kind="lstm", out=tmp_path / "base", device="cpu",
+                           settings={"text.tokenizer": "characters", "model.hidden": 8, "train.steps": 4})
+    made = chainrule.train(tmp_path / "pairs.jsonl", task="reward", base=base.path, out=tmp_path / "reward",
+                           device="cpu", settings={"train.steps": 30, "train.lr": 0.03, "train.pairs": 4})
+    good, bad = load_reward(str(made.path))(["it is ", "it is "], ["good", "bad"])
+    assert good > bad
 
 
 def test_rows_of_many_lengths_are_scored_as_one_by_one(runs: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.inference.forward import device_of
 from chainrule.model import Batch, Encoder, State
 from chainrule.preferences.log_probs import answer_log_probs, hidden_and_projection, target_log_probs
 from chainrule.preferences.objective import Objective
@@ -63,7 +64,7 @@ class Policy(Objective):
             if not isinstance(body, Encoder) or body.backward:
                 raise UserError("train.method=ppo needs a value head, and this kind has no hidden vectors for it: "
                                 "use train.method=grpo, rloo or reinforce.")
-            self.value = nn.Linear(body.width, 1).to(next(body.parameters()).device)
+            self.value = nn.Linear(body.width, 1).to(device_of(self.body))
             nn.init.zeros_(self.value.weight)
             nn.init.zeros_(self.value.bias)
 
