@@ -21,11 +21,16 @@ from chainrule.viewer.views.preferences import training_page
 
 INTERVAL = 2.0    # seconds between two versions of a page of curves, at least
 
+REWARDED = "reinforce"
 OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
 
 def train_command(args: Namespace) -> dict[str, Any]:
-    settings = args.settings if args.reward is None else {**args.settings, "train.reward": args.reward}
+    settings = args.settings
+    if args.reward is not None:
+        if args.task not in (None, REWARDED) or (args.task is None and args.recipe is None):
+            raise UserError(f"--reward {args.reward} is for --task {REWARDED}; --task {args.task or 'lm'} has none.")
+        settings = {**settings, "train.reward": args.reward}
     recipe = training_recipe(
         args.text, kind=args.kind, task=args.task, base=args.base, recipe=args.recipe, valid=args.valid,
         minutes=args.minutes, settings=settings, device=args.device,

@@ -189,6 +189,16 @@ def test_a_seed_repeats_training_and_another_differs(folder: Path, bases: dict[s
 # The batches
 
 
+def test_each_setting_that_is_left_out_has_the_value_of_its_method() -> None:
+    grpo, dr_grpo, ppo = (ReinforceTraining(**given) for given in ({}, {"loss_type": "dr_grpo"}, {"method": "ppo"}))
+    assert (grpo.kl_weight, grpo.estimator, grpo.kl_in_reward, grpo.scale, grpo.epochs_per_rollout) == (
+        0, "k3", False, "group", 1)
+    assert (dr_grpo.scale, ReinforceTraining(scale_rewards="off").scale) == ("none", "none")
+    assert (ppo.kl_weight, ppo.estimator, ppo.kl_in_reward, ppo.epochs_per_rollout) == (0.05, "k1", True, 4)
+    assert ReinforceTraining(kl_estimator="k1").kl_in_reward
+    assert (grpo.lr, ReinforceTraining(lora=4).lr, ReinforceTraining(lr=0.1).lr) == (1e-6, 1e-4, 0.1)
+
+
 def order_of(**given: Any) -> Any:
     settings = ReinforceTraining(method="ppo", prompts=3, generations=2, **given)
     policy: Any = torch.nn.Linear(1, 1)
@@ -258,6 +268,8 @@ def test_what_cannot_be_done_is_said_in_one_line(
         (["train.tokens=64"], "are for running text"),
     ):
         assert says in refused(capsys, *train, "--from", base, *REWARD, *out, *few, *settings)
+    said = refused(capsys, "train", folder / "text.txt", "--kind", "gpt", *REWARD, *out)
+    assert "is for --task reinforce; --task lm has none" in said
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"text": "a"}\n')
     assert "a prompt is" in refused(capsys, "train", empty, "--task", "reinforce", "--from", base, *REWARD, *out, *few)

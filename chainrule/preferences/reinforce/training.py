@@ -37,8 +37,8 @@ class ReinforceTraining(Gradient):
     inner_epochs: Size | None = None    # passes over a rollout; none: 4 for ppo, else 1
     mini_batches: Size = 1              # optimizer steps of one pass over a rollout
     loss_type: LossType = "dapo"        # grpo: mean over tokens (dapo), over answers (grpo), or without a length bias
-    scale_rewards: Scale | None = None  # grpo: divide advantages by the deviation of the group, of all, or not; none:
-                                        # group, and not for dr_grpo
+    scale_rewards: Literal["group", "batch", "off"] | None = None  # grpo: divide advantages by the deviation of the
+                                        # group, of all answers, or not (off); none: group, and off for dr_grpo
     discount: Fraction = 1.0            # γ of the rewards of later tokens (ppo)
     gae_lambda: Fraction = 0.95         # λ of generalised advantage estimation (ppo)
     value_weight: NonNegative = 0.1     # weight of the value loss (ppo)
@@ -100,7 +100,8 @@ class ReinforceTraining(Gradient):
 
     @property
     def scale(self) -> Scale:
-        return self.scale_rewards or ("none" if self.loss_type == "dr_grpo" else "group")
+        wanted = self.scale_rewards or ("off" if self.loss_type == "dr_grpo" else "group")
+        return "none" if wanted == "off" else wanted
 
     @property
     def counts_tokens(self) -> bool:
