@@ -1322,6 +1322,21 @@ BUGS = [
          "test_a_group_is_normalised_by_its_own_mean_and_unbiased_deviation",),
     ),
     Bug(
+        "the KL of a policy is measured from itself",
+        "chainrule/preferences/policy_evaluation.py",
+        '"reference": reference,',
+        '"reference": str(run.path),',
+        ("tests/preferences/test_policy_evaluation.py::"
+         "test_reward_and_kl_are_those_of_the_next_token_distributions",),
+    ),
+    Bug(
+        "an observer of training is never called",
+        "chainrule/training/pipeline.py",
+        "            log.observe = partial(observe, model)\n",
+        "            partial(observe, model)\n",
+        ("tests/test_api.py::test_an_observer_sees_the_model_with_each_record_of_the_log",),
+    ),
+    Bug(
         "a rollout goes on from the KV cache of the one before",
         "chainrule/inference/decoding.py",
         """            copy_into(self.captured["state"], state)
