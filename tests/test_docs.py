@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,15 @@ def test_the_sessions_about_pictures_frames_and_questions_run(desk, monkeypatch,
         monkeypatch.setattr(type(made), "sizes", {"train": 80, "valid": 8, "test": 8})
     session = commands("docs/pictures.md")
     assert len(session) == 8
+    for words in session:
+        assert main(words[1:]) == 0, words
+
+
+def test_the_session_about_chats_runs(desk, monkeypatch, capsys):
+    monkeypatch.setattr(type(EXAMPLE_SETS["smalltalk"]), "sizes", {"train": 20, "valid": 4, "test": 4})
+    monkeypatch.setattr("sys.stdin", StringIO("Hello\n"))
+    session = commands("docs/chat.md")
+    assert len(session) == 4
     for words in session:
         assert main(words[1:]) == 0, words
 

@@ -75,7 +75,8 @@ def _write(run: Run, architecture: Architecture, folder: Path) -> None:
         weights = {name: architecture.exchange(name, tensor, size)
                    for name, tensor in architecture.tensors(model).items() if not (tied and name == HEAD)}
         _write_weights(weights, folder)
-    write_config(model, architecture, folder, ends, tied, run.template and run.template.end_of_turn)
+    template = run.template
+    write_config(model, architecture, folder, ends, tied, None if template is None else template.end_of_turn)
     write_tokenizer(run.tokenizer, model.settings.context, folder, ends=ends)
     if run.chat_template is not None:
         (folder / CHAT_TEMPLATE).write_bytes(run.chat_template.encode())

@@ -121,6 +121,15 @@ def test_again_draws_another_answer_and_reads_no_token(tmp_path):
     assert "".join(other.again()) == second
 
 
+def test_a_kept_state_is_not_changed_by_the_answers_that_are_drawn_from_it(tmp_path):
+    """The ring of a sliding window is overwritten by each answer."""
+    run = make_run(tmp_path, "gpt", PLAIN, **{"model.attention": "sliding", "model.window": 8})
+    conversation = Conversation(run, Sampling(seed=1), tokens=12)
+    talk(conversation, "Hello")
+    for _ in range(2):
+        assert "".join(conversation.again()) == fresh(run, conversation)
+
+
 def test_a_full_context_drops_the_oldest_turns_and_says_so(tmp_path):
     conversation = Conversation(make_run(tmp_path, **{"model.context": 90}), Sampling(seed=1), system="Be.", tokens=10)
     talk(conversation, "Hello, who are you?", "What is two and two?", "who are you of course?")

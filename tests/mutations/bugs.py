@@ -18,6 +18,7 @@ ENGINE = "tests/serve/test_engine.py"
 TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED, ADAPTED = "tests/training/test_finetune.py", "tests/training/test_finetune_adapters.py"
+CHATS, TURNS = "tests/tasks/test_chat.py", "tests/chat/test_conversation.py"
 KILLED = "tests/training/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 
@@ -1407,5 +1408,40 @@ BUGS = [
         "            increment_version(weight) ",
         "            pass ",
         ("tests/preferences/test_preference.py::test_lora_leaves_the_base_where_it_is",),
+    ),
+    Bug(
+        "the prompt of a chat counts in the loss, too",
+        "chainrule/tasks/chat.py",
+        "targets = np.where(answers, template.as_targets(ids), IGNORE)",
+        "targets = template.as_targets(ids)",
+        (f"{CHATS}::test_targets_follow_the_tokens_that_are_read",),
+    ),
+    Bug(
+        "packed chats see each other",
+        "chainrule/tasks/chat.py",
+        "documents = Ragged(np.repeat(positions(packs.lengths), chats), ends)",
+        "documents = Ragged(np.repeat(positions(packs.lengths) * 0, chats), ends)",
+        (f"{CHATS}::test_packing_changes_no_loss[rotary]",),
+    ),
+    Bug(
+        "the token that ends an answer of an imported model is predicted where it is read",
+        "chainrule/text/chat_template.py",
+        "return np.where(ids == end, BOUNDARY, ids).astype(np.int64)",
+        "return np.asarray(ids).astype(np.int64)",
+        (f"{CHATS}::test_eos_of_an_imported_model_is_predicted_as_the_boundary",),
+    ),
+    Bug(
+        "an answer goes on from a state that another answer has used",
+        "chainrule/chat/conversation.py",
+        "            return known.copy()\n",
+        "            return known\n",
+        (f"{TURNS}::test_a_kept_state_is_not_changed_by_the_answers_that_are_drawn_from_it",),
+    ),
+    Bug(
+        "a state is kept under more tokens than it has read",
+        "chainrule/chat/conversation.py",
+        "self.cache.wrote(np.append(prompt, drawn[:-1]), loop",
+        "self.cache.wrote(np.append(prompt, drawn), loop",
+        (f"{TURNS}::test_the_tokens_of_an_answer_are_not_read_again",),
     ),
 ]
