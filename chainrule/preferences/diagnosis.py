@@ -21,6 +21,7 @@ SETTLED = 40              # records after which a curve that does not move is ca
 NOISE = 3.0               # standard errors that a curve must move by
 EQUAL = 1e-6              # a number below this is 0
 STUCK_MARGIN = 0.02       # a margin that moved by less has not moved
+FALLEN = 0.1              # a reward that is below 0 by this has fallen
 FAR = 20.0                # nats per answer: far from the reference
 DETERMINISTIC = 0.3       # nats per token: nearly always the same token
 EVENT = "diagnosis"       # of the log
@@ -127,7 +128,7 @@ def _stuck(seen: Evidence) -> str | None:
 
 def _both_fall(seen: Evidence) -> str | None:
     chosen, rejected, margins = (seen.trends[f"rewards/{name}"] for name in ("chosen", "rejected", "margins"))
-    if not (chosen.falls and rejected.falls and chosen.late < 0):
+    if not (chosen.falls and rejected.falls and chosen.late < -FALLEN):
         return None
     both = f"rewards/chosen ({number(chosen.late)}) and rewards/rejected ({number(rejected.late)}) both fall"
     if margins.rises:
