@@ -5,13 +5,17 @@ exact gradient is that of the exact quantity, by autograd.
 """
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from chainrule.model import IGNORE, Batch, LanguageModel
 from chainrule.preferences.reinforce.advantages import group_normalised, leave_one_out
+from chainrule.preferences.reinforce.environment import policy_log_probs
+from chainrule.preferences.reinforce.grpo import grpo_token_loss
 from chainrule.preferences.reinforce.kl import estimate_kl
 from chainrule.preferences.reinforce.policy_gradient import reinforce_loss, rloo_loss
 
@@ -85,6 +89,14 @@ def test_in_the_loss_k2_has_the_gradient_of_the_kl_of_each_token_and_k3_that_of_
     assert_close(mean_gradient(policy, loss), gradient(by_token(policy, forward), policy))
 
 
+@pytest.mark.parametrize(("corrected", "forward"), [(True, False), (False, True)])
+def test_the_ratio_corrects_the_gradient_of_k3(policy: Tensor, corrected: bool, forward: bool) -> None:
+    log_probs = token_log_probs(policy)
+    loss, _ = grpo_token_loss(log_probs, log_probs.detach(), torch.zeros(len(ANSWERS)), REFERENCE, beta=1.0,
+                              corrected=corrected)
+    assert_close(mean_gradient(policy, loss.sum(1)), gradient(by_token(policy, forward), policy))
+
+
 def test_k1_in_the_reward_has_the_gradient_of_the_kl_divergence_of_whole_answers(policy: Tensor) -> None:
     log_probs, beta = token_log_probs(policy), 0.3
     penalty = estimate_kl(log_probs.detach(), REFERENCE, "k1").sum(1)
@@ -128,3 +140,24 @@ def test_the_mean_of_a_group_is_a_baseline_that_shortens_the_gradient_by_a_share
     found = gradient((probable * reinforce_loss(log_probs, advantages).view(-1, 2).mean(1)).sum(), policy)
     expected = (token_log_probs(policy).sum(1).exp() * REWARDS).sum()
     assert_close(found, -0.5 * gradient(expected, policy))
+
+
+def test_entropy_is_the_sum_over_the_vocabulary_at_each_token_of_an_answer() -> None:
+    class Table(LanguageModel):
+        """Logits by the token that was read last."""
+
+        def forward(self, batch: Batch) -> Tensor:
+            return weights(1).float()[batch.tokens]
+
+    tokens, targets = torch.tensor([[0, 1, 2], [3, 0, 0]]), torch.tensor([[IGNORE, 2, 0], [1, IGNORE, IGNORE]])
+    log_probs, entropy = policy_log_probs(Table(), Batch(tokens, targets), temperature=0.7)
+    rows = (weights(1) / 0.7).softmax(-1).tolist()
+    for row in range(2):
+        total = 0.0
+        for place in range(3):
+            target, probabilities = int(targets[row, place]), rows[int(tokens[row, place])]
+            if target != IGNORE:
+                total -= sum(p * math.log(p) for p in probabilities)
+            expected = 0.0 if target == IGNORE else math.log(probabilities[target])
+            assert float(log_probs[row, place]) == pytest.approx(expected, abs=1e-5)
+        assert float(entropy[row]) == pytest.approx(total, abs=1e-5)

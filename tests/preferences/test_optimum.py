@@ -132,3 +132,63 @@ def of(answers: list[str], probabilities: torch.Tensor) -> torch.Tensor:
     """Given that the answer is one of these."""
     some = torch.stack([probabilities[ANSWERS.index(answer)] for answer in answers])
     return some / some.sum()
+
+
+# Reinforcement learning: every answer that can be drawn is enumerated, cut off after LONGEST tokens
+
+
+def every_answer(vocab: int) -> list[tuple[int, ...]]:
+    """Token by token: those that end before, and all that are cut off."""
+    whole = [(*words, BOUNDARY) for size in range(LONGEST) for words in itertools.product(range(1, vocab), repeat=size)]
+    return whole + list(itertools.product(range(1, vocab), repeat=LONGEST))
+
+
+@torch.no_grad()
+def exact_distribution(made: Run, prompt: str) -> torch.Tensor:
+    """Over `every_answer`: it sums to 1."""
+    model, read = made.language_model, [BOUNDARY, *made.tokenizer.encode(prompt).tolist()]
+    total = []
+    for answer in every_answer(len(made.tokenizer)):
+        tokens = torch.tensor([[*read, *answer]])
+        logits, _ = model.step(tokens[:, :-1], model.start(1))
+        log_probs = logits[0, len(read) - 1 :].double().log_softmax(-1)
+        total.append(log_probs.gather(1, torch.tensor(answer)[:, None]).sum())
+    probabilities = torch.stack(total).exp()
+    assert float(probabilities.sum()) == pytest.approx(1)
+    return probabilities
+
+
+def rewards_of(prompts: list[str], answers: list[str]) -> list[float]:
+    """What `--reward python:…` names."""
+    return [float(count(prompt, answer)) for prompt, answer in zip(prompts, answers, strict=True)]
+
+
+METHODS: dict[str, dict[str, float | str]] = {
+    "reinforce": {},
+    "rloo": {},
+    "ppo": {"gae_lambda": 1.0, "value_weight": 1.0, "inner_epochs": 1},
+    "grpo": {"kl_estimator": "k1"},
+}
+
+
+def reinforce(base: Run, folder: Path, method: str, **settings: float | str) -> Run:
+    file = write(folder / "prompts.jsonl", [{"prompt": prompt} for prompt in PROMPTS])
+    given = {"train.method": method, "train.reward": f"python:{__name__}.rewards_of", "train.prompts": len(PROMPTS),
+             "train.generations": 64, "train.answer_tokens": LONGEST, "train.kl": BETA, "train.steps": 150,
+             "train.lr": 0.02, "train.evaluate": 0}
+    given |= {f"train.{name}": value for name, value in settings.items()}
+    return chainrule.train(file, task="reinforce", base=base.path, valid=file, out=folder / "tuned", settings=given,
+                           device="cpu")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_reinforcement_learning_reaches_the_optimum(method: str, base: Run, tmp_path: Path) -> None:
+    tuned = reinforce(base, tmp_path, method, **METHODS[method])
+    answers = every_answer(len(base.tokenizer))
+    for prompt in PROMPTS:
+        texts = [base.tokenizer.decode([token for token in answer if token != BOUNDARY]) for answer in answers]
+        scores = torch.tensor(rewards_of([prompt] * len(texts), texts)) / BETA
+        before = exact_distribution(base, prompt)
+        best = (before.log() + scores).softmax(0)
+        assert total_variation(before, best) > 0.2
+        assert total_variation(exact_distribution(tuned, prompt), best) <= WITHIN

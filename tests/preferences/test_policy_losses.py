@@ -86,7 +86,8 @@ def test_grpo_sums_are_means_of_three_kinds() -> None:
     for row, place in MASK.nonzero().tolist():
         difference = float(NEW[row, place] - reference[row, place])
         ratio = math.exp(float(NEW[row, place] - OLD[row, place]))
-        terms[row, place] = clipped(ratio, float(advantages[row])) + 0.1 * (math.exp(-difference) - 1 + difference)
+        kl = ratio * (math.exp(-difference) - 1 + difference)
+        terms[row, place] = clipped(ratio, float(advantages[row])) + 0.1 * kl
     first, second = (sum(value for (row, _), value in terms.items() if row == wanted) for wanted in (0, 1))
     expected = {"grpo": (first / 3 + second) / 2, "dr_grpo": (first + second) / (2 * 5), "dapo": (first + second) / 4}
     for loss_type, value in expected.items():

@@ -19,12 +19,14 @@ from torch import Tensor, nn
 pytest.importorskip("trl", reason="trl is not installed: pip install 'chainrule[judges]'")
 
 from formats.test_hugging_face_export import LLAMA, made
-from preferences.trl_trainers import Judge
+from preferences.trl_trainers import Judge, Rollouts
 
 from chainrule import run
 from chainrule.api import training_recipe
 from chainrule.formats.hugging_face_export import find_architecture
 from chainrule.formats.hugging_face_folder import write_folder
+from chainrule.model import Batch
+from chainrule.preferences.reinforce.rollouts import find_ends
 from chainrule.run import Run
 from chainrule.tasks import find_task
 
@@ -166,6 +168,96 @@ def score_both(runs: tuple[Run, Run, Judge], center: float = 0.0) -> tuple[Found
 
 
 CASES |= {"reward": score_both, "reward, centred": lambda runs: score_both(runs, 0.1)}
+
+# Answers that were drawn already: TRL's and our advantages, ratios, clipping, KL and means over tokens
+
+ROLLOUTS = Rollouts(
+    prompts=["the cow", "a"], group=3, answer_tokens=6, rewards=[1.0, 0.0, 0.5, 2.0, 1.0, -1.0],
+    answers=[[98, 99, 100, 0], [33, 101, 0], [50, 51, 52, 53, 54, 55], [98, 0], [99, 98, 0], [120, 0]],
+)
+
+
+def rewarded(runs: tuple[Run, Run, Judge], rows: Rollouts, inner: int, method: str, **settings: Any) -> Found:
+    """Loss and gradient of the first or a later step after a rollout whose answers are given."""
+    policy, reference, _ = runs
+    file = write_rows(policy, [{"prompt": prompt} for prompt in rows.prompts])
+    given = {
+        "train.method": method, "train.reference": str(reference.path), "train.prompts": len(rows.prompts),
+        "train.generations": rows.group, "train.answer_tokens": rows.answer_tokens, "train.reward": "python:math.fsum",
+        "train.inner_epochs": inner + 1, **{f"train.{name}": value for name, value in settings.items()},
+    }
+    recipe = training_recipe([file], kind=None, task="reinforce", base=str(policy.path), recipe=None, valid=[file],
+                             minutes=None, settings=given, device="cpu")
+    task: Any = find_task("reinforce")
+    model = copy.deepcopy(policy.model)
+    objective = task.objective(model, recipe).train()
+    order = task.order(objective, task.prepare(recipe, [file], [file], tokenizer=policy.tokenizer), recipe.train)
+    answers = np.zeros((len(rows.answers), rows.answer_tokens), np.int64)
+    for row, ids in enumerate(rows.answers):
+        answers[row, : len(ids)] = ids
+    order.environment.sampler.draw = lambda prompts, seed: find_ends(answers)
+    order.environment.reward = lambda prompts, texts: rows.rewards
+    order.prompts_of = lambda number: list(range(len(rows.prompts)))
+    batch = order.at(0)
+    if inner:                                    # the policy has moved on since it drew the answers
+        batch = order.at(inner)
+        move(model)
+    objective.begin_step([batch], lambda sums: None)
+    total, count, _ = objective.loss(batch)
+    loss = total / count
+    loss.backward()
+    return loss.item(), theirs(model)
+
+
+def move(model: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.03 * torch.randn(parameter.shape, generator=generator)
+
+
+RULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "grpo, dapo": ("grpo", {"kl": 0.1, "loss_type": "dapo"}, {"beta": 0.1, "loss_type": "dapo"}),
+    "grpo, without KL": ("grpo", {}, {}),
+    "grpo, grpo": ("grpo", {"kl": 0.1, "loss_type": "grpo"}, {"beta": 0.1, "loss_type": "grpo"}),
+    "grpo, dr_grpo": ("grpo", {"kl": 0.1, "loss_type": "dr_grpo"},
+                      {"beta": 0.1, "loss_type": "dr_grpo", "scale_rewards": "none"}),
+    "grpo, scaled by all": ("grpo", {"scale_rewards": "batch"}, {"scale_rewards": "batch"}),
+    "grpo, temperature": ("grpo", {"kl": 0.1, "temperature": 0.7}, {"beta": 0.1, "temperature": 0.7}),
+    "grpo, without the correction": ("grpo", {"kl": 0.1, "kl_correction": False},
+                                     {"beta": 0.1, "use_bias_correction_kl": False}),
+    "rloo": ("rloo", {"kl": 0.2}, {"beta": 0.2}),
+    "rloo, without KL": ("rloo", {"kl": 0.0}, {"beta": 0.0}),
+}
+
+
+def judged(runs: tuple[Run, Run, Judge], case: str, later: bool) -> tuple[Found, Found]:
+    method, ours, settings = RULES[case]
+    judge, rows = moved(runs, ours.get("temperature", 1.0)) if later else (runs[2], ROLLOUTS)
+    return rewarded(runs, ROLLOUTS, int(later), method, **ours), getattr(judge, method)(rows, **settings)
+
+
+def moved(runs: tuple[Run, Run, Judge], temperature: float) -> tuple[Judge, Rollouts]:
+    """The policy after a step as a folder, and the rollout with the log-probabilities from before it."""
+    policy, _, judge = runs
+    other = copy.deepcopy(policy.model)
+    move(other)
+    folder = policy.path.parent / "moved-folder"
+    write_folder(dataclasses.replace(policy, model=other), folder, overwrite=True)
+    old = torch.zeros(len(ROLLOUTS.answers), ROLLOUTS.answer_tokens)
+    for row, answer in enumerate(ROLLOUTS.answers):
+        prompt = [0, *policy.tokenizer.encode(ROLLOUTS.prompts[row // ROLLOUTS.group]).tolist()]
+        tokens = torch.tensor([[*prompt, *answer]])
+        with torch.no_grad():
+            logits = policy.model(Batch(tokens[:, :-1], tokens[:, 1:]))[0, len(prompt) - 1 :] / temperature
+        old[row, : len(answer)] = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+    return Judge(folder, judge.reference), dataclasses.replace(ROLLOUTS, old=old)
+
+
+# a penalty in the reward belongs to the policy that drew the answers, and TRL's trainer here knows only the later one
+LATER = [case for case in RULES if not case.startswith("rloo")] + ["rloo, without KL"]
+CASES |= {case: lambda runs, case=case: judged(runs, case, False) for case in RULES}
+CASES |= {f"{case}, later": lambda runs, case=case: judged(runs, case, True) for case in LATER}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -94,7 +94,8 @@ class Policy(Objective):
         if settings.method == "grpo":
             beta = 0.0 if settings.kl_in_reward else settings.kl_weight
             loss, clipped = grpo_token_loss(log_probs, old, advantages, batch.reference, beta=beta,
-                                            clip_ratio=settings.clip_ratio, estimator=settings.estimator)
+                                            clip_ratio=settings.clip_ratio, estimator=settings.estimator,
+                                            corrected=settings.kl_correction)
             self.measure(mask.sum(), clip_ratio=(clipped & mask).sum())
             return grpo_sum(loss, mask, settings.loss_type, settings.answer_tokens)
         loss, clipped = ppo_loss(log_probs, old, advantages, settings.clip_ratio)

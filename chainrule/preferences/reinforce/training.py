@@ -32,6 +32,7 @@ class ReinforceTraining(Gradient):
     kl: NonNegative | None = None       # weight β of the KL penalty; none: 0.05, and 0 for grpo
     kl_estimator: Estimator | None = None  # of the penalty: k1 in the reward, so that the optimum is π_ref·exp(r/β);
                                         # k3 or k2 in the loss, for grpo alone; none: k3 for grpo, k1 for the others
+    kl_correction: bool = True          # grpo: k3 times the probability ratio, whose mean gradient is unbiased
     reward_clip: Positive | None = None  # rewards are clipped to ± this; none: they are not
     clip_ratio: Positive = 0.2          # probability ratios beyond 1 ± this get no gradient (rloo, ppo, grpo)
     inner_epochs: Size | None = None    # passes over a rollout; none: 4 for ppo, else 1

@@ -51,7 +51,7 @@ class Table:
 
 
 NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
-         "vectors", "contextual", "in_context", "cost", "preferences", "chat")
+         "vectors", "contextual", "in_context", "preferences", "cost", "chat")
 
 
 @cache
