@@ -23,7 +23,7 @@ from chainrule.text.tokenizers.tokenizer import train_tokenizer
 PROMPTS = ("x", "y")
 WORDS = ("a", "b")
 LONGEST = 2           # words of an answer
-BETA = 0.5
+BETA, KL = 0.5, 1.0
 WITHIN = 1e-2
 ANSWERS = [" ".join(words) for size in range(1, LONGEST + 1) for words in itertools.product(WORDS, repeat=size)]
 
@@ -174,8 +174,8 @@ METHODS: dict[str, dict[str, float | str]] = {
 def reinforce(base: Run, folder: Path, method: str, **settings: float | str) -> Run:
     file = write(folder / "prompts.jsonl", [{"prompt": prompt} for prompt in PROMPTS])
     given = {"train.method": method, "train.reward": f"python:{__name__}.rewards_of", "train.prompts": len(PROMPTS),
-             "train.generations": 64, "train.answer_tokens": LONGEST, "train.kl": BETA, "train.steps": 150,
-             "train.lr": 0.02, "train.evaluate": 0}
+             "train.generations": 128, "train.answer_tokens": LONGEST, "train.kl": KL, "train.steps": 80,
+             "train.lr": 0.05, "train.schedule": "wsd", "train.evaluate": 0}
     given |= {f"train.{name}": value for name, value in settings.items()}
     return chainrule.train(file, task="reinforce", base=base.path, valid=file, out=folder / "tuned", settings=given,
                            device="cpu")
@@ -187,7 +187,7 @@ def test_reinforcement_learning_reaches_the_optimum(method: str, base: Run, tmp_
     answers = every_answer(len(base.tokenizer))
     for prompt in PROMPTS:
         texts = [base.tokenizer.decode([token for token in answer if token != BOUNDARY]) for answer in answers]
-        scores = torch.tensor(rewards_of([prompt] * len(texts), texts)) / BETA
+        scores = torch.tensor(rewards_of([prompt] * len(texts), texts)) / KL
         before = exact_distribution(base, prompt)
         best = (before.log() + scores).softmax(0)
         assert total_variation(before, best) > 0.2

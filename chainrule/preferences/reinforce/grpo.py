@@ -2,8 +2,8 @@
 
     l_t = -min(ρ_t A, clip(ρ_t, 1 - ε, 1 + ε) A) + β · ρ_t · k3_t         ρ_t = π(token_t) / π_old(token_t)
 
-The factor ρ of the KL term, which is 1 at first but has a gradient, makes its mean gradient that of KL(π, π_ref) of each
-token (DeepSeek-V3.2, 2025); without it, as in the paper of GRPO, it is that of KL(π_ref, π).
+The factor ρ of the KL term, which is 1 at first but has a gradient, makes its mean gradient that of KL(π, π_ref) of
+each token (DeepSeek-V3.2, 2025); without it, as in the paper of GRPO, it is that of KL(π_ref, π).
 
     grpo       mean over answers of the mean over their tokens (the paper)
     dr_grpo    the sum over all tokens, divided by answers · train.answer_tokens (Liu et al. 2025): no bias by length
