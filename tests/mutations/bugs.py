@@ -1443,5 +1443,32 @@ BUGS = [
         "self.cache.wrote(np.append(prompt, drawn[:-1]), loop",
         "self.cache.wrote(np.append(prompt, drawn), loop",
         (f"{TURNS}::test_the_tokens_of_an_answer_are_not_read_again",),
+        "GRPO's KL term is not multiplied by the ratio",
+        "chainrule/preferences/reinforce/grpo.py",
+        "            kl = kl * torch.exp(log_probs - old)\n",
+        "            kl = kl * 1.0\n",
+        ("tests/preferences/test_estimators.py::test_the_ratio_corrects_the_gradient_of_k3[True-False]",),
+    ),
+    Bug(
+        "k3 has the sign of its exponent wrong",
+        "chainrule/preferences/reinforce/kl.py",
+        "torch.exp(-difference) - 1 + difference",
+        "torch.exp(difference) - 1 - difference",
+        ("tests/preferences/test_estimators.py::"
+         "test_the_sum_of_k1_or_k3_over_an_answer_has_the_kl_divergence_of_whole_answers_as_its_mean",),
+    ),
+    Bug(
+        "reward hacking is said of any large KL divergence",
+        "chainrule/preferences/diagnosis.py",
+        "kl.late > FAR and kl.late > 1.5 * middle",
+        "kl.late > FAR",
+        ("tests/preferences/test_diagnosis.py::test_a_large_kl_that_no_longer_grows_is_not_hacking",),
+    ),
+    Bug(
+        "a trouble is said again with every record",
+        "chainrule/preferences/diagnosis.py",
+        "diagnose(records, ended=ended) if finding.trouble not in said]",
+        "diagnose(records, ended=ended)]",
+        ("tests/preferences/test_diagnosis.py::test_each_trouble_is_said_once",),
     ),
 ]
