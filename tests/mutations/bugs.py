@@ -1443,6 +1443,8 @@ BUGS = [
         "self.cache.wrote(np.append(prompt, drawn[:-1]), loop",
         "self.cache.wrote(np.append(prompt, drawn), loop",
         (f"{TURNS}::test_the_tokens_of_an_answer_are_not_read_again",),
+    ),
+    Bug(
         "GRPO's KL term is not multiplied by the ratio",
         "chainrule/preferences/reinforce/grpo.py",
         "            kl = kl * torch.exp(log_probs - old)\n",
