@@ -60,10 +60,10 @@ class Exam(PromptSet):
     def measure(self, count: int) -> dict[str, Any]:
         draws = self.options.draws if count else 1                  # without shots all draws are the same
         title = "zero-shot" if not count else f"{count} shot{'s' * (count > 1)}"
+        every = [self.questions(count, number) for number in range(draws)]
+        kept = np.mean([len(shots) for groups in every for shots, some in groups.items() for _ in some])
+        result = {"shots": count, "draws": draws, "kept": float(kept)}
         with bar(title, draws * len(self.items), "prompts") as advance:
-            every = [self.questions(count, number) for number in range(draws)]
-            kept = np.mean([len(shots) for groups in every for shots, some in groups.items() for _ in some])
-            result = {"shots": count, "draws": draws, "kept": float(kept)}
             if self.classifies:
                 return result | self._classes([self._scores(groups, advance) for groups in every])
             return result | self._texts([self._written(groups, advance) for groups in every])
