@@ -62,8 +62,9 @@ def parts_of_all() -> dict[str, list[Row]]:
     parts |= {f"train, for kinds that learn by {how}": of_class(train, "train") for how, train in TRAIN.items()}
     every = [find_task(name) for name in TASKS]
     parts |= {f"text, of --task {one.name}": of_class(one.text, "text") for one in every if one.text is not Text}
-    parts |= {f"train, of --task {one.name}": own for one in every for train in one.train.values()
-              if (own := [row for row in of_class(train, "train") if row not in of_class(Gradient, "train")])}
+    shared = of_class(Gradient, "train")
+    parts |= {f"train, of --task {one.name}": [row for row in of_class(train, "train") if row not in shared]
+              for one in every for train in one.train.values()}
     parts |= {f"head, of --task {one.name} by {how}": of_class(head, "head")
               for one in every for how, head in one.heads.items()}
     parts["compare, of chainrule compare"] = of_class(Compare, "compare")

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from chainrule.layers.cross_entropy import chunk_rows
 from chainrule.layers.embedding import NeuralLanguageModel
+from chainrule.layers.experts import Experts
 from chainrule.model import Batch, LanguageModel
 
 Project = Callable[[Tensor], Tensor]
@@ -57,11 +58,16 @@ def answer_log_probs(model: LanguageModel, batch: Batch, temperature: float = 1.
 def answer_sums(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """(B,) log p of each answer, and (B,) the number of its tokens."""
     counts = batch.loss_mask.sum(1)
-    if batch.tokens.device.type != "cpu" or batch.lengths is None:
+    if batch.tokens.device.type != "cpu" or batch.lengths is None or balances_experts(model):
         return answer_log_probs(model, batch).sum(1), counts
     groups = similar_lengths(batch.lengths)
     sums = torch.cat([answer_log_probs(model, _narrow(batch, rows)).sum(1) for rows in groups])
     return sums[torch.cat(groups).argsort()], counts
+
+
+def balances_experts(model: LanguageModel) -> bool:
+    """Whether routers measure their load in this step, for which they know the rows of the whole batch."""
+    return any(isinstance(module, Experts) and module.meter is not None for module in model.modules())
 
 
 def similar_lengths(lengths: Tensor) -> list[Tensor]:

@@ -31,6 +31,7 @@ from chainrule.preferences.losses.simpo import simpo
 from chainrule.preferences.objective import AllReduce, Objective, require_language_model
 from chainrule.preferences.reference import load_reference, reference_log_probs, score_answers, with_reference
 from chainrule.recipe import Recipe, RunningText
+from chainrule.run import read_about
 from chainrule.settings import NonNegative, Positive, Range, Settings
 from chainrule.tasks.example_task import ExampleSplit
 from chainrule.tasks.lm import LM
@@ -211,6 +212,10 @@ class Preference(AnswerTask):
 
     def complete(self, recipe: Recipe, texts: Sequence[str]) -> Recipe:
         require_language_model(recipe)
+        if recipe.train.reference is not None:
+            path = Path(recipe.train.reference)
+            read_about(path)                                # refuses what is no run, before anything is computed
+            recipe = replace(recipe, train=replace(recipe.train, reference=str(path.resolve())))
         return super().complete(recipe, texts)
 
     def begin(self, model: Model, corpus: Corpus) -> Corpus:

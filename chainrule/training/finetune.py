@@ -93,6 +93,9 @@ def finetune_recipe(
     path = Path(base)
     about = run.read_about(path)
     there = run.recipe_of(path, about)
+    if not (path / run.TOKENIZER).is_file():
+        raise UserError(f"--from {path} has no {run.TOKENIZER}, so it cannot read a text. Restore the file, or train "
+                        "the run again.")
     how = find_task(there.task).model_class(there.kind).learns_by
     if how != "gradient":
         cure = " Its vectors can be used in any network by model.vectors." if how == "pairs" else ""

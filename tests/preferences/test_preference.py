@@ -1,6 +1,7 @@
 """Preference tuning as a whole: the policy learns, the run is a language model, and nothing depends on the batching."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from training.test_resume import Killed, killed_at
 from chainrule import run
 from chainrule.cli import main
 from chainrule.errors import UserError
-from chainrule.preferences import reference
+from chainrule.preferences import log_probs, reference
 from chainrule.preferences.encoding import EncodedPairs, Rows
 from chainrule.preferences.log_probs import answer_sums
 from chainrule.preferences.objective import Objective
@@ -56,10 +57,13 @@ def test_other_networks_are_tuned_too(tune, kind):
     assert run.load(path).generate("a cat runs", tokens=5)
 
 
-def test_a_mixture_of_experts_is_tuned(tune, bases, tmp_path):
+def test_a_mixture_of_experts_is_tuned(tune, bases, tmp_path, monkeypatch):
     given = {"text.tokenizer": "characters", "train.steps": 2, "model.experts": 2, **QUICK, **SMALL["gpt"]}
     base = make_run([str(bases / "text.txt")], recipe_for("gpt", given), tmp_path / "experts").path
-    path = tune(base=base, train_pairs=5)
+    monkeypatch.setattr(log_probs, "MIN_GROUP", 1)           # rows would be computed by length
+    write_lines(bases / "lengths.jsonl", [pair | {"chosen": " fast" + "er" * (place % 3)}
+                                          for place, pair in enumerate(pairs(8))])
+    path = tune(base=base, text="lengths.jsonl", train_pairs=5)
     assert records(path, "step")[-1]["load_balancing_loss"] > 0
 
 
@@ -214,6 +218,12 @@ def test_a_base_that_continues_no_text_is_refused(bases, tmp_path, tune):
     given = {"train.steps": 1, "train.precision": "float32"}
     made = make_run([str(tmp_path / "c.tsv")], finetune_recipe(bases / "gpt", given, "classify"), tmp_path / "c").path
     assert "was trained for --task classify, so it continues no text" in refusal(tune, base=made)
+
+
+def test_a_base_without_a_tokenizer_is_refused(bases, tmp_path, tune):
+    copied = shutil.copytree(bases / "gpt", tmp_path / "copy")
+    (copied / "tokenizer.json").unlink()
+    assert "has no tokenizer.json, so it cannot read a text" in refusal(tune, base=copied)
 
 
 def test_without_a_base_it_says_what_is_missing(capsys, bases):
