@@ -280,8 +280,6 @@ def _prefer(parser: ArgumentParser) -> None:
     parser.add_argument("--overlap", type=float, default=0.25, metavar="S",
                         help="share of the pairs that every rater sees, to measure agreement (default: %(default)s)")
     parser.add_argument("--plain", action="store_true", help="prompts are texts to continue, even with a chat template")
-    parser.add_argument("--chat-template", metavar="T",
-                        help="in the place of the run's own: a file of Jinja, or chatml or plain")
     parser.add_argument("--port", type=int, metavar="N", help="port of the page (default: the first free from 8000)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     _device(parser)

@@ -68,7 +68,7 @@ def make_session(args: Namespace, sampling: Sampling) -> "Session":
     read = [] if args.prompts is None else read_prompts(Path(args.prompts))
     run = load(args.run, choose_device(args.device))
     require_policy(run)
-    policy = Policy(with_template(run, args, read), sampling, args.tokens, args.plain)
+    policy = Policy(with_template(run, read), sampling, args.tokens, args.plain)
     try:
         prompts = [Placed(policy.form(placed.prompt), placed.place) for placed in read]
         for placed in prompts:
@@ -80,10 +80,8 @@ def make_session(args: Namespace, sampling: Sampling) -> "Session":
         raise
 
 
-def with_template(run: Run, args: Namespace, prompts: Sequence["Placed"]) -> Run:
+def with_template(run: Run, prompts: Sequence["Placed"]) -> Run:
     """A run without a chat template gets the plain one where prompts are messages."""
-    if args.chat_template is not None:
-        return replace(run, chat_template=find_template(args.chat_template))
     if run.chat_template is None and any(not isinstance(placed.prompt, str) for placed in prompts):
         return replace(run, chat_template=find_template("plain"))
     return run
@@ -117,4 +115,4 @@ def open_page(session: "Session", args: Namespace) -> dict[str, Any]:
             serve(app, socket)
         finally:
             app.state.tuning.close()
-    return {"run": str(args.run), "out": str(args.out), "url": url, **session.counts()}
+    return {"run": str(args.run), "out": str(args.out), "url": url}

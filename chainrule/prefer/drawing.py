@@ -8,7 +8,7 @@ prompt, seed and sampling.
 import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,9 +17,12 @@ from typing import Any
 import torch
 
 from chainrule.errors import UserError
+from chainrule.inference.forward import device_of
 from chainrule.inference.generate import has_end
 from chainrule.inference.sampling import Sampling
 from chainrule.prefer.prompt_file import Placed, Prompt, as_chat
+from chainrule.preferences.encoding import encode_prompt
+from chainrule.preferences.records import Message
 from chainrule.run import RECIPE, Run, load, weights_file
 from chainrule.serve.completions import Prompt as Encoded
 from chainrule.serve.completions import continuation
@@ -48,6 +51,13 @@ class Pair:
     source: dict[str, Any]    # of the answers: the run and how they were sampled
     compares: bool = False    # whether the answers are those of the model before and after tuning
 
+    @classmethod
+    def of_event(cls, event: Mapping[str, Any]) -> "Pair":
+        """The pair that was clicked on."""
+        one, other = map(Answer, event["answers"], event["tokens"], event["ended"])
+        return cls(event["pair"], event["prompt"], (one, other), event["seed"], event["source"],
+                   event.get("compares", False))
+
 
 class NoPair(UserError):
     """A prompt to which no two different answers were drawn."""
@@ -62,7 +72,7 @@ class Policy:
         self.sampling, self.tokens = sampling, tokens
         engine = Engine(run.model, Limits(rows=ROWS, step_rows=ROWS))
         self.served = Served(run.path.name, run, engine, int((run.path / RECIPE).stat().st_mtime))
-        self.engine = engine
+        self.engine, self.device = engine, device_of(run.model)
 
     @property
     def run(self) -> Run:
@@ -79,13 +89,15 @@ class Policy:
                 "top_p": float(self.sampling.top_p), "max_tokens": self.tokens}
 
     def encode(self, prompt: Prompt) -> list[int]:
+        """As preference tuning will read it; the first token is the boundary."""
         if isinstance(prompt, str):
-            return [int(id) for id in self.served.spelling.encode(prompt)]
-        return [int(id) for id in self.served.chat_template.encode(prompt, True)]
+            return encode_prompt(self.run.tokenizer, None, prompt)
+        messages = tuple(Message(message["role"], message["content"]) for message in prompt)
+        return encode_prompt(self.run.tokenizer, self.served.chat_template, messages)
 
     def check(self, placed: Placed) -> None:
         """Refuses a prompt that leaves no place for an answer."""
-        size, context = len(self.encode(placed.prompt)) + 1, self.served.context
+        size, context = len(self.encode(placed.prompt)), self.served.context
         if context is not None and size >= context:
             raise UserError(f"{placed.place}: the prompt has {size} tokens, with the boundary that begins it, and the "
                             f"context of {self.served.name} is {context}, which leaves none for an answer. Shorten it.")

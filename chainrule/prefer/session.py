@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from chainrule.errors import UserError
 from chainrule.prefer.clicks import ClickFile, Event
@@ -32,41 +32,46 @@ class Item:
     shared: bool      # whether every rater sees it
 
 
+class Deck(Protocol):
+    """Pairs that can be drawn."""
+
+    def items(self) -> Iterator[Item]: ...
+
+    async def draw_item(self, item: Item) -> Pair: ...
+
+
 @dataclass
 class Session:
+    """Also the deck of its own policy."""
+
     clicks: ClickFile
     policy: Policy
     prompts: list[Placed]
     pairs: int                                   # to rate, of the prompts of the file
     seed: int = 1
     overlap: float = 0.25
+    comparison: Deck | None = None               # of the model before and after tuning
     dropped: dict[str, str] = field(default_factory=dict)        # ids of pairs that cannot be drawn: why
     claimed: dict[str, str] = field(default_factory=dict)        # ids of pairs: the rater who sees it
     _drawn: dict[str, "asyncio.Task[Pair]"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._require_same_form()
-
-    def _require_same_form(self) -> None:
         """A column of the file has one type in all lines."""
-        for event in self.clicks.standing():
-            if event["event"] in CLICKS and not event.get("compares"):
-                if isinstance(event["prompt"], str) == self.policy.chat:
-                    now, then = ("chats", "plain text") if self.policy.chat else ("plain text", "chats")
-                    raise UserError(f"{self.clicks.pairs} holds answers to {then}, and {self.policy.served.name} "
-                                    f"answers {now} here. Choose another --out.")
-                return
+        rated = [event for event in self.clicks.standing() if event["event"] in CLICKS]
+        if rated and isinstance(rated[0]["prompt"], str) == self.policy.chat:
+            now, then = ("chats", "plain text") if self.policy.chat else ("plain text", "chats")
+            raise UserError(f"{self.clicks.pairs} holds answers to {then}, and {self.policy.served.name} answers {now} "
+                            "here. Choose another --out.")
 
     # Which pair is next
 
     def items(self) -> Iterator[Item]:
         """All pairs, in order. Typed prompts are in every round."""
-        every = [*(placed.prompt for placed in self.prompts), *self.typed()]
-        rounds = -(-self.pairs // max(1, len(self.prompts))) if self.prompts else max(1, self.pairs)
-        for round in range(rounds):
-            in_file = min(len(self.prompts), self.pairs - round * len(self.prompts))
+        every, size = self.every_prompt(), len(self.prompts)
+        for round in range(-(-self.pairs // size) if size else self.pairs):
+            in_file = min(size, self.pairs - round * size)
             for place, prompt in enumerate(every):
-                if place < in_file or place >= len(self.prompts):
+                if place < in_file or place >= size:
                     yield self.item(prompt, round)
 
     def item(self, prompt: Prompt, round: int) -> Item:
@@ -74,54 +79,63 @@ class Session:
         id = self.policy.pair_id(prompt, seed)
         return Item(prompt, seed, id, int(id[:8], 16) < self.overlap * 16**8)
 
-    def typed(self) -> list[Prompt]:
-        return [event["prompt"] for event in self.clicks.standing() if event["event"] == "prompt"]
+    async def draw_item(self, item: Item) -> Pair:
+        return await self.policy.draw_pair(item.prompt, item.seed)
 
-    def waiting_for(self, rater: str) -> Iterator[Item]:
+    def every_prompt(self) -> list[Prompt]:
+        """Those of the file, then those that were typed."""
+        return [*(placed.prompt for placed in self.prompts), *self.typed()]
+
+    def typed(self, rater: str | None = None) -> list[Prompt]:
+        return [event["prompt"] for event in self.clicks.standing()
+                if event["event"] == "prompt" and rater in (None, event["rater"])]
+
+    def waiting_for(self, rater: str, deck: Deck | None = None) -> list[Item]:
         """The pairs that this rater has not seen; first those of prompts that the rater has typed."""
         seen, others = set[str](), set[str]()
         for event in self.clicks.standing():
-            if event["event"] in CLICKS and not event.get("compares"):
+            if event["event"] in CLICKS:
                 (seen if event["rater"] == rater else others).add(event["pair"])
-        mine = [event["prompt"] for event in self.clicks.standing()
-                if event["event"] == "prompt" and event["rater"] == rater]
-        left = [item for item in self.items() if item.id not in seen and item.id not in self.dropped]
+        left = [item for item in (deck or self).items() if item.id not in seen and item.id not in self.dropped]
         free = [item for item in left if item.shared or (
             item.id not in others and self.claimed.get(item.id, rater) == rater)]
-        yield from sorted(free, key=lambda item: item.prompt not in mine)
+        mine = self.typed(rater)
+        return sorted(free, key=lambda item: item.prompt not in mine)
 
-    async def next_pairs(self, rater: str, count: int = 1, have: Sequence[str] = ()) -> list[Pair]:
+    async def next_pairs(
+        self, rater: str, count: int = 1, have: Sequence[str] = (), deck: Deck | None = None
+    ) -> list[Pair]:
         """The next pairs of a rater that the page does not have yet; more are drawn ahead. Empty: all are rated."""
         pairs: list[Pair] = []
         while len(pairs) < count:
-            items = [item for item in self.waiting_for(rater) if item.id not in have]
-            items = items[: len(pairs) + 1 + AHEAD]
+            items = [item for item in self.waiting_for(rater, deck) if item.id not in have]
+            for item in items[: len(pairs) + 1 + AHEAD]:
+                self.draw(item, deck)
             if len(items) <= len(pairs):
                 break
-            for item in items:
-                self.draw(item)
             item = items[len(pairs)]
             try:
-                pairs.append(await asyncio.shield(self.draw(item)))
+                pairs.append(await asyncio.shield(self.draw(item, deck)))
                 self.claimed[item.id] = rater
             except NoPair as error:
                 self.dropped[item.id] = str(error)
         return pairs
 
-    def draw(self, item: Item) -> "asyncio.Task[Pair]":
+    def draw(self, item: Item, deck: Deck | None = None) -> "asyncio.Task[Pair]":
         if item.id not in self._drawn:
-            task = asyncio.ensure_future(self.policy.draw_pair(item.prompt, item.seed))
+            task = asyncio.ensure_future((deck or self).draw_item(item))
             task.add_done_callback(lambda task: task.cancelled() or task.exception())    # it may never be asked for
             self._drawn[item.id] = task
         return self._drawn[item.id]
 
     async def find(self, id: str) -> Pair:
         """A pair by its id; it is drawn again where this process has not drawn it."""
+        for deck in filter(None, (self, self.comparison)):
+            for item in deck.items() if id not in self._drawn else ():
+                if item.id == id:
+                    self.draw(item, deck)
         if id not in self._drawn:
-            item = next((item for item in self.items() if item.id == id), None)
-            if item is None:
-                raise UserError("this pair is of another session. Reload the page.")
-            self.draw(item)
+            raise UserError("this pair is of another session. Reload the page.")
         return await asyncio.shield(self._drawn[id])
 
     # What is written
@@ -156,7 +170,7 @@ class Session:
     def add_prompt(self, prompt: Prompt, rater: str, id: str) -> None:
         prompt = self.policy.form(prompt)
         self.policy.check(Placed(prompt, "this prompt"))
-        if prompt in (*(placed.prompt for placed in self.prompts), *self.typed()):
+        if prompt in self.every_prompt():
             return
         self.clicks.add({"event": "prompt", "id": id, "rater": rater, "time": round(time.time(), 3),
                          "prompt": prompt})

@@ -145,14 +145,20 @@ class Question(BaseModel):
 
 def make_app(runs: Runs, text: str, host: str = "127.0.0.1", first: str | None = None) -> FastAPI:
     """`text`: what the page begins with; `host`: the name by which it is served; `first`: the view it begins with."""
+    app = bare_app(host)
+    add_page(app, text, first)
+    add_live(app, runs, Queue())
+    return app
+
+
+def bare_app(host: str) -> FastAPI:
+    """Without paths; errors are `{"error": line}`, large bodies and other hosts are refused."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)    # their pages load scripts from other machines
     app.add_middleware(BodyLimit)
     app.add_middleware(TrustedHosts, host=host, refusal=error_line(
         421, "this server answers only to its own name; open it by the address that it printed."))
     for error in (HTTPException, RequestValidationError, UserError):
         app.add_exception_handler(error, handle_error)
-    add_page(app, text, first)
-    add_live(app, runs, Queue())
     return app
 
 
