@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import warnings
 
+import pytest
 import torch
 
 # As if no CPU had AMX, so that training has the same precision wherever the tests run.
@@ -25,3 +27,47 @@ with contextlib.suppress(ModuleNotFoundError):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))
+
+# Pages in a real browser: none may log an error, and none may make a request to another machine.
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = ["--no-sandbox", "--disable-background-networking"]
+OURS = ("file:", "data:", "http://127.0.0.1:")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def complaints():
+    """What pages wrote to their console, and their requests to other machines; a test may expect some."""
+    return []
+
+
+@pytest.fixture
+def open_url(browser, complaints):
+    """A page in the browser that is drawn."""
+    pages = []
+
+    def open_it(url, **context):
+        page = browser.new_context(**context).new_page()
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: asked.url.startswith(OURS) or complaints.append(asked.url))
+        page.goto(url)
+        page.wait_for_selector("html[data-drawn]")
+        return page
+
+    yield open_it
+    for page in pages:
+        page.context.close()
+    assert complaints == []

@@ -38,7 +38,7 @@ def prefer_command(args: Namespace) -> dict[str, Any]:
     try:
         return judge(session, args) if args.judge is not None else open_page(session, args)
     finally:
-        session.policy.close()
+        session.close()
 
 
 def sampling_of(args: Namespace) -> Sampling:

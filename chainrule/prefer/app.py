@@ -29,7 +29,8 @@ from chainrule.prefer.comparison import Comparison
 from chainrule.prefer.drawing import Pair, load_policy
 from chainrule.prefer.session import CLICKS, Session, as_shown
 from chainrule.prefer.tuning import DONE, METHODS, Tuning
-from chainrule.serve.app import JAVASCRIPT, bare_app, error_line, require_json, respond
+from chainrule.serve.app import JAVASCRIPT, as_http_error, bare_app, error_line, require_json, respond
+from chainrule.serve.requests import EngineClosed, EngineError, EngineFull
 from chainrule.settings import split_words
 from chainrule.viewer.page import closure, read_web_file, script_json, style
 
@@ -123,8 +124,7 @@ class Prefer:
                 return
             old = session.policy
             plain = not old.chat
-            new = await to_thread.run_sync(partial(
-                load_policy, tuning.out, old.sampling, old.tokens, old.device, plain))
+            new = await on_disk(partial(load_policy, tuning.out, old.sampling, old.tokens, old.device, plain))
             session.comparison = Comparison(old, new, tuning.split.prompts, tuning.split.held_out, session.seed)
 
     async def adopt(self) -> None:
@@ -139,6 +139,8 @@ class Prefer:
 def make_app(session: Session, settings: Mapping[str, Any] = {}, device: str = "auto") -> FastAPI:
     app = bare_app("127.0.0.1")
     app.add_exception_handler(RequestValidationError, refuse_body)
+    for error in (EngineClosed, EngineError, EngineFull):
+        app.add_exception_handler(error, refuse_drawing)
     app.state.prefer = Prefer(session, Tuning(session.clicks.pairs, settings, device))
     app.state.tuning = app.state.prefer.tuning
     add_page(app)
@@ -154,6 +156,10 @@ async def refuse_body(request: Request, error: Exception) -> Response:
     return error_line(422, f"{field or 'the body'}: {fault['msg']}.")
 
 
+async def refuse_drawing(request: Request, error: Exception) -> Response:
+    return error_line(503, f"no answers can be drawn: {error}")
+
+
 def own_origin(request: Request) -> None:
     """Refuses what another site's page sends. Programs send no Origin."""
     origin = request.headers.get("origin")
@@ -167,7 +173,7 @@ WRITES = [Depends(require_json), Depends(own_origin)]
 async def on_disk(work: Callable[[], T]) -> T:
     """What `work` returns, from a thread. Where the disk is full, the page keeps the click and sends it again."""
     try:
-        return await to_thread.run_sync(work)
+        return await to_thread.run_sync(partial(as_http_error, work, OSError))
     except OSError as error:
         raise HTTPException(FULL, f"not saved: {error.strerror}. Free some space; this page keeps your clicks and "
                                   "tries again.") from None
@@ -251,7 +257,7 @@ def add_rating(app: FastAPI, prefer: Prefer) -> None:
 
 def add_tuning(app: FastAPI, prefer: Prefer) -> None:
     async def described() -> Response:
-        return respond(script_json(prefer.tuning.describe()))
+        return respond(script_json(await on_disk(prefer.tuning.describe)))
 
     @app.post("/api/tune", dependencies=WRITES)
     async def tune(body: TuneBody) -> Response:

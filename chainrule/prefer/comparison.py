@@ -16,7 +16,6 @@ from chainrule.prefer.drawing import NoPair, Pair, Policy, digest, seed_of
 from chainrule.prefer.prompt_file import Prompt
 from chainrule.prefer.session import Item
 
-
 FEWEST = 20    # comparisons; prompts are answered several times to reach it
 
 
@@ -40,6 +39,10 @@ class Comparison:
             raise NoPair("the two models gave the same answer.")
         return Pair(item.id, item.prompt, (old, new), item.seed, self.source, compares=True)
 
+    def close(self) -> None:
+        self.old.close()
+        self.new.close()
+
     def result(self, events: Iterable[Event], equal: int) -> dict[str, Any]:
         """Wins of the new model, among the clicks that prefer one of the two; ties are counted beside them."""
         mine = {item.id for item in self.items()}
@@ -48,5 +51,6 @@ class Comparison:
         pairs = {event["pair"]: event["tokens"] for event in clicks}.values()
         tokens = [round(sum(each) / len(pairs), 1) for each in zip(*pairs)] or None
         return {"old": self.old.served.name, "new": self.new.served.name, "held_out": self.held_out,
-                "prompts": len(self.prompts), "items": len(mine), "equal": equal, "ties": sum(one["event"] == "tie" for one in clicks),
+                "prompts": len(self.prompts), "items": len(mine), "equal": equal,
+                "ties": sum(one["event"] == "tie" for one in clicks),
                 "wins": share_of(sum(chosen), len(chosen)).as_dict(), "tokens": tokens}

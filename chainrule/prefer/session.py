@@ -39,6 +39,8 @@ class Deck(Protocol):
 
     async def draw_item(self, item: Item) -> Pair: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass
 class Session:
@@ -62,6 +64,11 @@ class Session:
             now, then = ("chats", "plain text") if self.policy.chat else ("plain text", "chats")
             raise UserError(f"{self.clicks.pairs} holds answers to {then}, and {self.policy.served.name} answers {now} "
                             "here. Choose another --out.")
+
+    def close(self) -> None:
+        self.policy.close()
+        if self.comparison is not None:
+            self.comparison.close()
 
     # Which pair is next
 

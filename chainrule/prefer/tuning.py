@@ -10,7 +10,7 @@ import math
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,16 @@ class Split:
     held_out: bool                 # False: they were trained on
 
 
-def split_pairs(pairs: Sequence[Mapping[str, Any]], prompts: Iterable[Prompt]) -> Split:
+def split_pairs(
+    pairs: Sequence[Mapping[str, Any]], prompts: Iterable[Prompt], trained: Set[str] = frozenset()
+) -> Split:
+    """`trained`: prompts, as JSON, that the model may have been trained on before: they cannot be held out now."""
     clicked = {json.dumps(pair["prompt"]): pair["prompt"] for pair in pairs}
-    unseen = [prompt for prompt in prompts if json.dumps(prompt) not in clicked]
+    unseen = [prompt for prompt in prompts if json.dumps(prompt) not in clicked.keys() | trained]
     if len(unseen) >= FEWEST:
         return Split(list(pairs), [], unseen[:MOST], True)
-    ranked = sorted(clicked, key=digest)
-    out = set(ranked[: len(ranked) // HELD_OUT])
+    ranked = sorted(clicked.keys() - trained, key=digest)
+    out = set(ranked[: len(clicked) // HELD_OUT])
     if not out and not unseen:
         return Split(list(pairs), [], list(clicked.values())[:MOST], False)
     train, valid = ([pair for pair in pairs if (json.dumps(pair["prompt"]) in out) == held] for held in (False, True))
@@ -73,6 +76,7 @@ class Tuning:
     split: Split | None = None
     error: str = ""
     records: list[dict[str, Any]] = field(default_factory=list)
+    _trained: set[str] = field(default_factory=set)    # prompts, as JSON, of all tunings so far
     _process: "subprocess.Popen[str] | None" = None
     _reader: threading.Thread | None = None
 
@@ -83,7 +87,8 @@ class Tuning:
         if len(pairs) < 2:
             raise UserError(f"{self.pairs} has {len(pairs)} pairs, and tuning needs 2 or more. Choose some answers "
                             "first; ties are not pairs.")
-        split = split_pairs(pairs, prompts)
+        split = split_pairs(pairs, prompts, self._trained)
+        self._trained |= {json.dumps(pair["prompt"]) for pair in split.train}
         out = next_folder(self.pairs)
         texts = out.with_name(f"{out.name}.train.jsonl")
         valid = [out.with_name(f"{out.name}.valid.jsonl")] if split.valid else []

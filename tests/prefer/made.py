@@ -60,4 +60,4 @@ def prefer_page(session, settings=None):
             server.should_exit = True
             thread.join()
             app.state.tuning.close()
-            session.policy.close()
+            session.close()

@@ -113,11 +113,11 @@ def test_a_wrong_option_is_one_line(words, prompts, tmp_path, capsys, monkeypatc
 @pytest.mark.parametrize(("content", "line"), [
     ("", "has no prompts. Give a file with a prompt on each line"),
     ("\n \n", "has no prompts"),
-    ('{"prompt": "a"}\n{"prompt"', "line 2 is not JSON"),
-    ('{"text": "a"}\n', "line 1 has no prompt"),
+    ('{"prompt": "a"}\n{"prompt"\n', "prompts.txt line 2"),
+    ('{"text": "a"}\n', "line 1 has the keys text; a prompt is"),
     ('{"prompt": " "}\n', "line 1: the prompt is empty"),
-    ('{"prompt": 3}\n', "line 1: a prompt is a text, or a list of messages"),
-    ('{"prompt": [{"role": "assistant", "content": "a"}]}\n', "line 1: the last message is the assistant's"),
+    ('{"prompt": 3}\n', "line 1 has a number where prompt should be: a text, or a list of messages"),
+    ('{"prompt": [{"role": "assistant", "content": "a"}]}\n', "line 1: the last message of the prompt is the"),
 ])
 def test_a_wrong_file_of_prompts_is_one_line(words, tmp_path, capsys, content, line):
     path = tmp_path / "prompts.txt"
