@@ -1,4 +1,4 @@
-"""Old and new model compared: blind answers to held-out prompts, and the share of wins of the tuned model.
+"""Comparison of the old and the new model: blind, on held-out prompts, with the share of wins of the tuned one.
 
 Each prompt gets one answer of each model, with the same seed; of few prompts each gets several. Equal answers are
 counted and not shown. A prompt is held out if no pair of it was trained on; where all were, the comparison says so.
