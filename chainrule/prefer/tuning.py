@@ -150,13 +150,10 @@ class Tuning:
 def defaults(pairs: Sequence[Mapping[str, Any]], method: str, lora: bool) -> dict[str, Any]:
     """Settings that the command line and the page may override."""
     in_step = min(PAIRS, len(pairs))
-    cut = sum(not pair.get(name, True) for pair in pairs for name in ("chosen_ended", "rejected_ended"))
     settings: dict[str, Any] = {
         "train.method": method, "train.pairs": in_step,
         "train.steps": max(STEPS, math.ceil(EPOCHS * len(pairs) / in_step)),
     }
-    if cut > len(pairs):                       # of two answers more than one, on average, was cut at the limit
-        settings["text.end"] = False
     return settings | ({"train.lora": RANK} if lora else {})
 
 

@@ -264,14 +264,14 @@ def _invalid(error: RequestValidationError) -> Response:
     return error_line(STATUS.get(fault["type"], 422), line)
 
 
-def as_http_error(work: Callable[[], T], *passed: type[Exception]) -> T:
+def as_http_error(work: Callable[[], T], passed: type[Exception] = UserError) -> T:
     """What `work` returns. An error that is not the user's gets an HTTP status, and its traceback goes to stderr.
 
-    `passed`: other errors that the caller answers.
+    `passed`: errors that the caller answers.
     """
     try:
         return work()
-    except (UserError, *passed):
+    except (UserError, passed):
         raise
     except Exception as error:
         if out_of_memory(error):

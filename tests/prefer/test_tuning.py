@@ -10,8 +10,8 @@ from chainrule.prefer import tune_process
 from chainrule.prefer.tuning import Tuning, defaults, next_folder, read_file, split_pairs
 
 
-def pair(prompt, ended=True):
-    return {"prompt": prompt, "chosen": "a", "rejected": "b", "chosen_ended": ended, "rejected_ended": ended}
+def pair(prompt):
+    return {"prompt": prompt, "chosen": "a", "rejected": "b"}
 
 
 def test_prompts_without_clicks_are_held_out_first():
@@ -42,11 +42,11 @@ def test_with_few_prompts_the_comparison_is_on_those_that_were_trained_on_and_sa
     assert (split.prompts, split.held_out, len(split.train)) == (["a", "b"], False, 2)
 
 
-def test_answers_that_were_mostly_cut_have_no_end_and_few_pairs_get_enough_steps():
+def test_few_pairs_get_enough_steps_and_many_get_three_epochs():
     few = defaults([pair("a")] * 10, "ipo", True)
     assert few == {"train.method": "ipo", "train.pairs": 10, "train.steps": 50, "train.lora": 8}
-    cut = defaults([pair("a", False)] * 800, "dpo", False)
-    assert cut == {"train.method": "dpo", "train.pairs": 16, "train.steps": 150, "text.end": False}
+    many = defaults([pair("a")] * 800, "dpo", False)
+    assert many == {"train.method": "dpo", "train.pairs": 16, "train.steps": 150}
 
 
 def test_a_folder_is_never_used_twice(tmp_path):
