@@ -1,6 +1,8 @@
 """What is trained on, what is held out, and where the tuned run goes."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from prefer.made import save_words
@@ -63,6 +65,22 @@ def test_pairs_of_other_programs_count_and_torn_lines_do_not(tmp_path):
     assert [one["prompt"] for one in read_file(path)] == ["a", "b"]
     with pytest.raises(UserError, match="has 0 pairs, and tuning needs 2 or more"):
         Tuning(tmp_path / "none.jsonl").start(tmp_path, [], "dpo", True, {})
+
+
+def test_a_tuning_is_alone_and_can_be_cancelled(tmp_path, monkeypatch):
+    path, popen = tmp_path / "pairs.jsonl", subprocess.Popen
+    path.write_text("".join(json.dumps(pair(prompt)) + "\n" for prompt in "ab"))
+    slow = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **given: popen(slow, **given))
+    tuning = Tuning(path)
+    tuning.start(tmp_path, [], "dpo", True, {})
+    assert tuning.describe()["state"] == "running"
+    with pytest.raises(UserError, match="under way already"):
+        tuning.start(tmp_path, [], "dpo", True, {})
+    tuning.cancel()
+    tuning.close()
+    assert tuning.describe()["state"] == "cancelled"
+    assert len(path.read_text().splitlines()) == 2
 
 
 def test_a_model_that_cannot_be_tuned_is_one_line(tmp_path, capsys):
