@@ -37,13 +37,13 @@ from chainrule.prefer.drawing import Answer, Policy
 from chainrule.preferences.log_probs import answer_sums
 
 SETTINGS = (
-    "train.method=dpo", "train.beta=0.1", "train.lora=8", "train.freeze=15", "train.lr=5e-4", "train.epochs=1",
+    "train.method=dpo", "train.beta=0.1", "train.lora=8", "train.freeze=15", "train.lr=2e-3", "train.epochs=1",
     "train.pairs=8",
 )  # fmt: skip
 TEMPERATURE = 0.7
 LIMIT = 96             # tokens of an answer that is judged
 LONG = 192             # and of one to a held-out prompt
-SPARE = 1.2            # pairs drawn for each click that is wanted: two answers that were both cut are a tie
+SPARE = 1.08           # pairs drawn for each click that is wanted: two answers that were both cut are a tie
 WINDOW = 512           # tokens of TEXT that are read at a time
 BARS = {"seconds": 600, "fall": 0.3, "fall goal": 0.5, "perplexity goal": 1.02}
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--text-tokens", type=int, default=4096)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("settings", nargs="*", help="of chainrule train")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     torch.set_num_threads(given.threads)
     given.folder.mkdir(parents=True, exist_ok=True)
     every = short_instructions()

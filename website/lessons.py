@@ -48,6 +48,11 @@ def lessons() -> list[Path]:
     return sorted(LESSONS.glob("[0-9]*.md"))
 
 
+def pages() -> list[Path]:
+    """The lessons, and the page on preferences, which has commands like theirs."""
+    return [*lessons(), ROOT / "docs" / "preferences.md"]
+
+
 # ------------------------------------------------------------------------------------------------ code from the source
 
 
@@ -192,7 +197,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "pages":
         return write_pages(Path(given.name))
-    for path in lessons():
+    for path in pages():
         if given.name is None or given.name in path.name:
             if given.what == "run":
                 run(path)
