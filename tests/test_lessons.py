@@ -71,8 +71,17 @@ def test_a_lesson_has_three_questions_and_exercises_that_exist(path):
     assert (ROOT / "chainrule" / "exercises" / folder).is_dir()
 
 
+def test_the_commands_of_the_page_on_preferences_run_and_its_code_is_the_source(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path))
+    text = lessons.pages()[-1].read_text(encoding="utf-8")
+    assert lessons.refreshed(text) == text, "run: python website/lessons.py refresh"
+    with lessons.desk():
+        for command in lessons.commands(text):
+            assert lessons.run_command(brief(command)).strip(), command.line
+
+
 def test_links_and_pictures_of_the_lessons_exist():
-    for path in [*PAGES, lessons.LESSONS / "index.md"]:
+    for path in [*lessons.pages(), lessons.LESSONS / "index.md"]:
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for link in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (path.parent / link).exists(), f"{path.name}: {link}"

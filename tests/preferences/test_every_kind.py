@@ -80,7 +80,8 @@ def test_any_language_model_is_a_reference_and_a_reward(runs, kind):
     prompt = prefix_nats(runs / kind, "the cat")
     np.testing.assert_allclose(-found[0], np.array(expected) * math.log(2) - prompt, rtol=1e-3)
     rewards = load_reward(str(runs / kind))(["the cat"], [" ran."])
-    assert rewards == pytest.approx([found[0, 0] / len(" ran.\0")], rel=1e-3)
+    said = prefix_nats(runs / kind, "the cat ran.") - prompt    # the mean of the answer's tokens, without its end
+    assert rewards == pytest.approx([-said / len(" ran.")], rel=1e-3)
 
 
 def prefix_nats(path, text):
@@ -90,8 +91,8 @@ def prefix_nats(path, text):
     state = model.start(1)
     with torch.inference_mode():
         for token, following in zip([0, *made.tokenizer.encode(text)], made.tokenizer.encode(text)):
-            logits, state = model.step(torch.tensor([[token]]), state)
-            nats -= float(logits[0, -1].float().log_softmax(-1)[following])
+            logits, state = model.step(torch.tensor([[int(token)]]), state)
+            nats -= float(logits[0, -1].float().log_softmax(-1)[int(following)])
     return nats
 
 

@@ -3,7 +3,7 @@
     ℓ = -log σ(β [(log π(y_w|x) - log π_ref(y_w|x)) - (log π(y_l|x) - log π_ref(y_l|x))])
 
 x: a prompt; y_w: the answer that people prefer; y_l: the other one; π: the model that is trained; π_ref: the model as
-it was. Shapes: B pairs, T tokens, V vocabulary.
+it was. `chainrule train PAIRS --task preference` trains by it. Shapes: B pairs, T tokens, V vocabulary.
 """
 
 import numpy as np
