@@ -1,7 +1,7 @@
 """Reward against KL from the reference, on film reviews: DPO, IPO, KTO, PPO, GRPO, best-of-n and SFT on chosen answers.
 
     CHAINRULE_DATA=DATA python benchmarks/preference_frontier.py --out runs/frontier
-        [--stages models pairs tune picture] [--seeds 1 2 3] [--parallel 12] [--seconds S] [--results FILE]
+        [--stages models pairs tune picture] [--seeds 1 2 3] [--parallel 8] [--seconds S] [--results FILE]
         [--device cuda] [--size full|smoke|tiny]
 
 The experiment of Rafailov et al. 2023, figure 2. A GPT reads film reviews (IMDB's training texts) and books; tuned on
@@ -21,6 +21,7 @@ a CPU in a minute or two; `--size smoke` has the real models, hardly trained. Fi
 """
 
 import argparse
+import gc
 import json
 import lzma
 import math
@@ -71,7 +72,7 @@ class Size:
     tokens: int = 48                                        # of an answer, at most
     best_of: int = 64                                       # answers of the reference to each test prompt
     rows: int = 2048                                        # answers that are drawn at a time
-    evaluations: int = 8                                    # points of a training
+    evaluations: tuple[float, ...] = 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1    # shares of a training
     configurations: int = 4                                 # of a method, at most
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)    # by recipe, where they differ
 
@@ -79,13 +80,13 @@ class Size:
 SIZES = {
     "full": Size(),
     "smoke": Size(
-        0.1, (512, 256, 128), best_of=8, rows=512, evaluations=2, configurations=1,
+        0.1, (512, 256, 128), best_of=8, rows=512, evaluations=(0.5, 1), configurations=1,
         settings={"imdb-gpt": {"train.epochs": 0.05}, "imdb-reference": {"train.epochs": 0.05},
                   "imdb-reward": {"train.epochs": 1}, "imdb-preference": {"train.steps": 30},
                   "imdb-reinforce": {"train.steps": 6}},
     ),
     "tiny": Size(
-        0.2, (256, 64, 64), tokens=12, best_of=8, rows=256, evaluations=3, configurations=1,
+        0.2, (256, 64, 64), tokens=12, best_of=8, rows=256, evaluations=(0.3, 0.6, 1), configurations=1,
         settings={"reviews-gpt": {"text.vocab": 320, "model.layers": 1, "model.width": 48, "model.heads": 2,
                                   "model.context": 96, "train.tokens": 1024, "train.compile": "false"},
                   "imdb-gpt": {"train.tokens": 1024, "train.epochs": 8, "train.lr": 3e-3, "model.context": 96},
@@ -112,16 +113,17 @@ def tried(name: str, *values: float, **more: Any) -> list[dict[str, Any]]:
     return [{name: value, **{f"train.{setting}": given for setting, given in more.items()}} for value in values]
 
 
-PPO = {"prompts": 256, "generations": 1, "inner_epochs": 2, "steps": 200}    # 100 rollouts of 256 answers
-GRPO = {"prompts": 32, "generations": 8, "steps": 100, "lr": 1e-4, "kl_estimator": "k1"}    # as many
+PPO = {"prompts": 256, "generations": 1, "inner_epochs": 2, "steps": 200, "lr": 2e-5}    # 100 rollouts of 256 answers
+GRPO = {"prompts": 32, "generations": 8, "steps": 100, "lr": 5e-5, "kl_estimator": "k1"}    # as many
+LEARNED = {"value_clip": 10.0}                   # learned rewards are between -10 and 10, and so are values
 METHODS = {
-    "DPO": Method("imdb-preference", "dpo", tried("train.beta", 0.1, 0.05, 0.3) + tried("train.beta", 0.1, lr=1.5e-4)),
-    "IPO": Method("imdb-preference", "ipo", tried("train.beta", 2.0, 6.0)),
-    "KTO": Method("imdb-preference", "kto", tried("train.beta", 0.1, 0.3)),
+    "DPO": Method("imdb-preference", "dpo", tried("train.beta", 0.5, 1.0, 0.3)),
+    "IPO": Method("imdb-preference", "ipo", tried("train.beta", 3.0, 1.5)),
+    "KTO": Method("imdb-preference", "kto", tried("train.beta", 0.3, 0.6)),
     "SFT on chosen": Method("imdb-preference", "orpo", tried("train.beta", 1e-9)),    # ORPO without its second term
-    "PPO": Method("imdb-reinforce", "ppo", tried("train.kl", 0.3, 1.0, **PPO), "learned"),
-    "PPO, true reward": Method("imdb-reinforce", "ppo", tried("train.kl", 0.05, 0.15, **PPO), "true"),
-    "GRPO": Method("imdb-reinforce", "grpo", tried("train.kl", 0.3, 1.0, **GRPO), "learned"),
+    "PPO": Method("imdb-reinforce", "ppo", tried("train.kl", 1.0, 0.5, **PPO, **LEARNED), "learned"),
+    "PPO, true reward": Method("imdb-reinforce", "ppo", tried("train.kl", 0.07, 0.04, **PPO), "true"),
+    "GRPO": Method("imdb-reinforce", "grpo", tried("train.kl", 1.0, 2.0, **GRPO), "learned"),
 }
 
 
@@ -170,12 +172,16 @@ def make_models(here: Experiment, tiny: bool) -> None:
     reviews, books = (invent_reviews(here.out), []) if tiny else (data("imdb/train.jsonl.xz"), [data("gutenberg")])
     began = time.monotonic()
     if not made(here, "body"):
-        here.train("body", "reviews-gpt", [reviews, *books], {"train.minutes": here.size.minutes})
+        alone(here, train_body, here, [reviews, *books])
     here.say(event="body", seconds=time.monotonic() - began)
     jobs = [job for job in (train_classifier, train_reference) if not made(here, job.__name__.removeprefix("train_"))]
     with workers(min(2, here.parallel)) as pool:
         for future in [pool.submit(job, here, reviews, tiny) for job in jobs]:
             future.result()
+
+
+def train_body(here: Experiment, texts: Sequence[Path]) -> None:
+    here.train("body", "reviews-gpt", texts, {"train.minutes": here.size.minutes})
 
 
 def train_classifier(here: Experiment, reviews: Path, tiny: bool) -> None:
@@ -327,11 +333,13 @@ def tune_all(here: Experiment, seeds: Sequence[int]) -> None:
     (here.out / "tuned").mkdir(exist_ok=True)
     done = {(row["method"], *row["settings"].values(), row["seed"]) for row in read_rows(here.results)
             if row["event"] == "tuned"}
-    waiting: list[Callable[..., Any] | Job] = [train_reward] * (not made(here, "reward"))
+    known = any(row["event"] == "reward" for row in read_rows(here.results))
+    waiting: list[Callable[..., Any] | Job] = [train_reward] * (not known)
     waiting += [job for job in jobs_of(here.size, seeds) if (job.method, *job.settings.values(), job.seed) not in done]
     waiting.append(measure_best_of)
     with workers(here.parallel) as pool:
         running: dict[Future[Any], Any] = {}
+        retries = 2 * here.parallel
         while waiting or running:
             while len(running) < here.parallel and (job := next((job for job in waiting if ready(here, job)), None)):
                 waiting.remove(job)
@@ -341,8 +349,9 @@ def tune_all(here: Experiment, seeds: Sequence[int]) -> None:
                 here.say(event="skipped", jobs=len(waiting))
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                running.pop(future)
-                future.result()
+                job = running.pop(future)
+                again = not future.result() and retries > 0 and time.time() < here.until
+                retries, waiting = retries - again, [*waiting, *[job] * again]
 
 
 def ready(here: Experiment, job: Any) -> bool:
@@ -356,8 +365,8 @@ def jobs_of(size: Size, seeds: Sequence[int]) -> list[Job]:
             for name, method in METHODS.items() if number < len(method.tried)]
 
 
-def attempt(here: Experiment, function: Callable[..., None], *more: Any) -> None:
-    """One that fails says so, and does not take the others with it."""
+def attempt(here: Experiment, function: Callable[..., None], *more: Any) -> bool:
+    """One that fails says so, and does not take the others with it. False: it should be tried again."""
     facts = {"method": more[0].method, "settings": dict(more[0].settings), "seed": more[0].seed} if more else {}
     began = time.time()
     try:
@@ -369,6 +378,19 @@ def attempt(here: Experiment, function: Callable[..., None], *more: Any) -> None
         lines = traceback.format_exc().splitlines()
         here.say(event="failed", what=function.__name__, **facts, error=f"{type(error).__name__}: {error}"[:600],
                  where=lines[-8:-1])
+        return "memory" not in str(error)                  # another may have had it, and it is tried again
+    finally:
+        free_memory()
+    return True
+
+
+def free_memory() -> None:
+    """Of this process on the GPU, for the others."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def train_reward(here: Experiment) -> None:
@@ -418,8 +440,7 @@ def tune(here: Experiment, job: Job) -> None:
         if time.time() > here.until:
             raise OutOfTime
         if record["event"] == "descent":
-            due = [math.ceil(record["steps"] * (part + 1) / here.size.evaluations)
-                   for part in range(here.size.evaluations)]
+            due = [math.ceil(record["steps"] * share) for share in here.size.evaluations]
         if record["event"] == "step" and due and record["step"] >= due[0]:
             due = [step for step in due if step > record["step"]]
             start = time.monotonic()
@@ -472,6 +493,12 @@ def workers(parallel: int) -> Executor:
     return ProcessPoolExecutor(parallel, multiprocessing.get_context("spawn"), use_tensor_cores)
 
 
+def alone(here: Experiment, function: Callable[..., None], *more: Any) -> None:
+    """In a process of its own, whose memory on the GPU is free afterwards."""
+    with workers(min(2, here.parallel)) as pool:
+        pool.submit(function, *more).result()
+
+
 def use_tensor_cores() -> None:
     """For what is not trained, but drawn and scored: float32 products in TF32, whose error a point does not show."""
     import torch
@@ -495,7 +522,7 @@ def main(words: Sequence[str] | None = None) -> None:
                         default=("models", "pairs", "tune", "picture"))
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3))
-    parser.add_argument("--parallel", type=int, default=12, help="trainings at a time; 1: in this process")
+    parser.add_argument("--parallel", type=int, default=8, help="trainings at a time; 1: in this process")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no training goes on")
     parser.add_argument("--results", type=Path, help="file of JSON lines; none: points.jsonl in --out")
     parser.add_argument("--device", default="auto")
@@ -510,7 +537,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if "models" in args.stages:
         make_models(here, tiny)
     if "pairs" in args.stages and not (args.out / "best-of.json").exists():
-        make_pairs(here, tiny)
+        alone(here, make_pairs, here, tiny)
     if "tune" in args.stages:
         tune_all(here, args.seeds)
     if "picture" in args.stages:
