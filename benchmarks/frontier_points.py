@@ -125,7 +125,10 @@ def picture(rows: Points) -> str:
     """The frontiers of all methods as SVG, with the range of the seeds, and the points that they are made of."""
     curves, dots = {}, {}
     for name, points in by_method(rows).items():
-        if name != BEST_OF_LEARNED and (curve := curve_of(name, points)):
+        shown = [point for point in points if point["seed"] in near(points)]
+        if name != BEST_OF_LEARNED and (curve := curve_of(name, shown)):
+            seeds, of = len(near(points)), len({point["seed"] for point in points})
+            name += f", {seeds} of {of} seeds" if seeds < of else ""
             curves[name] = curve
             dots[name] = [(point["kl"], point["reward"]) for point in points if 0 <= point["kl"] <= MOST]
     ticks = {float(place): f"{place:g}" for place in range(0, math.ceil(MOST) + 1, 5)}
@@ -133,9 +136,16 @@ def picture(rows: Points) -> str:
                       points=dots)
 
 
+def near(points: Points) -> set[int]:
+    """Seeds with a point in the picture."""
+    return {point["seed"] for point in points if point["kl"] <= MOST}
+
+
 def curve_of(name: str, points: Points) -> Curve:
-    if name == BEST_OF:
+    if name == BEST_OF and points:
         return [(point["kl"], Score(point["reward"], *point["reward_interval"])) for point in points]
+    if not points:
+        return []
     last = min(MOST, max(point["kl"] for point in points) + STEP)
     reached = [(float(budget), frontier(points, float(budget))) for budget in np.arange(STEP, last + STEP / 2, STEP)]
     return [(budget, score) for budget, score in reached if score is not None]
