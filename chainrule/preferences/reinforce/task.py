@@ -185,7 +185,7 @@ def encode_prompts(
         if context is not None and len(ids) + most - 1 > context:
             raise UserError(f"{example.place}: the prompt has {len(ids)} tokens with the boundary, and the model holds "
                             f"{context}, which leaves less than train.answer_tokens={most} for an answer. Shorten it, "
-                            "or lower train.answer_tokens.")
+                            "or lower train.answer_tokens (`eval`: --answer-tokens).")
         rows.append(ids[1:])
     return Prompts(tuple(rows))
 
