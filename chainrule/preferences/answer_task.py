@@ -44,7 +44,7 @@ EPOCHS = 3          # where no budget is given
 
 
 @dataclass(frozen=True)
-class AnswerText(Text):
+class PreferenceText(Text):
     """`text.*` of prompts with answers."""
 
     truncate: Truncate = "false"    # rows longer than the model's context: refuse; or cut the prompt, keeping its end
@@ -108,7 +108,7 @@ def mean_score(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
 class AnswerTask(ExampleTask[Any]):
     """A subclass says how records are read, and what of a model is measured."""
 
-    text = AnswerText
+    text = PreferenceText
     own_training = True
     readable = ("errors", "end", "truncate")
     reads_end: ClassVar[bool] = False                # whether the end of an answer is read, not predicted
@@ -185,7 +185,7 @@ def encode_records(
     examples: Sequence[E], recipe: Recipe, tokenizer: Tokenizer, template: ChatTemplate | None, read: bool = False
 ) -> Encoded:
     """Prompts and answers as tokens, within the model's context; `read`: the ends of answers are read, too."""
-    text, limit = cast(AnswerText, recipe.text), getattr(recipe.model, "context", None)
+    text, limit = cast(PreferenceText, recipe.text), getattr(recipe.model, "context", None)
     limit = limit - 1 if limit is not None and read else limit
     prompts = [_encoded_prompt(example, tokenizer, template) for example in examples]
     answers = [[_encoded_answer(example, answer, tokenizer, template, text.end and ended, read)

@@ -319,7 +319,7 @@ def test_alternatives_are_for_blanks(chainrule, asked, reviews):
         (["--task", "clasify", "--kind", "lstm"], "unknown task clasify. Did you mean classify?"),
         (["--task", "classify", "--kind", "seq2seq"], "which is for translate or caption or answer or span or denoise"),
         (["--task", "tag", "--kind", "ngram"], "--task tag is not for --kind ngram"),
-        (["--task", "lm", "--kind", "encoder"], "is not for --kind encoder, which is for classify or tag or mask or reward. It"),
+        (["--task", "lm", "--kind", "encoder"], "which is for classify or tag or mask or reward. It"),
         (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "an example has its own"),
         (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
         (["--task", "classify", "--kind", "lstm", "head.dropout=1.5"], "head.dropout=1.5: it must be from 0 to less"),

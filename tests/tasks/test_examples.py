@@ -492,6 +492,7 @@ def test_every_task_with_examples_has_its_settings():
     own = {name: find_task(name).text.__name__ for name in TASKS if find_task(name).examples}
     assert own == {
         "classify": "ClassifyText", "tag": "TagText", "translate": "TranslateText", "caption": "CaptionText",
-        "answer": "AnswerText",
+        "answer": "AnswerText", "chat": "ChatText", "preference": "PreferenceText", "reward": "PreferenceText",
+        "reinforce": "PromptText",
     }
     assert CaptionText().target is None
