@@ -18,7 +18,7 @@ ENGINE = "tests/serve/test_engine.py"
 TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED, ADAPTED = "tests/training/test_finetune.py", "tests/training/test_finetune_adapters.py"
-CHATS, TURNS = "tests/tasks/test_chat.py", "tests/chat/test_conversation.py"
+CHATS, TURNS = "tests/tasks/test_chat_task.py", "tests/chat/test_conversation.py"
 KILLED = "tests/training/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 
@@ -1379,7 +1379,7 @@ BUGS = [
         "chainrule/preferences/encoding.py",
         "(place >= self.prompts.lengths[rows, None] - 1) & ",
         "",
-        ("tests/preferences/test_encoding.py::test_targets_are_the_answer_alone",),
+        ("tests/preferences/test_answer_encoding.py::test_targets_are_the_answer_alone",),
     ),
     Bug(
         "KTO estimates the KL of each micro-batch",
