@@ -37,7 +37,7 @@ from chainrule.prefer.drawing import Answer, Policy
 from chainrule.preferences.log_probs import answer_sums
 
 SETTINGS = (
-    "train.method=dpo", "train.beta=0.1", "train.lora=8", "train.freeze=15", "train.lr=2e-3", "train.epochs=1",
+    "train.method=dpo", "train.beta=0.1", "train.lora=8", "train.freeze=22", "train.lr=6e-4", "train.epochs=1",
     "train.pairs=8",
 )  # fmt: skip
 TEMPERATURE = 0.7
