@@ -1,7 +1,7 @@
 """Drawing many pairs at once, for a judge: one decode loop for all rows, from which rows that have ended are dropped.
 
 The random numbers are those of the page's engine, so a prompt and a seed give the same answers, up to the rounding of
-larger matrix products. The engine answers each request at once; here nobody waits, so the batches can be large.
+larger matrix products. The engine answers each request at once; a judge waits for all pairs, so batches can be large.
 
 Shapes: B rows.
 """
