@@ -54,40 +54,49 @@ class PreferenceText(Text):
 
 
 @dataclass(frozen=True)
-class AnswerTraining(Gradient):
-    """`train.*` of a model that learns from answers."""
+class Tuning(Gradient):
+    """`train.*` of a trained model that is tuned: from answers, or from rewards."""
 
     full_lr: ClassVar[float] = 1e-6     # where train.lr is left to us: of full weights, and of LoRA
     lora_lr: ClassVar[float] = 1e-4
-    epochs: Epochs | None = None        # budget: passes over the records; 3 where no budget is given
-    pairs: Size = 16                    # pairs, or rated answers, in a step, over all ranks and micro-batches
-    tokens: Count | None = None         # tokens of a step at most: rows times the longest of them; none: no limit
+    passes: ClassVar[int] = EPOCHS      # over the data, where no budget is given
     lr: NonNegative = 0.0               # peak learning rate; 0: 1e-6, and 1e-4 with LoRA
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)  # AdamW's decay rates of the first and second moment
     weight_decay: NonNegative | None = 0.0  # decoupled weight decay of matrices
     schedule: Schedule = "linear"       # learning-rate decay; wsd: only at the end
-    warmup: Fraction = 0.1              # fraction of training in which the learning rate rises linearly
     final_lr: Fraction = 0.0            # learning rate at the end, as a fraction of the peak
-    dropout: bool = False               # keep the model's dropout while it is tuned; false: there is none
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.lr:
             object.__setattr__(self, "lr", self.full_lr if self.lora is None else self.lora_lr)
+        if self.gradients:
+            raise UserError("train.gradients follows the loss of the last token of a running text; leave it out here.")
+
+    @property
+    def budget(self) -> tuple[str, float]:
+        given = any(getattr(self, name) is not None for name in BUDGETS)
+        return super().budget if given else ("epochs", self.passes)
+
+
+@dataclass(frozen=True)
+class AnswerTraining(Tuning):
+    """`train.*` of a model that learns from answers."""
+
+    epochs: Epochs | None = None        # budget: passes over the records; 3 where no budget is given
+    pairs: Size = 16                    # pairs, or rated answers, in a step, over all ranks and micro-batches
+    tokens: Count | None = None         # tokens of a step at most: rows times the longest of them; none: no limit
+    warmup: Fraction = 0.1              # fraction of training in which the learning rate rises linearly
+    dropout: bool = False               # keep the model's dropout while it is tuned; false: there is none
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batching == "streams" or self.length is not None:
             raise UserError("train.batching=streams and train.length are for running text; a record has its own "
                             "beginning and end.")
         if self.shard:
             raise UserError("train.shard=true: learning from answers needs the whole model on each rank. Leave it out; "
                             "train.lora needs less memory.")
-        if self.gradients:
-            raise UserError("train.gradients follows the loss of the last token of a running text; leave it out here.")
-
-    @property
-    def budget(self) -> tuple[str, float]:
-        name, amount = super().budget
-        given = any(getattr(self, one) is not None for one in BUDGETS)
-        return (name, amount) if given else ("epochs", EPOCHS)
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,24 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from chainrule.errors import UserError
-from chainrule.preferences.answer_task import AnswerTraining, Schedule
+from chainrule.preferences.answer_task import Tuning
 from chainrule.preferences.reinforce.advantages import Scale
 from chainrule.preferences.reinforce.grpo import LossType
 from chainrule.preferences.reinforce.kl import Estimator
-from chainrule.recipe import BUDGETS, Epochs, Gradient
-from chainrule.settings import BelowOne, Count, Fraction, NonNegative, Positive, Size
+from chainrule.recipe import Epochs
+from chainrule.settings import Count, Fraction, NonNegative, Positive, Size
 
 Method: TypeAlias = Literal["reinforce", "rloo", "ppo", "grpo"]
 
-EPOCHS = 1                                                                 # where no budget is given
 KL = {"reinforce": 0.05, "rloo": 0.05, "ppo": 0.05, "grpo": 0.0}           # TRL's, by method
 INNER_EPOCHS = {"reinforce": 1, "rloo": 1, "ppo": 4, "grpo": 1}
 
 
 @dataclass(frozen=True)
-class ReinforceTraining(Gradient):
+class ReinforceTraining(Tuning):
     """`train.*` of a language model that learns from rewards."""
 
+    passes = 1
     method: Method = "grpo"             # policy gradient: reinforce, rloo, ppo (with a value head) or grpo
     reward: str | None = None           # RUN, RUN:LABEL of a classifier, or python:MODULE.FUNCTION; also --reward
     reference: str | None = None        # run from which the KL divergence is measured; none: the base
@@ -45,24 +45,15 @@ class ReinforceTraining(Gradient):
     value_weight: NonNegative = 0.1     # weight of the value loss (ppo)
     value_clip: Positive = 0.2          # values move at most so far from those of the rollout (ppo)
     epochs: Epochs | None = None        # budget: passes over the prompts; 1 where no budget is given
-    lr: NonNegative = 0.0               # peak learning rate; 0: 1e-6, and 1e-4 with LoRA
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)  # AdamW's decay rates of the first and second moment
-    weight_decay: NonNegative | None = 0.0  # decoupled weight decay of matrices
-    schedule: Schedule = "linear"       # learning-rate decay; wsd: only at the end
     warmup: Fraction = 0.0              # fraction of training in which the learning rate rises linearly
-    final_lr: Fraction = 0.0            # learning rate at the end, as a fraction of the peak
     keep_best: bool = False             # save the weights of the best evaluation; false: those of the last step
     tokens: Count | None = None         # not used: a step has the answers of a mini-batch
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.lr:
-            object.__setattr__(self, "lr", AnswerTraining.full_lr if self.lora is None else AnswerTraining.lora_lr)
         if self.batching == "streams" or self.length is not None or self.tokens is not None:
             raise UserError("train.batching=streams, train.length and train.tokens are for running text; a step of "
                             "this task has train.prompts x train.generations / train.mini_batches answers.")
-        if self.gradients:
-            raise UserError("train.gradients follows the loss of the last token of a running text; leave it out here.")
         if self.method in ("rloo", "grpo") and self.generations < 2:
             raise UserError(f"train.generations={self.generations}: train.method={self.method} compares the answers to "
                             "a prompt with each other, so it needs 2 or more.")
@@ -75,11 +66,6 @@ class ReinforceTraining(Gradient):
         if self.mini_batches > self.prompts * self.generations:
             raise UserError(f"train.mini_batches={self.mini_batches} is more than the answers of a rollout: "
                             f"train.prompts x train.generations = {self.prompts * self.generations}.")
-
-    @property
-    def budget(self) -> tuple[str, float]:
-        given = any(getattr(self, name) is not None for name in BUDGETS)
-        return super().budget if given else ("epochs", EPOCHS)
 
     @property
     def kl_weight(self) -> float:
