@@ -68,7 +68,7 @@ SPLITS = "train", "valid", "test"                # of prompts: for pairs, for th
 class Size:
     minutes: float = 2.5                                    # of the body's training
     prompts: tuple[int, int, int] = 13_000, 2_000, 512      # in each of SPLITS
-    answers: int = 4                                        # to each prompt; they make half as many pairs
+    answers: int = 8                                        # to each prompt; they make half as many pairs
     tokens: int = 48                                        # of an answer, at most
     best_of: int = 64                                       # answers of the reference to each test prompt
     rows: int = 2048                                        # answers that are drawn at a time
