@@ -117,7 +117,7 @@ PPO = {"prompts": 256, "generations": 1, "inner_epochs": 2, "steps": 200, "lr": 
 GRPO = {"prompts": 32, "generations": 8, "steps": 100, "lr": 5e-5, "kl_estimator": "k1"}    # as many
 LEARNED = {"value_clip": 10.0}                   # learned rewards are between -10 and 10, and so are values
 METHODS = {
-    "DPO": Method("imdb-preference", "dpo", tried("train.beta", 0.5, 1.0, 0.3)),
+    "DPO": Method("imdb-preference", "dpo", tried("train.beta", 0.5, 0.3, 1.0)),
     "IPO": Method("imdb-preference", "ipo", tried("train.beta", 3.0, 1.5)),
     "KTO": Method("imdb-preference", "kto", tried("train.beta", 0.3, 0.6)),
     "SFT on chosen": Method("imdb-preference", "orpo", tried("train.beta", 1e-9)),    # ORPO without its second term
