@@ -41,7 +41,7 @@ SETTINGS = (
     "train.pairs=8",
 )  # fmt: skip
 TEMPERATURE = 0.7
-LIMIT = 96             # tokens of an answer that is judged
+LIMIT = 80             # tokens of an answer that is judged
 LONG = 192             # and of one to a held-out prompt
 SPARE = 1.08           # pairs drawn for each click that is wanted: two answers that were both cut are a tie
 WINDOW = 512           # tokens of TEXT that are read at a time

@@ -251,12 +251,14 @@ class TransformerStack(nn.Module):
         caches: Sequence[LayerCache] = (),
         sources: Sequence[CrossMemory] = (),
         documents: Tensor | None = None,
+        part: slice = slice(None),
     ) -> tuple[Tensor, list[LayerState]]:
         """(B, T, D) at positions (B or 1, T) -> (B, T, D), and each layer's keys and values.
 
         `lengths` (B,): the tokens that are not padding: an encoder attends to these, and the losses of a router count
         them. A cache and a source for each block, or none. `documents` (B, T), without a cache: the document of each
-        token of a packed row; a token attends to those of its own document.
+        token of a packed row; a token attends to those of its own document. `part`: the blocks that are run; if it has
+        an end, the residual stream behind them is returned, and another call may go on with the others.
         """
         settings, dtype = self.settings, working_dtype(x)
         places = positions if documents is None else torch.arange(x.shape[1], device=x.device)[None]    # in the row
@@ -271,13 +273,15 @@ class TransformerStack(nn.Module):
         if settings.experts and lengths is not None:
             token_mask = padding_mask(lengths, x.shape[1]).flatten(1)              # (B, T)
         delta, layers = None, []
-        for block, cache, source in zip(self.blocks, every_cache, every_source):
+        for block, cache, source in zip(self.blocks[part], every_cache, every_source):
             attention: Any = block.attention
             how = attention.kind, attention.pattern.watched
             if how not in masks:
                 masks[how] = attention.mask(layout, cache, whole=attention.pattern.watched).as_bias(dtype)
             x, delta, kv = block(x, delta, masks[how], rope, cache, source, token_mask)
             layers.append(kv)
+        if part.stop is not None:
+            return x if delta is None else x + delta, layers
         return add_norm(x, delta, self.norm)[1], layers
 
     def layout(

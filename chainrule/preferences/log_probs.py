@@ -10,7 +10,7 @@ Shapes: B rows, T tokens, N targets, D width, V vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from chainrule.layers.cross_entropy import chunk_rows
 from chainrule.layers.embedding import NeuralLanguageModel
 from chainrule.layers.experts import Experts
 from chainrule.model import Batch, LanguageModel
+from chainrule.models.gpt import GPT
+from chainrule.preferences.frozen_layers import frozen_layers
 
 Project = Callable[[Tensor], Tensor]
 
@@ -96,6 +98,8 @@ def hidden_and_projection(model: LanguageModel, batch: Batch) -> tuple[Tensor, P
     if isinstance(model, NeuralLanguageModel):
         hidden, _ = model.hidden_states(batch.tokens, model.begin(batch))
         return hidden, model.embedding.logits
+    if batch.lengths is not None and (kept := frozen_layers(model)):
+        return kept.encode(cast(GPT, model), batch.tokens, batch.lengths), cast(GPT, model).logits
     if isinstance(model, Decoder) and not model.needs_source:
         return model.encode(batch.tokens, batch.lengths), model.logits
     return None

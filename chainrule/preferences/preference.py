@@ -22,6 +22,7 @@ from chainrule.inference.forward import device_of
 from chainrule.model import Batch, LanguageModel, Model, State
 from chainrule.preferences.answer_task import AnswerCorpus, AnswerTask, AnswerTraining, mean_score
 from chainrule.preferences.encoding import PairBatch, RatedBatch, counted_rows
+from chainrule.preferences.frozen_layers import keep_frozen_layers
 from chainrule.preferences.log_probs import answer_sums
 from chainrule.preferences.losses.dpo import dpo
 from chainrule.preferences.losses.ipo import ipo
@@ -223,6 +224,7 @@ class Preference(AnswerTask):
         recipe = recipe_of(corpus)
         if recipe.train.method in REFERENCE_FREE:
             return corpus
+        keep_frozen_layers(model)
         reference: Any = model
         if recipe.train.reference is not None:
             reference = load_reference(recipe, corpus.tokenizer).language_model.to(device_of(model))

@@ -812,6 +812,13 @@ BUGS = [
          "::test_an_answer_that_was_cut_off_does_not_end_with_the_boundary",),
     ),
     Bug(
+        "frozen layers are kept while one of them is trained",
+        "chainrule/preferences/frozen_layers.py",
+        "or frozen_blocks(model) < kept.blocks:",
+        "or frozen_blocks(model) < 0:",
+        ("tests/preferences/test_frozen_layers.py::test_what_is_trained_or_random_is_not_kept",),
+    ),
+    Bug(
         "sums of answers come back in the order of their lengths",
         "chainrule/preferences/log_probs.py",
         "return sums[torch.cat(groups).argsort()], counts",
