@@ -57,6 +57,7 @@ VERIFIED = (MODEL, ADAPTER, TOKENIZER, CHAT_TEMPLATE)
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD, CURVES = "checkpoints", "begun.json", "tensorboard", "curves.html"
+COMPARISON = "comparison.json"    # beside the runs of a comparison: its kinds, the simplest first
 UNFINISHED = re.compile(r"\..+\.aside|\.tmp\w{6}")    # what a killed process was writing (files.py; safetensors)
 CHECKPOINT = re.compile(rf"begun\.json|\d{{9,}}(\.safetensors|\.json)?|{UNFINISHED.pattern}")    # ours in checkpoints/
 

@@ -27,7 +27,7 @@ from chainrule.inference.text_score import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.model import Batch, CountingModel
 from chainrule.progress import say
 from chainrule.recipe import Recipe
-from chainrule.run import INSTEAD, differences, load, read_log, recipe_of
+from chainrule.run import COMPARISON, INSTEAD, differences, load, read_log, recipe_of
 from chainrule.settings import flatten
 from chainrule.tasks import build_for, recipe_for
 from chainrule.tasks.lm import counting_batches
@@ -37,7 +37,6 @@ from chainrule.text.synthetic import Language
 from chainrule.training.log import Point, history, spent
 from chainrule.training.pipeline import make_run
 
-COMPARISON = "comparison.json"
 UNITS = {"text.tokenizer": "characters"}    # every kind can read them, and then perplexities can be compared too
 PROBE = 1 << 20          # tokens on which a round of EM is timed
 SAMPLE = 200             # tokens

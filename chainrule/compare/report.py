@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chainrule.inference.text_score import ExcerptBits
+from chainrule.viewer.hues import hues_of
 from chainrule.viewer.page import Panel, make_page
 
 Answer = Mapping[str, Any]
 Points = Sequence[Mapping[str, Any]]    # of a training curve: tokens, seconds, bits_per_byte, held_out
-HUES = 6                  # colours that everyone can distinguish; kinds without a curve are grey
 
 
 def report_page(answer: Answer, points: Mapping[str, Points], strips: Mapping[str, ExcerptBits]) -> str:
     learned = {kind: some for kind, some in points.items() if len(some) > 1}
-    colors = {kind: place % HUES for place, kind in enumerate(learned)}
+    colors = hues_of({kind: kind for kind in learned})    # kinds without a curve are grey
     return make_page(f"{' '.join(answer['texts'])}: which model predicts it best?", _lead(answer), [
         Panel("ladder", "ladder", "The ladder", _ladder(answer, colors), _how_to_read(answer)),
         Panel("differences", "differences", "Which differences are significant", _differences(answer),

@@ -34,6 +34,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chainrule.errors import UserError, out_of_memory
 from chainrule.serve.engine import threads_for
 from chainrule.serve.server import Runs
+from chainrule.viewer.hues import hues_of
 from chainrule.viewer.page import module_names, plotly, read_web_file, script_json, style
 from chainrule.viewer.views import LIVE, View, every_view, find_view
 
@@ -190,7 +191,9 @@ def add_api(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:
     @app.get("/api/runs")
     async def describe_runs(request: Request) -> Response:
         work = {name: partial(as_http_error, partial(runs.about, name)) for name in runs.paths}
-        return respond(script_json([await queue.do(work[name], [name], request.is_disconnected) for name in work]))
+        every = [await queue.do(work[name], [name], request.is_disconnected) for name in work]
+        hues = hues_of({about["name"]: about.get("kind", "") for about in every})
+        return respond(script_json([about | {"hue": hues[about["name"]]} for about in every]))
 
     @app.post("/api/views/{name}", dependencies=[Depends(require_json)])
     async def view(name: str, question: Question, request: Request) -> Response:
@@ -218,8 +221,8 @@ def view_data(view: View, runs: Runs, question: Question) -> str:
 
 def live_page(text: str, first: str | None) -> str:
     modules = module_names()
-    views = [{"name": view.name, "title": view.title, "note": view.note, "several": view.several, "reads": view.reads}
-             for view in every_view().values()]
+    views = [{"name": view.name, "title": view.title, "note": view.note, "several": view.several, "reads": view.reads,
+              "needs": view.needs, "group": view.group} for view in every_view().values()]
     return Template(read_web_file("live.html")).substitute(
         style=style(modules),
         imports=script_json({"imports": {f"chainrule/{name}": f"/modules/{name}.js" for name in modules}}),

@@ -5,6 +5,7 @@
     chainrule.look(model, "To be, or", tokenizer=tokenizer)
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -16,9 +17,10 @@ from chainrule.errors import UserError
 from chainrule.files import write_text
 from chainrule.model import Model
 from chainrule.models import KINDS
-from chainrule.run import RECIPE, Run, load, read_about
+from chainrule.run import COMPARISON, RECIPE, Run, load, read_about
 from chainrule.tasks import first_task, recipe_for
 from chainrule.text.tokenizers.tokenizer import Tokenizer
+from chainrule.viewer.hues import hues_of
 from chainrule.viewer.page import Panel, make_page, script_json
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import Options, View, every_view, find_view
@@ -39,13 +41,14 @@ def make_file(
         why = "no view fits; a view needs a model that has what it shows" if view is None else (
             f"the view {view.name} does not fit: {view.why_not(subjects)}")
         raise UserError(f"{names(subjects)}: {why}.")
-    return make_page(f"Views of {names(subjects)}", "", panels)
+    hues = hues_of({subject.name: subject.run.recipe.kind for subject in subjects})
+    return make_page(f"Views of {names(subjects)}", "", panels, hues)
 
 
 def panels_of(view: View, subjects: Sequence[Subject], text: str, options: Options) -> list[Panel]:
     """One for all subjects that fit, if the view shows several; else one for each."""
     return [
-        Panel(name, view.name, title, view.make(group, text, options), view.note)
+        Panel(name, view.name, title, view.make(group, text, options), view.note, group=view.group)
         for name, title, group in _groups(view, subjects)
     ]
 
@@ -54,9 +57,9 @@ def try_panels(view: View, subjects: Sequence[Subject], text: str) -> list[Panel
     panels = []
     for name, title, group in _groups(view, subjects):
         try:
-            panels.append(Panel(name, view.name, title, view.make(group, text, {}), view.note))
+            panels.append(Panel(name, view.name, title, view.make(group, text, {}), view.note, group=view.group))
         except UserError as error:
-            panels.append(Panel(name, view.name, title, None, view.note, str(error)))
+            panels.append(Panel(name, view.name, title, None, view.note, str(error), view.group))
     return panels
 
 
@@ -184,14 +187,20 @@ def find_runs(paths: Iterable[str | Path]) -> dict[str, Path]:
 def _runs_at(path: Path) -> list[Path]:
     inside = [] if (path / RECIPE).is_file() else [recipe for recipe in path.glob(f"*/{RECIPE}") if recipe.is_file()]
     if inside:
-        return [recipe.parent for recipe in sorted(inside, key=_made)]
+        kinds = _compared(path)
+        place = {name: number for number, name in enumerate(kinds)}
+        runs = sorted((recipe.parent for recipe in inside), key=lambda run: run.name)
+        return sorted(runs, key=lambda run: place.get(run.name, len(kinds)))
     read_about(path)
     return [path]
 
 
-def _made(recipe: Path) -> tuple[int, str]:
-    """Runs of a comparison are in the order in which they were made, the simplest first."""
-    return recipe.stat().st_mtime_ns, str(recipe)
+def _compared(folder: Path) -> list[str]:
+    """The kinds of the comparison in a folder, the simplest first; its runs are named by them. None: no comparison."""
+    try:
+        return list(json.loads((folder / COMPARISON).read_text(encoding="utf-8"))["kinds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _short(place: Path, every: Iterable[Path]) -> str:

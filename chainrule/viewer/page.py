@@ -8,7 +8,7 @@ the names: here to data URLs within the page, on a server to paths. The modules 
 import base64
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.viewer.hues import hue_style
 
 TYPES = {"float32": "<f4", "int32": "<i4", "uint8": "u1", "uint16": "<u2"}
 
@@ -47,17 +48,20 @@ class Panel:
     data: Any            # plain values for JSON
     note: str = ""       # what it shows
     error: str = ""      # shown instead of the drawing
+    group: str = ""      # of sections in the list at the left; without groups the list is above
 
 
-def make_page(title: str, lead: str, panels: Sequence[Panel]) -> str:
+def make_page(title: str, lead: str, panels: Sequence[Panel], hues: Mapping[str, int] = {}) -> str:
+    """`hues`: the colour of each model that is shown, by its name."""
     modules = closure([MAIN, *(panel.module for panel in panels if not panel.error)])
     urls = {f"chainrule/{name}": data_url(read_web_file(f"{name}.js")) for name in modules}
     return Template(read_web_file("page.html")).substitute(
         title=escape(title),
-        lead=escape(lead),
-        style=style(modules),
+        lead=f"<p class=lead>{escape(lead)}</p>\n" if lead else "",
+        frame="framed" if any(panel.group for panel in panels) else "",
+        style=style(modules) + hue_style(hues),
         imports=script_json({"imports": urls}),
-        contents="\n".join(f'<a href="#{panel.name}">{escape(panel.title)}</a>' for panel in panels),
+        contents="\n".join(_contents(panels)) if len(panels) > 1 else "",
         sections="\n".join(_section(panel) for panel in panels),
         panels=script_json([_panel_json(panel) for panel in panels]),
         plotly=f"<script>{inline(plotly())}</script>" if PLOT in modules else "",
@@ -119,9 +123,17 @@ def script_json(value: Any) -> str:
 
 def _panel_json(panel: Panel) -> dict[str, Any]:
     content = {"error": panel.error} if panel.error else {"data": panel.data}
-    return {"name": panel.name, "module": panel.module, **content}
+    return {"name": panel.name, "module": panel.module, "note": panel.note, **content}
 
+
+def _contents(panels: Sequence[Panel]) -> Iterator[str]:
+    """Links to the sections, under the names of their groups."""
+    group = ""
+    for panel in panels:
+        if panel.group != group:
+            yield f'<p class="rail-group">{escape(panel.group)}</p>'
+        group = panel.group
+        yield f'<a href="#{panel.name}">{escape(panel.title)}</a>'
 
 def _section(panel: Panel) -> str:
-    note = f"<p class=note>{escape(panel.note)}</p>" if panel.note else ""
-    return f'<section id="{panel.name}"><h2>{escape(panel.title)}</h2>{note}<div class=view></div></section>'
+    return f'<section id="{panel.name}"><h2>{escape(panel.title)}</h2><div class=view></div></section>'

@@ -88,7 +88,7 @@ def test_a_comparison_stands_for_all_its_runs(chainrule, book, tmp_path):
         answer = chainrule("train", book, "--kind", kind, "text.tokenizer=characters", "--out", f"runs/compared/{kind}")
         assert answer.code == 0, answer.err
     answer = chainrule("look", "runs/compared", "--out", "page.html", "--view", "die", "--json")
-    assert answer.json["runs"] == ["unigram", "bigram"]
+    assert answer.json["runs"] == ["bigram", "unigram"]
 
 
 @pytest.mark.parametrize(("words", "line"), [

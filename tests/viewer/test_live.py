@@ -117,16 +117,40 @@ def test_the_back_button_comes_back_to_the_view_and_the_runs_before(open_url, ur
     page.wait_for_function("document.getElementById('title').textContent === 'Surprise'")
 
 
-def test_a_view_that_does_not_fit_is_grey_and_says_which_runs_it_fits(open_url, url):
-    page = open_url(f"{url}#page.runs=lstm")
-    link = page.locator("#views a[data-view=backoff]")
-    assert "live-unfit" in link.get_attribute("class")
-    assert "choose ngram" in link.get_attribute("title")
-    assert "live-unfit" not in (page.locator("#views a[data-view=die]").get_attribute("class") or "")
+def test_a_view_that_is_clicked_takes_the_runs_that_fit_it_and_the_back_button_returns(open_url, url):
+    page = open_url(f"{url}#page.runs=lstm&page.view=die")
     tab(page, "backoff")
-    assert "choose ngram" in page.locator("#backoff [role=alert]").inner_text()
-    page.locator("#runs input[value=ngram]").check()
-    page.wait_for_selector("#backoff .view:not(:has([role=alert]))")
+    assert page.locator("#runs input:checked").evaluate_all("all => all.map(one => one.value)") == ["ngram"]
+    assert page.locator("#backoff .picture").is_visible()
+    page.go_back()
+    page.wait_for_function("document.getElementById('title').textContent === 'The weighted die'")
+    assert page.locator("#runs input:checked").evaluate_all("all => all.map(one => one.value)") == ["lstm"]
+    linked = open_url(f"{url}#page.runs=lstm&page.view=trellis")    # where nothing was clicked, a button takes them
+    assert linked.locator("#trellis .error").inner_text().startswith("This view needs a hidden Markov model (hmm).")
+    linked.get_by_role("button", name="use hmm").click()
+    linked.wait_for_selector("#trellis .picture")
+
+
+def test_a_view_that_fits_no_run_says_what_it_needs(open_url, runs):
+    with served({"lstm": runs["lstm"]}) as address:
+        page = open_url(address)
+        link = page.locator("#views a[data-view=backoff]")
+        assert "live-unfit" in link.get_attribute("class")
+        assert link.get_attribute("title") == "This view needs an n-gram language model."
+        assert "live-unfit" not in (page.locator("#views a[data-view=die]").get_attribute("class") or "")
+        tab(page, "backoff")
+        assert page.locator("#backoff .view").inner_text() == "This view needs an n-gram language model."
+
+
+def test_without_a_run_the_page_asks_for_one(open_url, url):
+    """The only run that was ticked is unticked: no others are ticked in its place."""
+    page = open_url(f"{url}#page.runs=lstm&page.view=die")
+    page.locator("#runs input[value=lstm]").uncheck()
+    drawn(page)
+    assert page.locator("#runs input:checked").count() == 0
+    assert page.locator("#die .view").inner_text().startswith("Choose a model.")
+    again = open_url(page.url)
+    assert again.locator("#runs input:checked").count() == 0
 
 
 def test_of_several_runs_that_fit_a_view_of_one_the_reader_chooses(open_url, url):

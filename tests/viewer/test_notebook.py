@@ -1,5 +1,6 @@
 """chainrule.look from Python: a page that a notebook frames and that can be saved."""
 
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ from viewer.subjects import subject
 
 import chainrule
 from chainrule.errors import UserError
-from chainrule.viewer.notebook import find_runs
+from chainrule.viewer.notebook import Page, find_runs
+from chainrule.viewer.page import Panel, make_page
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def test_a_run_its_path_and_a_folder_of_runs_can_be_shown(folder):
     run = chainrule.load(folder / "gpt")
     assert "Views of gpt<" in chainrule.look(run, "the", view="die").html
     assert "Views of gpt<" in chainrule.look(folder / "gpt", "the", view="die").html
-    assert "Views of ngram, gpt<" in chainrule.look(str(folder), "the", "die").html
+    assert "Views of gpt, ngram<" in chainrule.look(str(folder), "the", "die").html
     assert "Views of gpt, gpt (2), ngram<" in chainrule.look([run, run, folder / "ngram"], "the", "die").html
 
 
@@ -71,8 +73,18 @@ def test_a_notebook_draws_it_in_a_frame_of_its_own(open_file, folder):
     assert inside.locator("[data-model=gpt] .die-cut").count() == 19
     inside.locator("[data-model=ngram] .die-face").first.click()
     assert inside.locator(".die-taken").inner_text() == "a"
-    inside.locator("nav a").first.click()
-    assert inside.locator("h1").inner_text() == "Views of ngram, gpt"
+    assert inside.locator("nav a").count() == 0    # one view needs no list
+    assert inside.locator("h1").inner_text() == "Views of gpt, ngram"
+
+
+def test_links_within_a_page_in_a_frame_leave_the_notebook_where_it_is(open_file):
+    panels = [Panel(name, "samples", name, [{"sample": "text\n" * 80}], group="predict") for name in ("one", "other")]
+    frame = Page(make_page("two", "", panels))._repr_html_()
+    page = open_file(f"<!doctype html><html data-drawn><link rel=icon href=data:,><p>a notebook</p>{frame}</html>")
+    inside = page.frame_locator("iframe")
+    inside.locator("html[data-drawn]").wait_for(state="attached")
+    inside.locator("nav a").last.click()
+    inside.locator("#other h2").click()    # which must be in sight
     assert page.locator("p").inner_text() == "a notebook"
 
 
@@ -86,3 +98,15 @@ def test_runs_are_named_by_the_end_of_their_path(tmp_path):
     with pytest.raises(UserError, match=r"is not a run: it has no recipe\.json"):
         find_runs([tmp_path])
     assert list(find_runs([one, one.parent / ".." / "a" / "gpt"])) == ["gpt"]
+
+
+def test_runs_of_a_comparison_come_as_it_lists_them_and_others_by_name_whatever_the_times_of_files(tmp_path):
+    """As after `cp -r`, unzip or a git checkout."""
+    for age, name in enumerate(("zebra", "gpt", "ngram", "apple")):
+        save_run(tmp_path / name, subject("ngram"))
+        os.utime(tmp_path / name / "recipe.json", (1e9 - age, 1e9 - age))
+    assert list(find_runs([tmp_path])) == ["apple", "gpt", "ngram", "zebra"]
+    (tmp_path / "comparison.json").write_text('{"kinds": {"ngram": {}, "hmm": {}, "gpt": {}}}')
+    assert list(find_runs([tmp_path])) == ["ngram", "gpt", "apple", "zebra"]
+    (tmp_path / "comparison.json").write_text("[")
+    assert list(find_runs([tmp_path])) == ["apple", "gpt", "ngram", "zebra"]

@@ -37,6 +37,10 @@ class View:
     table: Callable[[Sequence[Subject], str, Options], "Table"] | None = None    # its numbers, for a terminal
     needs: str = "a model that has what it shows"    # the models that it fits, in words
 
+    @property
+    def group(self) -> str:
+        return next((group for group, names in GROUPS.items() if self.name in names), "")
+
     def why_not(self, subjects: Sequence[Subject]) -> str:
         """Why it fits none of them: what it needs, and what they are."""
         return f"it needs {self.needs}, and {'; '.join(f'{one.name} is {one.described}' for one in subjects)}"
@@ -50,8 +54,18 @@ class Table:
     values: Mapping[str, Any]                  # the same, plain values for JSON
 
 
-NAMES = ("die", "surprise", "backoff", "trellis", "neurons", "attention", "alignment", "lens", "unrolled", "gradient",
-         "vectors", "contextual", "in_context", "preferences", "cost", "chat")
+GROUPS = {
+    "predict": ("die", "surprise", "in_context", "chat"),
+    "count": ("backoff",),
+    "hidden states": ("trellis",),
+    "vectors": ("vectors", "contextual"),
+    "recur": ("neurons", "unrolled", "gradient"),
+    "attend": ("attention", "lens", "alignment"),
+    "compare": ("cost", "preferences"),
+}
+"""The views as the lectures come, in the order of the page."""
+
+NAMES = tuple(name for names in GROUPS.values() for name in names)
 
 
 @cache

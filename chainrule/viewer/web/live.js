@@ -8,12 +8,13 @@ import { complaint, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
 import { dress } from "chainrule/theme";
 
-/** @typedef {{ name: string, title: string, note: string, several: boolean, reads: boolean }} View */
-/** @typedef {{ name: string, kind?: string, task?: string, parameters?: number, views?: string[], error?: string }} Run */
+/** @typedef {{ name: string, title: string, note: string, several: boolean, reads: boolean, needs: string, group: string }} View */
+/** @typedef {{ name: string, hue: number, kind?: string, task?: string, parameters?: number, views?: string[], error?: string }} Run */
 
 const PAUSE = 250;    // milliseconds without typing after which a request is sent
 const SIGN = 200;     // milliseconds of waiting after which “computing” is shown
 const FEW = 3;        // up to so many runs are all chosen at first; of more only the last two
+const TYPED = "textarea, select, input:not([type=checkbox], [type=radio], [type=range])";    // where a key writes
 
 /** @param {string} name */
 const part = (name) => /** @type {HTMLElement} */ (document.getElementById(name));
@@ -54,24 +55,39 @@ async function ask(path, body, signal) {
 /** @param {string} [line] */
 const problem = (line) => part("problem").replaceChildren(...(line ? [complaint(line)] : []));
 
+/** By the address, where an empty list is a choice too; else some that the view fits. */
 function chosenRuns() {
-  const able = runs.filter((run) => !run.error).map((run) => run.name);
-  const asked = page.get("runs", "").split(",").map(decodeURIComponent).filter((name) => able.includes(name));
-  return asked.length ? asked : able.length > FEW ? able.slice(-2) : able;
+  const able = runs.filter((run) => !run.error).map((run) => run.name), listed = page.get("runs", "*");
+  const asked = listed.split(",").map(decodeURIComponent).filter((name) => able.includes(name));
+  if (asked.length || listed === "") return asked;
+  const fit = fitted(page.get("view", about.first ?? "")), some = fit.length ? fit : able;
+  return some.length > FEW ? some.slice(-2) : some;
 }
 
+/** All runs that a view fits. @param {string} name */
+const fitted = (name) => runs.filter((run) => run.views?.includes(name)).map((run) => run.name);
+
 /** The chosen runs that a view fits. @param {View} view */
-const fitting = (view) => chosenRuns().filter((name) => runs.find((run) => run.name === name)?.views?.includes(view.name));
+const fitting = (view) => chosenRuns().filter((name) => fitted(view.name).includes(name));
 
 function chosenView() {
   const named = page.get("view", about.first ?? "");
   return about.views.find((view) => view.name === named) ?? about.views.find((view) => fitting(view).length) ?? about.views[0];
 }
 
-/** Why a view cannot be shown. @param {View} view */
+/** What a view needs, instead of the view; and a way to it. @param {View} view */
 function unfit(view) {
-  const others = runs.filter((run) => run.views?.includes(view.name)).map((run) => run.name);
-  return others.length ? `This view needs another model: choose ${others.join(" or ")}.` : "None of these runs has what this view shows.";
+  const others = fitted(view.name).slice(0, FEW), line = chosenRuns().length ? `This view needs ${view.needs}. ` : "Choose a model. ";
+  const take = html("button", { type: "button", click: () => open(view) }, `use ${others.join(", ")}`);
+  return [html("p", { class: "error", role: "status" }, line, ...(others.length ? [take] : []))];
+}
+
+/** Shows a view, of the chosen runs that it fits; where it fits none of them, of others. @param {View} view */
+function open(view) {
+  const runs = fitting(view).length ? {} : { runs: fitted(view.name).slice(0, FEW).map(encodeURIComponent).join(",") };
+  page.visit({ view: view.name, ...(runs.runs ? runs : {}) });
+  scrollTo({ top: 0, behavior: "instant" });
+  return refresh();
 }
 
 /** Shows what is chosen now. */
@@ -86,7 +102,7 @@ async function refresh() {
   const key = JSON.stringify([view.name, names]);
   dressPage(view, fit, names);
   if (drawn?.key !== key) place.replaceChildren();
-  if (!names.length) return settle(unfit(view));
+  if (!names.length) return settle(...unfit(view));
   const options = (/** @type {Record<string, string>} */ more = {}) => ({ runs: names, text: area.value, options: { ...state.every(), ...more } });
   const path = `/api/views/${view.name}`;
   const answer = await ask(path, options(), question.signal);
@@ -105,27 +121,26 @@ async function refresh() {
   else {
     const own = html("div");    // so that a view whose module loads late cannot draw over the next
     place.replaceChildren(own);
-    const update = await show(own, view.name, answer.data, state, live);
+    const update = await show(own, view.name, answer.data, state, live, view.note);
     if (number !== latest) return;
     drawn = { key, update };
   }
-  settle(null);
+  done();
 }
 
-/** @param {string | null} [line] instead of a view; null: the view is drawn */
-function settle(line) {
-  if (line !== null) {
-    drawn = null;
-    place.replaceChildren(...(line ? [complaint(line)] : []));
-  }
-  document.documentElement.dataset.drawn = "true";
+/** @param {...Element} lines instead of a view */
+function settle(...lines) {
+  drawn = null;
+  place.replaceChildren(...lines);
+  done();
 }
+
+const done = () => { document.documentElement.dataset.drawn = "true"; };
 
 /** @param {View} view @param {string[]} fit @param {string[]} names those of them that are shown */
 function dressPage(view, fit, names) {
   document.title = `${view.title}: ${chosenRuns().join(", ")}`;
   part("title").textContent = view.title;
-  part("note").textContent = view.note;
   part("written").hidden = !view.reads;
   place.parentElement?.setAttribute("id", view.name);
   const options = Object.fromEntries(fit.map((name) => [name, name]));
@@ -133,12 +148,12 @@ function dressPage(view, fit, names) {
     remember(view.name).visit({ run: name });
     refresh().then(() => part("which").querySelector("input:checked")).then((input) => /** @type {HTMLElement} */ (input)?.focus());
   })]));
-  for (const link of /** @type {HTMLAnchorElement[]} */ ([...part("views").children])) {
+  for (const link of /** @type {NodeListOf<HTMLAnchorElement>} */ (part("views").querySelectorAll("a"))) {
     const one = /** @type {View} */ (about.views.find(({ name }) => name === link.dataset.view));
-    const fits = fitting(one).length > 0;
+    const fits = fitted(one.name).length > 0;
     link.href = page.link({ view: one.name });
     link.classList.toggle("live-unfit", !fits);
-    link.title = fits ? one.note : unfit(one);
+    link.title = fits ? one.note : `This view needs ${one.needs}.`;
     if (one === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -148,16 +163,25 @@ function dressPage(view, fit, names) {
 /** Another text, as if it had been typed. @param {string} text */
 function write(text) {
   area.value = text;
+  showEnd();
   page.set("text", text);
   return refresh();
 }
 
-/** @param {Run} run */
-function box(run) {
-  const facts = run.error ? "cannot be loaded" : `${run.kind}${run.task === "lm" ? "" : `, ${run.task}`}, ${short(run.parameters)}`;
-  return html("label", { class: "choice", title: run.error }, html("input", { type: "checkbox", value: run.name, disabled: Boolean(run.error), change: pick }),
-    run.name, html("span", { class: "live-kind" }, facts));
+/** The end of the text is what models continue, so that line is shown. */
+function showEnd() {
+  area.scrollTop = area.scrollHeight;
 }
+
+/** @param {Run} run */
+function chip(run) {
+  const facts = run.error ? "cannot be loaded" : `${run.kind}${run.task === "lm" ? "" : `, ${run.task}`}, ${short(run.parameters)} parameters`;
+  return html("label", { class: "chip", title: run.error ?? facts, "data-model": run.name },
+    html("input", { type: "checkbox", value: run.name, disabled: Boolean(run.error), change: pick }), run.name, html("span", { class: "unseen" }, `, ${facts}`));
+}
+
+/** The colours of the models, for all that has `data-model`. */
+const dyes = () => html("style", {}, runs.map((run) => `[data-model="${CSS.escape(run.name)}"] { --model: var(--hue${run.hue}); }`).join("\n"));
 
 function pick() {
   const boxes = /** @type {HTMLInputElement[]} */ ([...part("runs").querySelectorAll("input:checked")]);
@@ -171,13 +195,33 @@ function tab(view) {
     const { ctrlKey, metaKey, shiftKey } = /** @type {MouseEvent} */ (event);
     if (ctrlKey || metaKey || shiftKey) return;    // another window, by the link
     event.preventDefault();
-    page.visit({ view: view.name });
-    refresh();
+    open(view);
   } }, view.title);
+}
+
+/** The links to the views, under the names of their groups. */
+const rail = () => about.views.flatMap((view, place) =>
+  [...(view.group === about.views[place - 1]?.group ? [] : [html("p", { class: "rail-group" }, view.group)]), tab(view)]);
+
+/** The picture alone, on the full screen where the browser allows it; and back. */
+function fill() {
+  const full = document.body.classList.toggle("alone");
+  if (full) document.documentElement.requestFullscreen?.().catch(() => {});
+  else if (document.fullscreenElement) document.exitFullscreen();
 }
 
 dress();
 area.value = page.get("text", about.text);
+showEnd();
+area.addEventListener("blur", showEnd);
+addEventListener("fullscreenchange", () => { if (!document.fullscreenElement) document.body.classList.remove("alone"); });
+addEventListener("keydown", (event) => {
+  const { key, target, altKey, ctrlKey, metaKey } = event;
+  if (key === "Escape" && !document.fullscreenElement) document.body.classList.remove("alone");
+  if (key === "f" && !altKey && !ctrlKey && !metaKey && !(/** @type {Element} */ (target).matches(TYPED))) fill();
+});
+part("full").addEventListener("click", fill);
+part("skip").addEventListener("click", (event) => { event.preventDefault(); part("main").focus(); });
 area.addEventListener("input", () => {
   clearTimeout(typing);
   page.set("text", area.value);
@@ -185,13 +229,15 @@ area.addEventListener("input", () => {
 });
 addEventListener("popstate", () => {
   area.value = page.get("text", about.text);
+  showEnd();
   dress();
   drawn = null;
   refresh();
 });
-part("views").append(...about.views.map(tab));
+part("views").append(...rail());
 runs = (await ask("/api/runs")) ?? [];
-part("runs").append(...runs.map(box));
+part("runs").append(...runs.map(chip));
+document.head.append(dyes());
 await refresh();
 const broken = runs.find((run) => run.error);
 if (broken && !part("problem").textContent) problem(broken.error);

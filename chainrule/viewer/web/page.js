@@ -4,15 +4,15 @@ import { complaint, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
 import { dress } from "chainrule/theme";
 
-/** @typedef {{ name: string, module: string, data?: any, error?: string }} Panel */
+/** @typedef {{ name: string, module: string, note: string, data?: any, error?: string }} Panel */
 
 dress();
 /** @type {Panel[]} */
 const panels = JSON.parse(document.getElementById("panels")?.textContent ?? "[]");
-for (const { name, module, data, error } of panels) {
+for (const { name, module, note, data, error } of panels) {
   const place = /** @type {Element} */ (document.querySelector(`#${name} .view`));
   if (error) place.append(complaint(error));
-  else await show(place, module, data, remember(name), null);
+  else await show(place, module, data, remember(name), null, note);
 }
 if (location.protocol === "about:")    // a page in a frame: a link would refer to the outer page
   document.querySelector("nav")?.addEventListener("click", (event) => {

@@ -44,7 +44,7 @@ export function render(element, data, state, live) {
     heat.show({ rows: data.texts[text].shown.map((shown) => ({ text: shown, own: true })), columns: data.source.map((shown) => ({ text: shown })), weight: weight(data, now()) });
     report(null);
   };
-  element.append(controls, formula, readout, html("div", { class: "alignment" }, branches, heat.element), html("h3", {}, "Finished texts of the beam search, the best first"), texts);
+  element.append(controls, formula, readout, html("div", { class: "alignment picture" }, branches, heat.element), html("h3", {}, "Finished texts of the beam search, the best first"), texts);
   draw();
   return (/** @type {Data} */ other) => { data = other; state.set("text", "0"); draw(); };
 }

@@ -32,7 +32,7 @@ export function render(element, data, state, live) {
   const lines = makeLines((spot) => (spot ? select(spot, null) : rest()));
   const heat = makeHeat({ title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? select({ side: "rows", place: cell.row }, cell.column) : rest()) });
   const why = html("p", { class: "note" });
-  const closer = html("div", { class: "attention-head" }, lines.element, heat.element);
+  const closer = html("div", { class: "attention-head picture" }, lines.element, heat.element);
   const scores = html("details", { class: "attention-scores", hidden: true });
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
@@ -81,7 +81,7 @@ export function render(element, data, state, live) {
     scores.replaceChildren(html("summary", {}, "what each head attends to"), scoreTable(data, now(), choose));
   };
   const draw = () => { drawAll(); drawHead(); };
-  element.append(controls, formula, overview.element, scores, readout, why, closer);
+  element.append(controls, readout, overview.element, why, formula, closer, scores);
   draw();
   if (live && !exact(data, now())) choose({});
   return (/** @type {Data} */ other) => { data = other; latest++; draw(); };

@@ -29,7 +29,7 @@ export function render(element, data, state) {
   if (data.tokens.length === 0) return void element.append(html("p", {}, "There is no token yet: type a text to see its orders."));
   const place = html("div", { class: "backoff-ladder", role: "region", "aria-live": "polite", "aria-label": "the orders of the chosen token" });
   const spans = data.tokens.map((token, at) => span(token, data, at));
-  const text = html("p", { class: "text backoff-text", tabindex: 0, role: "group", "aria-label": "the text: the arrow keys choose a token" }, ...spans);
+  const text = html("p", { class: "text backoff-text picture", tabindex: 0, role: "group", "aria-label": "the text: the arrow keys choose a token" }, ...spans);
   let at = -1;
   const choose = (/** @type {number} */ next) => {
     spans[at]?.classList.remove("chosen");

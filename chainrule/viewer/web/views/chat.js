@@ -103,8 +103,9 @@ export function render(element, { run, path, live, template }, state) {
     /** @type {HTMLFormElement} */ (form).requestSubmit();
   });
   const plain = html("p", { class: "note" }, "This run has no chat template: messages are written as plain text, and the model continues them.");
-  element.append(...(template ? [] : [plain]), log, status, form,
-    html("div", { class: "choices" }, html("label", {}, "temperature ", temperature), html("label", { class: "chat-system" }, "instruction ", system)));
+  element.append(...(template ? [] : [plain]),
+    html("div", { class: "choices" }, html("label", {}, "temperature ", temperature), html("label", { class: "chat-system" }, "instruction ", system)),
+    html("div", { class: "picture" }, log, status, form));
   draw();
 }
 

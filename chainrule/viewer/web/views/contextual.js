@@ -56,7 +56,7 @@ export function render(element, data, state, live) {
     if (data.layers.length) await drawMap(map, data, data.layers[now()]);
     map.hidden = !data.layers.length;
   };
-  element.append(controls, words, about, readout, html("div", { class: "contextual-both" }, heat.element, map), list);
+  element.append(controls, words, about, readout, html("div", { class: "contextual-both picture" }, heat.element, map), list);
   return draw().then(() => (/** @type {Data} */ other) => { data = other; draw(); });
 }
 

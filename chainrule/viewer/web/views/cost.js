@@ -23,7 +23,7 @@ const TICKS = [1, 4, 16, 64, 256, 1024, 4096, 16384];
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   let now = data;
-  const chart = html("div", { class: "cost-chart", role: "img", "aria-label": "cost against length, both on log axes" });
+  const chart = html("div", { class: "cost-chart picture", role: "img", "aria-label": "cost against length, both on log axes" });
   const slopes = html("div", { class: "scroll" });
   const work = () => /** @type {keyof typeof WORK} */ (state.get("of", "learn") in WORK ? state.get("of", "learn") : "learn");
   const what = () => /** @type {What} */ (state.get("what", "flops") in WHATS ? state.get("what", "flops") : "flops");

@@ -68,8 +68,8 @@ export function render(element, data, state, live) {
 
   const controls = html("div", { class: "die-dials" }, ...Object.keys(DIALS).map((name) => dial(name, state, draw)),
     html("button", { type: "button", class: "die-reset", click: () => reset(controls) }, "reset"));
-  element.append(controls, formula, ...(live ? [] : [place.strip(() => { readout.textContent = ""; draw(); })]), readout,
-    html("div", { class: "die-models" }, ...columns.map((column) => column.element)));
+  const text = live ? [] : [place.strip(() => { readout.textContent = ""; draw(); })];
+  element.append(controls, formula, readout, html("div", { class: "picture" }, ...text, html("div", { class: "die-models" }, ...columns.map((column) => column.element))));
   draw();
   return (/** @type {Data} */ other) => {
     place.data = other;

@@ -16,7 +16,7 @@ const PLAIN = { x: "x, the embedding" };
 export function render(element, { models }, state) {
   const names = [...new Set(models.flatMap((model) => model.layers.map((layer) => layer.name)))].sort((one, other) => rank(one) - rank(other));
   const most = Math.max(...models.map((model) => model.tokens.length));
-  const chart = html("div", { class: "gradient-chart", role: "img", "aria-label": "length of the gradient against time, on a log axis" });
+  const chart = html("div", { class: "gradient-chart picture", role: "img", "aria-label": "length of the gradient against time, on a log axis" });
   const slopes = html("div", { class: "scroll" });
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const layer = () => (names.includes(state.get("of", "")) ? state.get("of", "") : names.includes("h1") ? "h1" : names[0]);

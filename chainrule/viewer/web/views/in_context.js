@@ -1,22 +1,22 @@
 // @ts-check
 /** p(the right answer) against the examples before it, bits of a repeated random sequence by position, and the heads that copy. */
-import { choices, fixed, html, hue, svg } from "chainrule/draw";
+import { choices, fixed, html, svg } from "chainrule/draw";
 
 /** @typedef {{ lines: { question: string, answer: string }[], typed: number[], mean: number[], low: number[], high: number[], orders: number }} Examples */
 /** @typedef {{ first: (number | null)[], second: (number | null)[], sequences: number, vocabulary: number, layers: (number | null)[] | null, heads: number[][] | null }} Induction */
 /** @typedef {{ name: string, kind: string, examples: Examples | null, induction: Induction | null }} Model */
 /** @typedef {{ models: Model[], left_out: number }} Data */
-/** @typedef {{ name: string, color: number, values: (number | null)[], low?: number[], high?: number[], dashed?: boolean, dots?: number[], start?: number }} Line `start`: x of the first value */
+/** @typedef {{ name: string, model: string, values: (number | null)[], low?: number[], high?: number[], dashed?: boolean, dots?: number[], start?: number }} Line `start`: x of the first value */
 /** @typedef {{ title: string, x: string, y: string, top?: number, lines: Line[], say(at: number): (Node | string)[], names?(at: number): string }} Chart */
 
-const HUES = 6, WIDTH = 640, HEIGHT = 330, MARGIN = { left: 56, right: 16, top: 36, bottom: 64 };
+const WIDTH = 640, HEIGHT = 330, MARGIN = { left: 56, right: 16, top: 36, bottom: 64 };
 const UNITS = { probability: "probability", bits: "bits" };
 const GRID = "display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem 2rem";
 const CELL = "text-align: center; padding: 0.25em 0.5em; min-width: 3em; cursor: default; border: 2px solid var(--paper)";
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
-  const body = html("div");
+  const body = html("div", { class: "picture" });
   const unit = () => (state.get("unit", "probability") === "bits" ? "bits" : "probability");
   const draw = () => body.replaceChildren(
     html("div", { style: GRID }, shotsPart(data.models, unit()), inductionPart(data.models)), ...data.models.flatMap(inside));
@@ -30,31 +30,31 @@ const bitsOf = (p) => (p > 0 ? -Math.log2(p) : null);
 
 /** @param {Model[]} models @param {"probability" | "bits"} unit */
 function shotsPart(models, unit) {
-  const known = models.flatMap((model, place) => (model.examples ? [{ name: model.name, examples: model.examples, color: place % HUES }] : []));
+  const known = models.flatMap((model) => (model.examples ? [{ name: model.name, examples: model.examples }] : []));
   if (!known.length) return html("section", {}, html("h3", {}, "The right answer, by the examples before it"),
     html("p", { class: "note" }, "No line of the text has a question and an answer. Write examples, one on each line, as “2 plus 3 is 5” or “sea: mer”."));
   const value = unit === "bits" ? bitsOf : (/** @type {number} */ p) => p;
-  const lines = known.map(({ name, examples, color }) => ({ name, color, values: examples.mean.map(value), dots: examples.typed.map((p) => value(p) ?? NaN),
+  const lines = known.map(({ name, examples }) => ({ name, model: name, values: examples.mean.map(value), dots: examples.typed.map((p) => value(p) ?? NaN),
     ...(unit === "probability" ? { low: examples.low, high: examples.high } : {}) }));
   return html("section", { class: "in-context-shots" }, html("h3", {}, "The right answer, by the examples before it"),
     chart({ title: "probability of the right answer against the examples before it", x: "examples before it", y: unit === "bits" ? "bits of the answer" : "p(answer)", top: unit === "bits" ? undefined : 1, lines,
-      say: (at) => [html("b", {}, `${at} example${at === 1 ? "" : "s"} before it: `), ...known.flatMap(({ name, examples, color }) => (at < examples.mean.length ? [
-        html("span", { style: `color:${hue(color)};margin-right:1em`, "data-model": name, "data-mean": examples.mean[at], "data-typed": examples.typed[at] },
+      say: (at) => [html("b", {}, `${at} example${at === 1 ? "" : "s"} before it: `), ...known.flatMap(({ name, examples }) => (at < examples.mean.length ? [
+        html("span", { style: "color: var(--model); margin-right: 1em", "data-model": name, "data-mean": examples.mean[at], "data-typed": examples.typed[at] },
           `${name} ${fixed(examples.mean[at])} (${fixed(examples.low[at])} to ${fixed(examples.high[at])}); as typed, “${examples.lines[at].answer}” after “${examples.lines[at].question.trim()}” ${fixed(examples.typed[at])}`)] : []))] }),
     html("p", { class: "note" }, `The curve is the mean over ${known[0].examples.orders} orders of the lines, with its 95 % interval; a dot is a line of the text in the order in which it was typed.`));
 }
 
 /** @param {Model[]} models */
 function inductionPart(models) {
-  const known = models.flatMap((model, place) => (model.induction ? [{ name: model.name, induction: model.induction, color: place % HUES }] : []));
+  const known = models.flatMap((model) => (model.induction ? [{ name: model.name, induction: model.induction }] : []));
   const title = html("h3", {}, "A random sequence, and the same again");
   if (!known.length) return html("section", {}, title, html("p", { class: "note" }, "The context of the model has no room for a sequence and its copy."));
-  const lines = known.flatMap(({ name, induction, color }) => [
-    { name: `${name}, first`, color, values: induction.first, dashed: true, start: 1 }, { name: `${name}, again`, color, values: induction.second, start: 1 }]);
+  const lines = known.flatMap(({ name, induction }) => [
+    { name: `${name}, first`, model: name, values: induction.first, dashed: true, start: 1 }, { name: `${name}, again`, model: name, values: induction.second, start: 1 }]);
   return html("section", { class: "in-context-induction" }, title,
     chart({ title: "bits of each token of a random sequence and of its copy, by position", x: "position in the sequence", y: "bits", lines,
-      say: (at) => [html("b", {}, `position ${at}: `), ...known.flatMap(({ name, induction, color }) => (at <= induction.first.length ? [
-        html("span", { style: `color:${hue(color)};margin-right:1em`, "data-model": name, "data-first": induction.first[at - 1], "data-second": induction.second[at - 1] },
+      say: (at) => [html("b", {}, `position ${at}: `), ...known.flatMap(({ name, induction }) => (at <= induction.first.length ? [
+        html("span", { style: "color: var(--model); margin-right: 1em", "data-model": name, "data-first": induction.first[at - 1], "data-second": induction.second[at - 1] },
           `${name} first ${fixed(induction.first[at - 1], 2)}, again ${fixed(induction.second[at - 1], 2)}`)] : []))] }),
     html("p", { class: "note" }, `Mean over ${known[0].induction.sequences} sequences of random tokens. Dashed: the first time, when nothing can be known. Solid: the second time, when a model that copies knows every token but the first.`));
 }
@@ -136,14 +136,14 @@ function chart({ title, x, y, top, lines, say }) {
 }
 
 /** @param {Line} line @param {(at: number) => number} across @param {(value: number) => number} up @returns {SVGElement[]} */
-function parts({ name, color, values, low, high, dashed, dots, start = 0 }, across, up) {
+function parts({ name, model, values, low, high, dashed, dots, start = 0 }, across, up) {
   const spot = (/** @type {number} */ value, /** @type {number} */ at) => `${across(start + at).toFixed(1)} ${up(value).toFixed(1)}`;
   const found = [];
-  if (low && high) found.push(svg("polygon", { points: [...high.map(spot), ...low.map(spot).reverse()].join(" "), fill: hue(color), opacity: 0.18 }));
+  if (low && high) found.push(svg("polygon", { points: [...high.map(spot), ...low.map(spot).reverse()].join(" "), "data-model": model, style: "fill: var(--model)", opacity: 0.18 }));
   const path = values.map((value, at) => (value == null ? "" : `${at && values[at - 1] != null ? "L" : "M"}${spot(value, at)}`)).join("");
-  found.push(svg("path", { class: "curve", d: path, fill: "none", stroke: hue(color), "stroke-width": 2.5, "stroke-dasharray": dashed ? "6 4" : null }, svg("title", {}, name)));
+  found.push(svg("path", { class: "curve", d: path, fill: "none", "data-model": model, style: "stroke: var(--model)", "stroke-width": 2.5, "stroke-dasharray": dashed ? "6 4" : null }, svg("title", {}, name)));
   for (const [at, value] of (dots ?? []).entries())
-    if (Number.isFinite(value)) found.push(svg("circle", { cx: across(start + at), cy: up(value), r: 3.5, fill: "var(--paper)", stroke: hue(color), "stroke-width": 1.5 }));
+    if (Number.isFinite(value)) found.push(svg("circle", { cx: across(start + at), cy: up(value), r: 3.5, fill: "var(--paper)", "data-model": model, style: "stroke: var(--model)", "stroke-width": 1.5 }));
   return found;
 }
 

@@ -52,7 +52,7 @@ export function render(element, data, state) {
     show(within(data, lens, moves[event.key]));
   });
   element.append(html("div", { class: "choices" }, choices("colour", COLOURS, state.get("colour", "guess"), (colour) => { state.set("colour", colour); draw(); }), scale),
-    formula(), html("div", { class: "lens" }, place, closer));
+    formula(), html("div", { class: "lens picture" }, place, closer));
   draw();
   return (/** @type {Data} */ other) => { data = other; lens = unfolded(data); draw(); };
 }

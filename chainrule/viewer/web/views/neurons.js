@@ -20,7 +20,7 @@ const STEP = { n: 1, p: -1 };    // keys, wherever the focus is in the view
 export function render(element, data, state, live) {
   const known = remembered(data);
   const features = data.features.map((feature) => unpack(feature.values).values);
-  const place = html("div");
+  const place = html("div", { class: "picture" });
   const controls = html("div", { class: "choices" });
   const table = html("div", { class: "scroll" });
   const readout = html("output", { class: "readout", "aria-live": "polite" });

@@ -11,7 +11,9 @@ const GRID = "display: grid; grid-template-columns: repeat(auto-fit, minmax(min(
 
 /** @param {Element} element @param {Data} data */
 export function render(element, data) {
-  const draw = (/** @type {Data} */ { models }) => element.replaceChildren(
+  const shown = html("div", { class: "picture" });
+  element.append(shown);
+  const draw = (/** @type {Data} */ { models }) => shown.replaceChildren(
     ...models.flatMap((model) => [...(models.length > 1 ? [html("h3", {}, model.name)] : []), ...parts(model)]));
   draw(data);
   return draw;

@@ -15,7 +15,7 @@ export function render(element, { strips, first }, state) {
   const chosen = () => ["one", "other"].map((name, place) =>
     strips.find((strip) => strip.kind === state.get(name, first[place])) ?? strips[0]);
   const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at a token, or focus the text and use the arrow keys.");
-  const place = html("div", { class: "strips" });
+  const place = html("div", { class: "strips picture" });
   const scale = html("span", { class: "scale" });
   const draw = () => {
     const [one, other] = chosen();

@@ -39,7 +39,7 @@ export function render(element, data, state) {
   let mode = /** @type {Mode} */ (state.get("mode", "gamma"));
   if (!(mode in MODES)) mode = "gamma";
   let [time, row] = start(hmm, state.get("at", ""));
-  const grid = html("div", { class: "trellis-grid" });
+  const grid = html("div", { class: "trellis-grid picture" });
   const draw = () => {
     paint(grid, hmm, mode, time, row);
     detail.replaceChildren(...explain(hmm, mode, time, row));

@@ -49,7 +49,7 @@ export function render(element, data, state) {
       html("button", { type: "button", "data-by": "-1", click: () => move(-1) }, "← Step back"),
       html("button", { type: "button", "data-by": "1", click: () => move(1) }, "Step forward →"),
       html("button", { type: "button", "data-by": "all", click: () => move(steps) }, "To the end"), count),
-    html("div", { class: "unrolled" }, box, formula));
+    html("div", { class: "unrolled picture" }, box, formula));
   show();
 }
 

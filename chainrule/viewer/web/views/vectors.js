@@ -43,7 +43,7 @@ export function render(element, data, state, live) {
     return answered();
   };
   const list = html("datalist", { id: "vectors-words" }, ...data.words.map((value) => html("option", { value })));
-  element.append(controls, list, formula, html("div", { class: "vectors-both" }, answer, map), html("p", { class: "note" }, about(data, known, live)));
+  element.append(controls, list, formula, html("div", { class: "vectors-both picture" }, answer, map), html("p", { class: "note" }, about(data, known, live)));
   return show().then(() => undefined);
 }
 
