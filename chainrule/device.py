@@ -131,7 +131,7 @@ class CudaGraph:
     ):
         self.inputs, self.state = list(inputs), list(state)
         self.graph = torch.cuda.CUDAGraph()
-        capture = _capture_tidily(self.graph, share) if tidy else _capture_fast(self.graph)
+        capture = _capture_tidily(self.graph, share) if tidy else _capture_fast(self.graph, share)
         with undisturbed(), capture:
             self.set_state(function())
 
@@ -179,12 +179,13 @@ def _capture_tidily(graph: torch.cuda.CUDAGraph, share: CudaGraph | None) -> Abs
 
 
 @contextmanager
-def _capture_fast(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+def _capture_fast(graph: torch.cuda.CUDAGraph, share: CudaGraph | None) -> Iterator[None]:
     """As torch.cuda.graph without emptying caches, which takes as long as generating a sentence."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        graph.capture_begin(capture_error_mode="thread_local")    # other threads of a server may use the GPU
+        # other threads of a server may use the GPU
+        graph.capture_begin(pool=share.graph.pool() if share else None, capture_error_mode="thread_local")
         try:
             yield
         finally:

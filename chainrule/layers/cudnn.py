@@ -6,10 +6,13 @@ On a GPU in half precision, sizes that are not a multiple of 8 miss the tensor c
 layer of 650 or 1,500 units to 656 or 1,504 during training, with zero weights to and from the padding, so the result
 is the same; 2 x 1,500 units train 1.5 times as fast. The layer's own weights keep their size.
 
+Rows of different lengths are packed, for which their lengths must be on the CPU. In training on a GPU, where waiting for
+them would rule out a CUDA graph, the kernels read the padding too, and `run_over_padding` undoes what that does.
+
 Shapes: B rows, T tokens, D inputs, H hidden units, K directions, G gates, P tokens of all rows without padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -34,22 +37,32 @@ def run_fused(
             return run_fused(cell, x.to(initial[0].dtype), initial, weights, lengths)
     if cell == "sigmoid":
         initial, weights = [2 * h - 1 for h in initial], [sigmoid_as_tanh(one) for one in weights]
-    every = [part for one in weights for part in one]
-    # Biases, one layer, no dropout of its own; gradients may be needed in eval too, so cuDNN gets a flag.
-    how = (flatten_weights(every) if x.is_cuda else every, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2)
-    kernel = CELLS[cell].kernel
-    assert kernel is not None, "a cell without a kernel runs unrolled"
     if lengths is None:
-        outputs, *last = kernel(x, _one_or_pair(initial), *how, True)
+        outputs, *last = _kernel(cell)(x, _one_or_pair(initial), *_how(x, weights), True)
+    elif reads_padding(x):
+        outputs, last = run_over_padding(cell, x, initial, weights, lengths)
+        outputs = outputs.where(_real(lengths, x)[..., None], -1.0 if cell == "sigmoid" else 0.0)
     else:
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         initial = [part[:, packed.sorted_indices] for part in initial]
-        data, *last = kernel(packed.data, packed.batch_sizes, _one_or_pair(initial), *how)        # (P, K·H)
+        data, *last = _kernel(cell)(packed.data, packed.batch_sizes, _one_or_pair(initial), *_how(x, weights))  # (P, K·H)
         outputs = _unpack(packed, data, x.shape[1], padding=-1.0 if cell == "sigmoid" else 0.0)
         last = [part[:, packed.unsorted_indices] for part in last]
     if cell == "sigmoid":
         outputs, last = (1 + outputs) / 2, [(1 + g) / 2 for g in last]
     return outputs, last
+
+
+def _kernel(cell: str) -> Callable[..., Any]:
+    kernel = CELLS[cell].kernel
+    assert kernel is not None, "a cell without a kernel runs unrolled"
+    return kernel
+
+
+def _how(x: Tensor, weights: list[Weights]) -> tuple[Any, ...]:
+    """Biases, one layer, no dropout of its own; gradients may be needed in eval too, so cuDNN gets a flag."""
+    every = [part for one in weights for part in one]
+    return flatten_weights(every) if x.is_cuda else every, True, 1, 0.0, torch.is_grad_enabled(), len(weights) == 2
 
 
 def sigmoid_as_tanh(weights: Weights) -> Weights:
@@ -86,6 +99,87 @@ def _unpack(packed: PackedSequence, data: Tensor, length: int, padding: float) -
     whole = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
     outputs, _ = pad_packed_sequence(whole, batch_first=True, padding_value=padding, total_length=length)
     return outputs
+
+
+# Rows of different lengths without the host: padding is read, and what it does is undone
+
+PADDED_DEVICES = {"cuda"}    # devices on which training reads padding instead of waiting for the lengths
+MOST_JOINED = 1024           # units of both directions together that are read as one layer of twice the width
+CLOSED = 1000.0              # what a gate is shifted by at padding: its sigmoid is then 0 or 1, whatever it reads
+
+
+def reads_padding(x: Tensor) -> bool:
+    return x.device.type in PADDED_DEVICES and torch.is_grad_enabled()
+
+
+def run_over_padding(
+    cell: str, x: Tensor, initial: list[Tensor], weights: list[Weights], lengths: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """As `run_fused`: padding is on the right, so it is read last in both directions, of which each row is turned round.
+
+    The outputs at padding are not defined. The hidden state at the end of a row is its last real output. An LSTM's cell
+    would go on changing, so at padding its input gate is shut and its forget gate open, by inputs of their own.
+    """
+    directions, hidden = len(weights), weights[0].W.shape[1]
+    turned = _turned(lengths, x)                                                              # (B, T, 1)
+    inputs = [x, *(_take(x, turned) for _ in weights[1:])]
+    if cell == "lstm":
+        closed = (~_real(lengths, x))[..., None].to(x.dtype).expand(-1, -1, MULTIPLE)
+        inputs, weights = [torch.cat([one, closed], -1) for one in inputs], [_with_gates(one) for one in weights]
+    if directions > 1 and directions * hidden <= MOST_JOINED:
+        start = [part.transpose(0, 1).flatten(1)[None] for part in initial]                   # (1, B, K·H)
+        outputs, *last = _kernel(cell)(
+            torch.cat(inputs, -1), _one_or_pair(start), *_how(x, [joined_weights(weights)]), True
+        )
+    else:
+        runs = [_kernel(cell)(one, _one_or_pair([part[at : at + 1].contiguous() for part in initial]),
+                              *_how(x, [weights[at]]), True) for at, one in enumerate(inputs)]
+        outputs, *last = (torch.cat(parts, -1) for parts in zip(*runs, strict=True))
+    ends = outputs.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, outputs.shape[-1]))[:, 0]         # (B, K·H)
+    states = [part.view(len(x), directions, hidden).transpose(0, 1) for part in (ends, *(each[0] for each in last[1:]))]
+    forward, *backward = outputs.split(hidden, -1)
+    return torch.cat([forward, *(_take(part, turned) for part in backward)], -1), states
+
+
+def joined_weights(weights: list[Weights]) -> Weights:
+    """Several directions as one layer that reads the inputs of all of them: the weights are blocks on the diagonal.
+
+    A step of a small layer takes as long as one of half its width, so this takes half the time.
+    """
+    hidden = weights[0].W.shape[1]
+    U, W = (_diagonal([one[part].view(-1, hidden, one[part].shape[1]) for one in weights]) for part in (0, 1))
+    b_U, b_W = (torch.cat([one[part].view(-1, hidden) for one in weights], 1).flatten() for part in (2, 3))
+    return Weights(U, W, b_U, b_W)
+
+
+def _diagonal(blocks: list[Tensor]) -> Tensor:
+    """(G, H, D) each -> (G·K·H, K·D)"""
+    size, last = blocks[0].shape[2], len(blocks) - 1
+    placed = [pad(block, (size * at, size * (last - at))) for at, block in enumerate(blocks)]
+    return torch.cat(placed, 1).flatten(0, 1)
+
+
+def _with_gates(weights: Weights) -> Weights:
+    """An LSTM's, with inputs that are 1 at padding: they shut the input gate and open the forget gate."""
+    hidden, share = weights.W.shape[1], CLOSED / MULTIPLE
+    column = weights.U.new_zeros(4, hidden)
+    column[0], column[1] = -share, share
+    return weights._replace(U=torch.cat([weights.U, column.view(-1, 1).expand(-1, MULTIPLE)], 1))
+
+
+def _real(lengths: Tensor, x: Tensor) -> Tensor:
+    """(B, T): True at real tokens."""
+    return torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+
+
+def _turned(lengths: Tensor, x: Tensor) -> Tensor:
+    """(B, T, 1): which token stands where in rows that are read from their end; padding stays where it is."""
+    place = torch.arange(x.shape[1], device=x.device)
+    return (lengths[:, None] - 1 - place).where(_real(lengths, x), place)[..., None]
+
+
+def _take(x: Tensor, places: Tensor) -> Tensor:
+    return x.gather(1, places.expand(-1, -1, x.shape[-1]))
 
 
 # Padding to sizes that the tensor cores need

@@ -50,7 +50,8 @@ class RecurrentStack(nn.Module):
     def forward(self, x: Tensor, state: Vectors, lengths: Tensor | None = None) -> tuple[Tensor, Vectors]:
         """(B, T, D) -> (B, T, K·H) of the last layer, zero at padding; and the state at the end of each row."""
         states = []
-        lengths = None if lengths is None else lengths.cpu()    # packing needs them there; once for all layers
+        if lengths is not None and not cudnn.reads_padding(x):
+            lengths = lengths.cpu()                        # packing needs them there; once for all layers
         for number, layer in enumerate(self.layers):
             x, after = layer(self.between(x) if number else x, _of_layer(state, number), lengths)
             states.append(after)

@@ -8,7 +8,7 @@ Shapes: N entries in all, B rows, T tokens, S source, F numbers in an entry that
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, Batch
+from chainrule.model import BOUNDARY, IGNORE, Batch
 from chainrule.tasks.task import Truncate
 from chainrule.text.tables import Place
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -204,6 +205,17 @@ class Buckets:
         self.steps = len(self.cuts) - 1
         self.epoch = float(self.steps)                                     # steps in which each example is visited once
         self._epoch, self._order = -1, (self._sorted, np.arange(self.steps))
+        self._padded: Ids | None = None                                    # shapes to which batches are padded
+
+    @property
+    def shapes(self) -> Ids:
+        """(steps, 1 + widths): the rows and widths of the batches of an epoch; they are the same in every epoch."""
+        widths = [np.maximum.reduceat(each[self._sorted], self.cuts[:-1]) for each in self.widths]
+        return np.stack([np.diff(self.cuts), *widths], 1)
+
+    def pad_to(self, shapes: Ids) -> None:
+        """From here on `at` pads the batches of an epoch to these shapes. What is added does not count in the loss."""
+        self._padded = shapes
 
     @property
     def rows(self) -> int:
@@ -221,13 +233,21 @@ class Buckets:
         return max(1, round(self.examples.target_count / self.epoch))
 
     def at(self, step: int) -> Batch:
-        return self._batch(self.ids(step))
+        ids = self.ids(step)
+        if self._padded is None:
+            return self._batch(ids)
+        rows, *widths = self._padded[self._place(step)].tolist()
+        return pad_rows(self.examples.batch(ids, widths), rows)
 
     def ids(self, step: int) -> Ids:
         """(B,) which examples the rows of a step are."""
+        order, _ = self._shuffled(step // self.steps)
+        return self._cut(order, self._place(step))
+
+    def _place(self, step: int) -> int:
+        """Which of the batches of its epoch a step has."""
         epoch, place = divmod(step, self.steps)
-        order, batches = self._shuffled(epoch)
-        return self._cut(order, int(batches[place]))
+        return int(self._shuffled(epoch)[1][place])
 
     def goes_on(self, step: int) -> bool:
         """Whether each row continues where the step before ended."""
@@ -253,6 +273,19 @@ class Buckets:
             order = shuffled[np.lexsort([widths[shuffled] for widths in self.widths[::-1]])]
             self._epoch, self._order = epoch, (order, random.permutation(self.steps))
         return self._order
+
+
+BYTES = 24           # bytes of words are padded to multiples of this where batches are padded to given shapes
+
+
+def pad_rows(batch: Batch, rows: int) -> Batch:
+    """As many rows as that: the last one is repeated, and its copies have no targets. Words of bytes get longer too."""
+    here = torch.arange(rows).clamp(max=len(batch.tokens) - 1)
+    padded = batch.map(lambda tensor: tensor[here])
+    padded.targets[len(batch.tokens) :] = IGNORE
+    if padded.source is not None and padded.source.dtype == torch.uint8 and padded.source.dim() == 3:
+        padded = replace(padded, source=pad(padded.source, (0, -padded.source.shape[2] % BYTES)))
+    return padded
 
 
 def bucket_widths(sizes: Ids, multiple: int) -> Ids:

@@ -7,6 +7,8 @@ Shapes: B rows, T tokens.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +16,21 @@ from torch import Tensor
 
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE, Batch, Model
+from chainrule.preferences.objective import Objective
 from chainrule.recipe import Gradient
+from chainrule.tasks.batching import Buckets
+from chainrule.tasks.corruption import Noised, Spans
 from chainrule.tasks.task import BatchOrder, OrderWithState, Task
 from chainrule.text.batches import Streams, Windows, document_numbers
 from chainrule.text.corpus import Corpus
+from chainrule.training.compile.batch_shapes import few_shapes
 from chainrule.training.distributed import ALONE, Ranks
 
 MEMORY_SHARE = 0.25    # of the GPU's free memory, which tokens may take
+GRAPH_DEVICES = {"cuda"}    # devices on which batches are padded to a few shapes, so that graphs replay them
+WIDTHS = 32            # corrupted rows are padded to multiples of this there
+BUFFERS = 8            # batches that may be on their way to a GPU
+ALIGNED = 16           # bytes, to a multiple of which each tensor of a batch begins
 
 
 class TokenLoader:
@@ -79,6 +89,7 @@ class BatchLoader:
 
     def __init__(self, order: BatchOrder, device: torch.device, ranks: Ranks = ALONE):
         self.order, self.device, self.ranks = order, device, ranks
+        self.copier = PinnedCopier(device) if device.type == "cuda" else None
         self.rows, self.length, self.targets = order.rows, order.length, order.targets    # most, most, on average
         self.own = np.arange(-(-order.rows // ranks.size))              # as many rows as this rank has at most
 
@@ -89,7 +100,7 @@ class BatchLoader:
             own = torch.from_numpy(self.ranks.own_rows(rows))
             batch = batch.map(lambda tensor: tensor[own.clamp(max=rows - 1)])
             batch.targets[own >= rows] = IGNORE
-        return batch.to(self.device)
+        return batch.to(self.device) if self.copier is None else self.copier.copy(batch)
 
     def goes_on(self, step: int) -> bool:
         return False
@@ -103,6 +114,40 @@ class BatchLoader:
             self.order.load({name: tensor.to(self.device) for name, tensor in state.items()})
 
 
+class PinnedCopier:
+    """Copies batches to a GPU without waiting for it: all tensors of one by a single copy from page-locked memory."""
+
+    def __init__(self, device: torch.device, buffers: int = BUFFERS):
+        self.device, self.turn = device, 0
+        self.pinned = [torch.empty(0, dtype=torch.uint8)] * buffers
+        self.copied: list[Any] = [torch.cuda.Event() for _ in range(buffers)]  # type: ignore[no-untyped-call]
+
+    def copy(self, batch: Batch) -> Batch:
+        places, size = layout(batch)
+        self.turn = (self.turn + 1) % len(self.pinned)
+        self.copied[self.turn].synchronize()               # of the batch that was here before, long ago
+        if len(self.pinned[self.turn]) < size:
+            self.pinned[self.turn] = torch.empty(2 * size, dtype=torch.uint8, pin_memory=True)
+        here = self.pinned[self.turn][:size]
+        for tensor, place in zip(batch.tensors().values(), places):
+            view(here, tensor, place).copy_(tensor)
+        there = here.to(self.device, non_blocking=True)
+        self.copied[self.turn].record()
+        at = iter(places)
+        return batch.map(lambda tensor: view(there, tensor, next(at)))
+
+
+def layout(batch: Batch) -> tuple[list[int], int]:
+    """Where the tensors of a batch begin in one piece of memory, in bytes, and its size."""
+    sizes = [-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in batch.tensors().values()]
+    return [sum(sizes[:place]) for place in range(len(sizes))], sum(sizes)
+
+
+def view(memory: Tensor, like: Tensor, place: int) -> Tensor:
+    """A tensor in the shape and dtype of another, at a place in memory."""
+    return memory[place : place + like.nbytes].view(like.dtype).view(like.shape)
+
+
 def make_loader(
     task: Task, model: Model, corpus: Corpus, settings: Gradient, device: torch.device, ranks: Ranks = ALONE
 ) -> TokenLoader | BatchLoader:
@@ -113,7 +158,20 @@ def make_loader(
                         f"or raise train.tokens to {ranks.size * order.length} or more.")
     if isinstance(order, Windows | Streams):
         return TokenLoader(order, device, ranks=ranks)
+    if device.type in GRAPH_DEVICES and settings.graph != "false" and ranks.size == 1:
+        order = with_few_shapes(order, model)
     return BatchLoader(order, device, ranks)
+
+
+def with_few_shapes(order: BatchOrder, model: Model) -> BatchOrder:
+    """The same batches, padded to a few shapes, for CUDA graphs; what is added does not count in the loss."""
+    if isinstance(model, Objective):                       # its loss may depend on all rows
+        return order
+    if isinstance(order, Buckets):
+        order.pad_to(few_shapes(order.shapes))
+    elif isinstance(order, Spans | Noised) and (getattr(model, "context", None) or 0) % WIDTHS == 0:
+        return replace(order, multiple=WIDTHS)
+    return order
 
 
 def _fits(order: Windows | Streams, device: torch.device) -> bool:

@@ -28,7 +28,7 @@ from chainrule.tasks.lm import LM
 from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus
 from chainrule.training.checkpoint import Checkpoint, Checkpoints
-from chainrule.training.compile import StepRunner
+from chainrule.training.compile.runner import StepRunner
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.loader import make_loader

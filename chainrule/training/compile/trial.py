@@ -1,0 +1,52 @@
+"""A trial of a training step: how long its forward and backward pass take, eagerly or as a CUDA graph.
+
+A trial has no effect on training: gradients are dropped, no weight changes, and the random numbers that dropout used are
+drawn again afterwards. It costs a few passes over one batch.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from chainrule.device import CudaGraph
+from chainrule.model import Batch, State
+from chainrule.training.step import Step
+
+WARM = 2        # passes before any is timed
+REPEATS = 5     # passes that are timed; the fastest counts
+
+
+def pass_seconds(step: Step, batch: Batch, state: State, as_graph: bool) -> float:
+    """Of one pass over the batch with `step.loss`. RuntimeError: it cannot be captured as a graph."""
+
+    def run() -> None:
+        step.accumulate(batch, state)
+
+    with torch.random.fork_rng([step.totals.device]):
+        try:
+            for _ in range(WARM):
+                run()
+            return _fastest(_replayed(run) if as_graph else run)
+        finally:
+            step.optimizers.zero_grad()
+
+
+def _replayed(run: Callable[[], None]) -> Callable[[], None]:
+    def captured() -> tuple[()]:
+        run()
+        return ()
+
+    graph = CudaGraph(captured, ())
+    return lambda: graph.replay(())
+
+
+def _fastest(run: Callable[[], None]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times)
