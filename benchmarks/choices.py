@@ -2,15 +2,16 @@
 
     python benchmarks/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--data DIR] [--profile] [--device D]
 
-A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph), with targets a second
-once all shapes have been met, and the seconds until then; then a line that says how far `auto` is from the best. RECIPE
-is a name in recipes/, all of them by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data, random text of its
-shape is used. Recipes that start from a run (--from) begin from random weights, in the size of the recipe named there.
-`--profile` adds the kernels of a step: how many, how long they run, and which take longest.
+A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph): targets a second once
+all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line that
+says how far `auto` is from the best. Before that, a run that is not counted meets all kernels for the first time, since
+a process compiles them only once; its seconds are printed. RECIPE is a name in recipes/ or `mask` (an encoder with its
+default settings), all by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data, random text of its shape is used.
+Recipes that start from a run (--from) begin from random weights, in the size of the recipe named there. `--profile` adds
+the kernels of a step: how many, how long they run, and which take longest. `--cold` leaves out the first run.
 """
 
 import argparse
-import itertools
 import json
 import os
 import tempfile
@@ -37,7 +38,9 @@ WAYS = {
     "auto": ("auto", "auto"), "eager": ("false", "false"), "graph": ("false", "true"),
     "compiled": ("true", "false"), "compiled-graph": ("true", "true"),
 }
-WARM = 12.0           # seconds, at most, in which an epoch is run before anything is timed
+WARM = 12.0           # seconds, at most, before anything is timed
+SETTLED = 60          # steps without a new shape or a new graph, after which it is
+SLOW = 0.2            # seconds: slower steps before that are listed
 PROFILED = 4          # steps
 LONGEST = 12          # kernels that are named
 
@@ -71,8 +74,9 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("CHAINRULE_DATA", ""))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--cold", action="store_true")
     args = parser.parse_args()
-    for name in args.recipes or sorted(path.stem for path in RECIPES.glob("*.toml")):
+    for name in args.recipes or [*sorted(path.stem for path in RECIPES.glob("*.toml")), "mask"]:
         for line in choices(name, args):
             print(json.dumps(line), flush=True)
 
@@ -90,14 +94,17 @@ def choices(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         except UserError as error:
             yield {"recipe": name, "left_out": str(error)}
             return
+        if not args.cold:
+            facts = measure(recipe, corpus, "graph" if args.device == "cuda" else "eager", 0.0, args)
+            yield {"recipe": name, "first_run_seconds": facts["seconds_until_ready"], "slow_steps": facts["slow_steps"]}
         rates: dict[str, float] = {}
         for way in args.ways:
             try:
-                facts = measure(recipe, corpus, way, args)
+                facts = measure(recipe, corpus, way, args.seconds, args)
             except (UserError, RuntimeError) as error:
                 yield {"recipe": name, "way": way, "failed": str(error).splitlines()[0][:200]}
                 continue
-            rates[way] = facts["targets_per_second"]
+            rates[way] = facts["whole_run"]
             yield {"recipe": name, "way": way, **facts}
         if "auto" in rates:
             best = max(rates, key=lambda way: rates[way])
@@ -105,6 +112,8 @@ def choices(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def read_recipe(name: str) -> Recipe:
+    if name == "mask":
+        return recipe_for("encoder", {}, "mask")
     given = flatten(read_toml(RECIPES / f"{name}.toml"))
     if name in BASES:
         base = flatten(read_toml(RECIPES / f"{BASES[name]}.toml"))
@@ -166,7 +175,7 @@ def random_lengths(random: np.random.Generator, mean: int, count: int) -> np.nda
     return np.maximum(1, np.exp(random.normal(np.log(mean), 0.4, count))).astype(int)
 
 
-def measure(recipe: Recipe, corpus: Any, way: str, args: argparse.Namespace) -> dict[str, Any]:
+def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.Namespace) -> dict[str, Any]:
     compiled, graph = WAYS[way]
     torch.manual_seed(recipe.train.seed)
     task, settings = find_task(recipe.task), replace(recipe.train, compile=compiled, graph=graph, evaluate=0)
@@ -174,24 +183,47 @@ def measure(recipe: Recipe, corpus: Any, way: str, args: argparse.Namespace) -> 
     began = time.perf_counter()
     trainer = Trainer(model, task.begin(model, corpus), settings, Log(), task=task)
     trainer.begin()
-    steps = itertools.count()
-    while next(steps) < 30 or (trainer.number < trainer.loader.order.epoch and time.perf_counter() - began < WARM):
-        one_step(trainer)
+    slow = warm_up(trainer)
     before = trainer.step.report().targets                 # waits for the GPU
     ready, first = time.perf_counter() - began, trainer.number
     started = time.perf_counter()
-    while time.perf_counter() - started < args.seconds:
+    while time.perf_counter() - started < timed or trainer.number == first:
         one_step(trainer)
     targets = trainer.step.report().targets - before
     seconds, taken = time.perf_counter() - started, trainer.number - first
     facts = {
         "targets_per_second": round(targets / seconds), "ms_per_step": round(1000 * seconds / taken, 3),
+        "whole_run": round(whole_run(trainer, ready, first, seconds / taken) * targets / taken),
         "steps": taken, "targets_per_step": round(targets / taken), "seconds_until_ready": round(ready, 1),
-        "steps_until_ready": first, "graphs": len(trainer.runner.graphs), "shapes": len(trainer.runner.met),
-        "compiled": trainer.step.loss != model.loss, "fused": trainer.step.fused, "loader_ms": loader_ms(trainer),
+        "steps_until_ready": first, "slow_steps": slow, "graphs": len(trainer.runner.graphs),
+        "shapes": len(trainer.runner.met), "compiled": trainer.step.loss != model.loss, "fused": trainer.step.fused,
+        "loader_ms": loader_ms(trainer),
         "memory_gb": round(torch.cuda.max_memory_allocated() / 2**30, 2) if args.device == "cuda" else None,
     }
-    return facts | (profile(trainer) if args.profile and args.device == "cuda" else {})
+    return facts | (profile(trainer) if args.profile and args.device == "cuda" and timed else {})
+
+
+def warm_up(trainer: Trainer) -> list[tuple[int, float]]:
+    """Steps until nothing new comes; which of them were slow, and their seconds."""
+    began = time.perf_counter()
+    known, since, slow = (0, 0), 0, []
+    while since < SETTLED and time.perf_counter() - began < WARM:
+        before = time.perf_counter()
+        one_step(trainer)
+        if (seconds := time.perf_counter() - before) > SLOW:
+            slow.append((trainer.number, round(seconds, 2)))
+        met = len(trainer.runner.met), len(trainer.runner.graphs)
+        since, known = (since + 1 if met == known else 0), met
+    return slow
+
+
+def whole_run(trainer: Trainer, ready: float, first: int, step: float) -> float:
+    """Steps a second in the whole training, if it goes on as it does after `first` steps and `ready` seconds."""
+    steps, seconds = trainer.budget.steps, trainer.budget.seconds
+    if steps is not None:
+        return steps / (ready + max(0, steps - first) * step)
+    assert seconds is not None
+    return (first + max(0.0, seconds - ready) / step) / seconds
 
 
 def one_step(trainer: Trainer) -> None:

@@ -280,9 +280,11 @@ BYTES = 24           # bytes of words are padded to multiples of this where batc
 
 def pad_rows(batch: Batch, rows: int) -> Batch:
     """As many rows as that: the last one is repeated, and its copies have no targets. Words of bytes get longer too."""
-    here = torch.arange(rows).clamp(max=len(batch.tokens) - 1)
-    padded = batch.map(lambda tensor: tensor[here])
-    padded.targets[len(batch.tokens) :] = IGNORE
+    padded, given = batch, len(batch.tokens)
+    if rows > given:
+        here = torch.arange(rows).clamp(max=given - 1)
+        padded = batch.map(lambda tensor: tensor[here])
+        padded.targets[given:] = IGNORE
     if padded.source is not None and padded.source.dtype == torch.uint8 and padded.source.dim() == 3:
         padded = replace(padded, source=pad(padded.source, (0, -padded.source.shape[2] % BYTES)))
     return padded

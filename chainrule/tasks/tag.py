@@ -10,6 +10,7 @@ Shapes: B rows, T tokens or words, F bytes of the longest word.
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from chainrule.model import BOUNDARY, IGNORE, Batch, Model
 from chainrule.recipe import Recipe
 from chainrule.settings import BelowOne, Settings, Size
 from chainrule.tasks.batching import (
+    AT_ONCE,
     Ids,
     Ragged,
     concatenate_rows,
@@ -227,14 +229,24 @@ class TagsWithBytes(Tags):
         batch = super().batch(rows, widths)
         return replace(batch, source=self._bytes(rows, batch.tokens.shape[1]))
 
+    @cached_property
+    def _spelled(self) -> NDArray[np.uint8]:
+        """(N, LONGEST): the bytes of all words; made once, since a GPU waits for batches that are made word by word."""
+        words = self.words.flat.tolist()
+        spelled = np.zeros((len(words), LONGEST), np.uint8)
+        for first in range(0, len(words), AT_ONCE):
+            some = word_bytes([words[first : first + AT_ONCE]])[0].numpy()
+            spelled[first : first + len(some), : some.shape[1]] = some
+        return spelled
+
     def _bytes(self, rows: Ids, width: int) -> Tensor:
-        lines = []
-        for row in rows.tolist():
-            line = [""] * width
-            for place, word in zip(self.places[row].tolist(), self.words[row]):
-                line[place] = word
-            lines.append(line)
-        return word_bytes(lines)
+        """(B, T, F), as `word_bytes` of the words at their places."""
+        places = self.places.take(rows)
+        spelled = Ragged(self._spelled, self.words.ends).take(rows).flat                        # (N, LONGEST)
+        longest = max(int(spelled.any(0).nonzero()[0].max(initial=0)) + 1, 1)
+        result = np.zeros((len(rows), width, longest), np.uint8)
+        result[np.repeat(np.arange(len(rows)), places.lengths), places.flat] = spelled[:, :longest]
+        return torch.from_numpy(result)
 
 
 def word_bytes(rows: Sequence[Sequence[str]], longest: int = LONGEST) -> Tensor:

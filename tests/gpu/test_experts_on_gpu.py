@@ -20,7 +20,7 @@ from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.model import Batch
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.recipe import Gradient
-from chainrule.training.compile import StepGraph
+from chainrule.training.compile.step_graph import StepGraph
 from chainrule.training.param_groups import Optimizers
 from chainrule.training.step import Step
 

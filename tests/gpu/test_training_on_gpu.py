@@ -9,8 +9,9 @@ from training.small import Net, corpus, net, walk
 
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
-from chainrule.training import compile as running
 from chainrule.training import loader as loading
+from chainrule.training.compile import runner as running
+from chainrule.training.compile.trial import pass_seconds
 from chainrule.training.interrupt import Stop
 from chainrule.training.log import Log
 from chainrule.training.optim import Muon, newton_schulz
@@ -90,8 +91,35 @@ def test_a_model_that_cannot_be_captured_is_trained_eagerly(capsys, monkeypatch)
     model.dropout.p = 0.2                                  # and its random generator goes on
     training = train(model, graph="auto")
     assert not training.runner.graphs
-    assert "no CUDA graph for this model" in capsys.readouterr().err
+    assert "no step can be a CUDA graph" in capsys.readouterr().err
     assert losses(training)[-1] < 1.3
+
+
+def test_a_trial_draws_the_random_numbers_again_and_changes_no_weight():
+    def walked(tried):
+        training = train(net(dropout=0.5), graph="false", steps=3)
+        if tried:
+            for as_graph in (False, True):
+                assert pass_seconds(training.step, training.loader.batch(3), None, as_graph) > 0
+        for number in range(3, 6):
+            training.runner.take(training.loader.batch(number), None)
+        return training.step.report().nats, [parameter.detach().clone() for parameter in training.model.parameters()]
+
+    (nats, plain), (same, tried) = walked(False), walked(True)
+    assert nats == pytest.approx(same, rel=1e-5)
+    for one, other in zip(plain, tried):
+        assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_batches_come_by_one_copy_without_waiting():
+    rows = torch.randint(9, (6, 12))
+    batches = [Batch(rows[:, :-1], rows[:, 1:] + number, torch.tensor([11, 3, 4, 5, 6, 7])) for number in range(40)]
+    copier = loading.PinnedCopier(GPU)
+    copied = [copier.copy(batch) for batch in batches]
+    for batch, there in zip(batches, copied):
+        assert there.tokens.is_cuda
+        for name, tensor in batch.tensors().items():
+            assert torch.equal(getattr(there, name).cpu(), tensor)
 
 
 def test_tokens_lie_on_the_card_and_rows_are_the_same_there(monkeypatch):

@@ -15,13 +15,11 @@ from chainrule.errors import UserError
 from chainrule.inference.evaluate import evaluate
 from chainrule.inference.gradients import gradients_by_time
 from chainrule.model import Batch
-from chainrule.models import model_class
 from chainrule.recipe import Gradient
 from chainrule.run import Done
 from chainrule.tasks import lm
 from chainrule.text.batches import Streams
-from chainrule.training import compile, log
-from chainrule.training.distributed import ALONE
+from chainrule.training import log
 from chainrule.training.log import RECORDS, Log
 from chainrule.training.trainer import Diverged, Trainer, train_by_gradient
 
@@ -436,90 +434,6 @@ def test_tensorboard_gets_what_the_log_gets(monkeypatch):
     train(net(), steps=3, tensorboard=True)
     assert [step for name, _, step in logged if name == "nats_per_token"] == [1, 2, 3]
     assert not any(name == "mfu" for name, _, _ in logged)
-
-
-ONE = Batch(torch.zeros(1, 1), torch.zeros(1, 1))
-
-
-class Gpu:
-    """A runner that takes this for a GPU, on which a step lasts `seconds`."""
-
-    def __init__(self, monkeypatch, seconds, left, **given):
-        self.now, self.seconds, self.captured = 0.0, seconds, 0
-        step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, loss=None, take=self.take)
-        step.model, step.ranks = SimpleNamespace(loss="as written", compiles=True), ALONE
-        step.gradient_norm = lambda batch, state: 1.0
-        self.step = step
-        event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-        monkeypatch.setattr(compile, "compiled", lambda nats: "compiled")
-        monkeypatch.setattr(compile, "time", SimpleNamespace(monotonic=lambda: self.now))    # not for other threads
-        monkeypatch.setattr(compile, "StepGraph", self.capture)
-        self.runner = compile.StepRunner(step, Gradient(**given), lambda seconds: left)
-        for _ in range(30):
-            self.runner.take(ONE, None)
-
-    def take(self, batch, state):
-        self.now += self.seconds
-
-    def capture(self, step, batch, state, other):
-        self.captured += 1
-        return SimpleNamespace(take=lambda batch, state: state)
-
-
-@pytest.mark.parametrize(("seconds", "left", "nats", "captured"), [
-    (0.01, 60, None, 1),             # a short run of short steps
-    (0.01, 3600, "compiled", 1),     # a long one
-    (0.5, 3600, "compiled", 0),
-    (0.5, 60, None, 0),
-])
-def test_compiling_and_graphs_are_weighed(monkeypatch, seconds, left, nats, captured):
-    gpu = Gpu(monkeypatch, seconds, left)
-    assert (gpu.step.loss, gpu.captured) == (nats, captured)
-
-
-def test_compiling_and_graphs_can_be_forbidden(monkeypatch):
-    gpu = Gpu(monkeypatch, 0.01, 3600, compile="false", graph="false")
-    assert (gpu.step.loss, gpu.captured) == (None, 0)
-
-
-def test_a_model_that_cannot_be_captured_or_compiled_runs_eagerly(monkeypatch, capsys):
-    def fail(*words):
-        raise RuntimeError("operation not permitted when stream is capturing\nand so on")
-
-    monkeypatch.setattr(Gpu, "capture", fail)
-    gpu = Gpu(monkeypatch, 0.01, 60)
-    assert not gpu.runner.graphs
-    assert "no CUDA graph for this model, so its steps run eagerly: operation not" in capsys.readouterr().err
-    gpu.step.gradient_norm = lambda batch, state: 1.0 if gpu.step.loss == "as written" else fail()
-    gpu.step.loss = "as written"
-    gpu.runner._compile(None, None)
-    assert gpu.step.loss == "as written"
-    assert "torch.compile fails on this model" in capsys.readouterr().err
-    for name in ("graph", "compile"):
-        gpu.runner.settings = Gradient(**{name: "true"})
-        with pytest.raises(UserError, match=rf"train\.{name}=true: .*: operation not permitted when stream is cap\w+$"):
-            gpu.runner._capture(ONE, None) if name == "graph" else gpu.runner._compile(None, None)
-
-
-def test_a_compiled_model_through_which_no_gradient_comes_back_is_not_used(monkeypatch, capsys):
-    gpu = Gpu(monkeypatch, 0.01, 60)
-    gpu.step.loss = "as written"
-    gpu.step.gradient_norm = lambda batch, state: 2.0 if gpu.step.loss == "as written" else 0.0
-    gpu.runner._compile(None, None)
-    assert gpu.step.loss == "as written"
-    assert "its gradient norm is 0, and should be about 2" in capsys.readouterr().err
-
-
-def test_a_kind_without_gain_is_not_compiled(monkeypatch):
-    assert not model_class("gru").compiles
-    assert model_class("gpt").compiles
-    gpu = Gpu(monkeypatch, 0.5, 60)
-    gpu.step.model.compiles, gpu.runner.taken, gpu.runner.seconds_left = False, 0, lambda seconds: 3600
-    for _ in range(30):
-        gpu.runner.take(ONE, None)
-    assert gpu.step.loss is None
 
 
 def test_a_gradient_norm_is_that_of_all_weights_and_leaves_no_gradient():

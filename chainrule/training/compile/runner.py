@@ -85,13 +85,12 @@ class StepRunner:
         compiles = self.settings.compile == "auto" and self.step.model.compiles and len(self.met) <= MOST_COMPILED
         if not tries_graph and not (compiles and self.seconds_left(seconds) > LONG):
             return
-        began = time.monotonic()
-        times = {"eagerly": self._seconds(batch, state)}
+        began, first = time.monotonic(), self._seconds(batch, state)
+        times, best = {"as a CUDA graph" if self.captures else "eagerly": first}, first
         if tries_graph and (replayed := self._graph_seconds(batch, state)) is not None:
-            times["as a CUDA graph"] = replayed
-            self.captures = replayed < FASTER * times["eagerly"]
-        best = times["as a CUDA graph" if self.captures and tries_graph else "eagerly"]
-        if compiles and self.seconds_left(seconds * best / times["eagerly"]) > LONG and self._compile(batch, state):
+            times["as a CUDA graph"], self.captures = replayed, replayed < FASTER * first
+            best = replayed if self.captures else first
+        if compiles and self.seconds_left(seconds * best / first) > LONG and self._compile(batch, state):
             times["compiled"] = self._seconds(batch, state)
             if times["compiled"] >= FASTER * best:
                 self.step.loss = self.step.model.loss

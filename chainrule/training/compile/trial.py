@@ -23,11 +23,12 @@ def pass_seconds(step: Step, batch: Batch, state: State, as_graph: bool) -> floa
     def run() -> None:
         step.accumulate(batch, state)
 
-    with torch.random.fork_rng([step.totals.device]):
+    on_gpu = step.totals.is_cuda
+    with torch.random.fork_rng([step.totals.device] if on_gpu else []):
         try:
             for _ in range(WARM):
                 run()
-            return _fastest(_replayed(run) if as_graph else run)
+            return _fastest(_replayed(run) if as_graph else run, torch.cuda.synchronize if on_gpu else lambda: None)
         finally:
             step.optimizers.zero_grad()
 
@@ -41,12 +42,12 @@ def _replayed(run: Callable[[], None]) -> Callable[[], None]:
     return lambda: graph.replay(())
 
 
-def _fastest(run: Callable[[], None]) -> float:
+def _fastest(run: Callable[[], None], wait: Callable[[], None]) -> float:
     times = []
     for _ in range(REPEATS):
-        torch.cuda.synchronize()
+        wait()
         began = time.perf_counter()
         run()
-        torch.cuda.synchronize()
+        wait()
         times.append(time.perf_counter() - began)
     return min(times)
