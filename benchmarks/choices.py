@@ -1,14 +1,14 @@
 """The choice of `train.compile=auto` and `train.graph=auto`, beside every alternative in the same run, for each recipe.
 
-    python benchmarks/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--data DIR] [--profile] [--device D]
+    python benchmarks/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--data DIR] [--profile] [--cold]
 
 A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph): targets a second once
-all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line that
-says how far `auto` is from the best. Before that, a run that is not counted meets all kernels for the first time, since
-a process compiles them only once; its seconds are printed. RECIPE is a name in recipes/ or `mask` (an encoder with its
-default settings), all by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data, random text of its shape is used.
-Recipes that start from a run (--from) begin from random weights, in the size of the recipe named there. `--profile` adds
-the kernels of a step: how many, how long they run, and which take longest. `--cold` leaves out the first run.
+all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line
+that says how far `auto` is from the best. Before that, a run that is not counted meets all kernels for the first time,
+since a process compiles them only once; its seconds are printed (`--cold` leaves it out). RECIPE is a name in recipes/
+or `mask` (an encoder with its default settings), all by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data,
+random text of its shape is used. Recipes that start from a run (--from) begin from random weights, in the size of the
+recipe named there. `--profile` adds the kernels of a step: how many, how long they run, and which take longest.
 """
 
 import argparse
@@ -49,6 +49,7 @@ BASES = {
     "sst2-gpt": "reviews-gpt", "imdb-gpt": "reviews-gpt", "imdb-reference": "reviews-gpt", "aeslc-gpt": "reader-gpt",
     "follows-gpt": "reader-gpt", "rte-gpt": "reader-gpt", "aeslc-transformer": "letters-transformer",
 }
+TUNED = ("preference", "reward", "reinforce")
 FILES = {
     "multi30k-transformer": ["multi30k/train.de", "multi30k/train.en"],
     "multi30k-seq2seq": ["multi30k/train.de", "multi30k/train.en"],
@@ -86,8 +87,8 @@ def choices(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             recipe = read_recipe(name)
-            if find_task(recipe.task).needs_base:
-                raise UserError("it tunes a run that is trained already")
+            if recipe.task in TUNED:
+                raise UserError("it learns from answers of a run that is trained already")
             texts = files_of(name, recipe, Path(args.data), Path(folder))
             recipe = find_task(recipe.task).complete(recipe, texts)
             corpus = find_task(recipe.task).prepare(recipe, texts)

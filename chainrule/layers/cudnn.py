@@ -6,8 +6,8 @@ On a GPU in half precision, sizes that are not a multiple of 8 miss the tensor c
 layer of 650 or 1,500 units to 656 or 1,504 during training, with zero weights to and from the padding, so the result
 is the same; 2 x 1,500 units train 1.5 times as fast. The layer's own weights keep their size.
 
-Rows of different lengths are packed, for which their lengths must be on the CPU. In training on a GPU, where waiting for
-them would rule out a CUDA graph, the kernels read the padding too, and `run_over_padding` undoes what that does.
+Rows of different lengths are packed, for which their lengths must be on the CPU. In training on a GPU, where waiting
+for them would rule out a CUDA graph, the kernels read the padding too, and `run_over_padding` undoes what that does.
 
 Shapes: B rows, T tokens, D inputs, H hidden units, K directions, G gates, P tokens of all rows without padding.
 """
@@ -45,7 +45,8 @@ def run_fused(
     else:
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         initial = [part[:, packed.sorted_indices] for part in initial]
-        data, *last = _kernel(cell)(packed.data, packed.batch_sizes, _one_or_pair(initial), *_how(x, weights))  # (P, K·H)
+        how = _one_or_pair(initial), *_how(x, weights)
+        data, *last = _kernel(cell)(packed.data, packed.batch_sizes, *how)                        # (P, K·H)
         outputs = _unpack(packed, data, x.shape[1], padding=-1.0 if cell == "sigmoid" else 0.0)
         last = [part[:, packed.unsorted_indices] for part in last]
     if cell == "sigmoid":
@@ -115,7 +116,7 @@ def reads_padding(x: Tensor) -> bool:
 def run_over_padding(
     cell: str, x: Tensor, initial: list[Tensor], weights: list[Weights], lengths: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """As `run_fused`: padding is on the right, so it is read last in both directions, of which each row is turned round.
+    """As `run_fused`. For the second direction each row is turned round, so padding is always read last.
 
     The outputs at padding are not defined. The hidden state at the end of a row is its last real output. An LSTM's cell
     would go on changing, so at padding its input gate is shut and its forget gate open, by inputs of their own.

@@ -243,7 +243,7 @@ class TagsWithBytes(Tags):
         """(B, T, F), as `word_bytes` of the words at their places."""
         places = self.places.take(rows)
         spelled = Ragged(self._spelled, self.words.ends).take(rows).flat                        # (N, LONGEST)
-        longest = max(int(spelled.any(0).nonzero()[0].max(initial=0)) + 1, 1)
+        longest = int(np.flatnonzero(spelled.any(0)).max(initial=0)) + 1
         result = np.zeros((len(rows), width, longest), np.uint8)
         result[np.repeat(np.arange(len(rows)), places.lengths), places.flat] = spelled[:, :longest]
         return torch.from_numpy(result)

@@ -1,8 +1,8 @@
 """Few shapes of batches: batches of similar shapes are padded to a common one, so that a few CUDA graphs replay all.
 
-Each shape of batch needs a CUDA graph of its own, and capturing one takes as long as many steps. The batches of examples
-have dozens of shapes, which are known beforehand; two of them are merged, the pair for which the least is padded, until
-few are left. What is padded does not count in the loss (`Buckets.pad_to`).
+Each shape of batch needs a CUDA graph of its own, and capturing one takes as long as many steps. Batches of examples
+have many shapes, which are known beforehand; two of them are merged, the pair for which the least is padded, until few
+are left. What is padded does not count in the loss (`Buckets.pad_to`).
 
 Shapes: N batches, D numbers of a shape: rows, and the width of the text, and that of the source where there is one.
 """
@@ -34,7 +34,8 @@ def few_shapes(shapes: Shapes, most: int = MOST_SHAPES, free: float = FREE) -> S
 
 def area(shapes: Shapes) -> Shapes:
     """(…, D) -> (…): tokens of a batch, padding and source included."""
-    return shapes[..., 0] * shapes[..., 1:].sum(-1)
+    tokens: Shapes = shapes[..., 0] * shapes[..., 1:].sum(-1)
+    return tokens
 
 
 def _cheapest(shapes: Shapes, counts: Shapes) -> tuple[int, int, float]:

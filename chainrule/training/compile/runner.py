@@ -1,10 +1,10 @@
 """Runs each training step in the fastest way: eagerly, by torch.compile, or as a CUDA graph; chosen by measurement.
 
-A CUDA graph repeats a step with a single launch, which helps where launching its kernels takes longer than they run; each
-shape of batch needs its own. torch.compile takes half a minute for each shape, so it is tried only where training will be
-long. `auto` times a pass over one batch each way (trial.py) and takes the fastest. Both are for GPUs: on a CPU a step
-runs eagerly unless train.compile=true. With several ranks `auto` captures no graph, since their communication would have
-to be captured too. On a GPU, fused kernels (chainrule/kernels) are used where training lasts long enough to repay them.
+A CUDA graph repeats a step with a single launch, which helps where launching its kernels takes longer than they run;
+each shape of batch needs its own. torch.compile takes half a minute for each shape, so it is tried only where training
+will be long. `auto` times a pass over one batch each way (trial.py) and takes the fastest. Both are for GPUs: on a CPU
+a step runs eagerly unless train.compile=true. With several ranks `auto` captures no graph, since their communication
+would have to be captured too. On a GPU, fused kernels (chainrule/kernels) are used where training is long enough.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A trial of a training step: how long its forward and backward pass take, eagerly or as a CUDA graph.
 
-A trial has no effect on training: gradients are dropped, no weight changes, and the random numbers that dropout used are
-drawn again afterwards. It costs a few passes over one batch.
+A trial has no effect on training: gradients are dropped, no weight changes, and the random numbers that dropout used
+are drawn again afterwards. It costs a few passes over one batch.
 """
 
 import time
