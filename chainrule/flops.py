@@ -1,10 +1,11 @@
-"""FLOPs of training a network on one token, and the memory and peak FLOP/s of GPUs.
+"""FLOPs of training a network on one token, bytes of its activations and KV cache, memory and peak FLOP/s of GPUs.
 
 A weight that is multiplied by costs six FLOPs a token: a multiplication and an addition, once forward and twice
 backward. In attention, so does each number of a key that a query attends to, and of its value. So a row of T tokens
 costs a recurrent network a·T FLOPs, and a Transformer a·T + b·T².
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -18,6 +19,8 @@ from chainrule.layers.experts import Experts
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import AttentionKind, TransformerSettings
 from chainrule.model import Model
+
+ENDS = re.compile(r"(source_)?embedding\.(weight|output|bias)")    # parameters with a row for each token
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,46 @@ def mean_keys(length: int, window: int | None) -> float:
     """Keys that a query attends to, on average over a row: 1, 2, … up to the window."""
     window = min(window or length, length)
     return window - window * (window - 1) / 2 / length
+
+
+def kept_bytes(model: nn.Module, ratio: float = 0.0) -> float:
+    """Bytes of activations that a token keeps for the backward pass, in mixed precision.
+
+    `ratio`: tokens of a source for each token; 0: there is no source.
+    """
+    settings = getattr(model, "settings", None)
+    if isinstance(settings, TransformerSettings):
+        return activation_bytes(settings, ratio)
+    inside = hidden_weights(model)
+    encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
+    outputs = sum(len(weight) for _, weight in inside) + ((ratio - 1) * encoder if ratio else 0.0)
+    return 4.0 * outputs                                                 # kept: the output of each matrix
+
+
+def hidden_weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters, by name, that have no row for each token."""
+    return [(name, weight) for name, weight in model.named_parameters() if not ENDS.match(name)]
+
+
+def activation_bytes(settings: TransformerSettings, ratio: float = 0.0) -> float:
+    """Bytes that a token keeps for the backward pass: the residual stream in float32, all else in bf16.
+
+    `ratio`: tokens of a source for each token, in an encoder-decoder; 0: there is no source.
+    """
+    width, heads, keys = settings.width, settings.heads * settings.head_size, settings.kv_heads * settings.head_size
+    turned = settings.qk_norm + (settings.positions == "rotary")        # copies of queries and keys
+    hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4, "geglu": 4}[settings.activation]
+    hidden *= settings.hidden
+    if settings.active:                                                  # and what experts read and write
+        hidden = (settings.active + settings.shared_expert) * hidden + 3 * settings.active * width
+    norm = 4 * width + 2 * width                                         # its input and output
+    block = 2 * norm + 2 * (heads + 2 * keys + heads + hidden)           # q, k, v, attention output, hidden units
+    block += 2 * (heads + keys) * turned
+    block += 2 * width * (settings.dropout > 0)                          # two dropout masks of one byte
+    cross = norm + 2 * 2 * heads + 2 * heads * settings.qk_norm + width * (settings.dropout > 0)
+    memory = 2 * 2 * keys + 2 * keys * settings.qk_norm                  # keys and values of the source
+    layer = block + (cross + ratio * (memory + block) if ratio else 0.0)
+    return settings.layers * layer + 12 * width * (1 + ratio)
 
 
 def kv_cache_bytes(settings: TransformerSettings, length: int) -> int:

@@ -6,7 +6,6 @@ estimate for mixed precision without recomputation. Where nothing fits, the plan
 """
 
 import math
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from chainrule.errors import UserError
-from chainrule.flops import GPUS, idle_weights, kv_cache_bytes, training_flops
+from chainrule.flops import GPUS, hidden_weights, idle_weights, kept_bytes, kv_cache_bytes, training_flops
 from chainrule.layers.cross_entropy import CHUNK_LOGITS
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models import build, model_class
@@ -32,7 +31,6 @@ USUAL_VOCAB = 50257     # where no vocabulary is given
 USUAL_LENGTH = 256      # tokens in a row, for models without a context
 GATHERED = 2            # layers that FSDP holds in full: the one at work and the next
 MOST_GPUS = 1 << 20
-ENDS = re.compile(r"(source_)?embedding\.(weight|output|bias)")    # parameters with a row for each token
 PETAFLOP_DAY = 1e15 * 86400
 
 
@@ -142,36 +140,12 @@ def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) 
     if isinstance(recipe.model, TransformerSettings):
         stacks = [getattr(model, name) for name in ("stack", "encoder") if hasattr(model, name)]
         layers = [_count(block) for stack in stacks for block in stack.blocks]
-        activations = activation_bytes(recipe.model, ratio)
+        activations = kept_bytes(model, ratio)
         cache = 0.0 if model.bidirectional else kv_cache_bytes(recipe.model, length) / length
         cache += 4.0 * ratio * recipe.model.layers * recipe.model.kv_heads * recipe.model.head_size
         return Work(parameters, flops, sum(layers), max(layers), activations, cache, logits, idle_weights(model))
-    inside = [(name, weight) for name, weight in model.named_parameters() if not ENDS.match(name)]
-    hidden = sum(weight.numel() for _, weight in inside)
-    encoder = sum(len(weight) for name, weight in inside if name.startswith("encoder."))
-    outputs = sum(len(weight) for _, weight in inside) + (ratio - 1) * encoder * (source is not None)
-    return Work(parameters, flops, hidden, hidden, 4.0 * outputs, 0, logits)     # kept: the output of each matrix
-
-
-def activation_bytes(settings: TransformerSettings, ratio: float = 0.0) -> float:
-    """Bytes that a token keeps for the backward pass: the residual stream in float32, all else in bf16.
-
-    `ratio`: tokens of a source for each token, in an encoder-decoder; 0: there is no source.
-    """
-    width, heads, keys = settings.width, settings.heads * settings.head_size, settings.kv_heads * settings.head_size
-    turned = settings.qk_norm + (settings.positions == "rotary")        # copies of queries and keys
-    hidden = {"relu": 1, "relu2": 2, "gelu": 2, "gelu-tanh": 2, "swiglu": 4, "geglu": 4}[settings.activation]
-    hidden *= settings.hidden
-    if settings.active:                                                  # and what experts read and write
-        hidden = (settings.active + settings.shared_expert) * hidden + 3 * settings.active * width
-    norm = 4 * width + 2 * width                                         # its input and output
-    block = 2 * norm + 2 * (heads + 2 * keys + heads + hidden)           # q, k, v, attention output, hidden units
-    block += 2 * (heads + keys) * turned
-    block += 2 * width * (settings.dropout > 0)                          # two dropout masks of one byte
-    cross = norm + 2 * 2 * heads + 2 * heads * settings.qk_norm + width * (settings.dropout > 0)
-    memory = 2 * 2 * keys + 2 * keys * settings.qk_norm                  # keys and values of the source
-    layer = block + (cross + ratio * (memory + block) if ratio else 0.0)
-    return settings.layers * layer + 12 * width * (1 + ratio)
+    hidden = sum(weight.numel() for _, weight in hidden_weights(model))
+    return Work(parameters, flops, hidden, hidden, kept_bytes(model, ratio), 0, logits)
 
 
 def memory_of(work: Work, train: Gradient, tokens: int, gpus: int, how: str) -> Memory:

@@ -22,6 +22,9 @@ from chainrule.model import Batch, Model, taps, watch
 TAPS = ("hidden", "moment")
 """Taps of hidden vectors, of whole texts or of one token at a time."""
 
+CELL = "cell_moment"
+"""The tap of an LSTM's cell, one token at a time."""
+
 
 @torch.enable_grad()
 def gradients_by_time(
@@ -37,12 +40,27 @@ def gradients_by_time(
 @torch.enable_grad()
 def gradients_by_layer(model: Model, batch: Batch) -> list[list[float]]:
     """As by time: at the embeddings, then at the hidden vectors of each layer, the lowest first."""
-    names = [name for name in taps(model) if name.rpartition(".")[2] in TAPS]
+    names = _names(model, TAPS)
     with _embedded(model) as found, watch(model, *names), _tapped(model, names) as hidden:
         nats = _last_loss(model, batch, nullcontext)
         places = [found[:1], *hidden.values()]
         arrived = [_gradients(nats, place) for place in places]
     return [_norms(torch.cat(parts, 1)[:, -batch.tokens.shape[1] :]) for parts in arrived if parts]
+
+
+@torch.enable_grad()
+def gradients_of_cells(model: Model, batch: Batch) -> list[list[float]]:
+    """As by time, at the cells of an LSTM's layers, ∂L_T/∂c_t; a model without cells has none."""
+    names = _names(model, (CELL,))
+    with watch(model, *_names(model, TAPS), *names), _tapped(model, names) as cells:
+        nats = _last_loss(model, batch, nullcontext)
+        arrived = [_gradients(nats, place) for place in cells.values()]
+    return [_norms(torch.stack(parts, 1)[:, -batch.tokens.shape[1] :]) for parts in arrived if parts]
+
+
+def _names(model: Model, last: Sequence[str]) -> list[str]:
+    """The paths of taps by the last part of their names."""
+    return [name for name in taps(model) if name.rpartition(".")[2] in last]
 
 
 def factor(norms: Sequence[float]) -> float | None:

@@ -79,6 +79,7 @@ class RecurrentLayer(nn.Module):
         self.state_names, self.activations, self.step = CELLS[cell].state, CELLS[cell].activations, CELLS[cell].step
         self.rnn = CELLS[cell].module(inputs, hidden, bidirectional=directions == 2)
         self.moment = Tap()                       # (B, 1, H): h of one time step, where it goes to the next and upward
+        self.cell_moment = Tap()                  # (B, H): c of one time step, for its h and for the next
 
     def weights(self) -> list[Weights]:
         """Those of each direction; during training with dropout of W."""
@@ -125,6 +126,8 @@ class RecurrentLayer(nn.Module):
         for t in reversed(range(x.shape[1])) if backward else range(x.shape[1]):
             now = self.step(Ux[:, t], state, weights)
             now["hidden"] = self.moment(now["hidden"][:, None])[:, 0]
+            if "cell" in now:
+                self.cell_moment(now["cell"])    # the tensor itself, so that its gradient includes that of its h
             if lengths is not None:
                 now, state = _skip_padding(now, state, t < lengths)
             else:

@@ -71,7 +71,7 @@ def as_api_error(error: Exception) -> APIError:
 
 
 def on_page(path: str) -> bool:
-    return path == "/" or path == "/plotly.js" or path.startswith(PAGE)
+    return path == "/" or path.startswith(PAGE)
 
 
 async def answer_error(request: Request, error: Exception) -> Response:

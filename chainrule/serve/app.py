@@ -1,6 +1,6 @@
 """The live page as a FastAPI app: its HTML, its JavaScript modules, and the data of any view of any run.
 
-    GET  /                    the page                  GET  /modules/NAME.js, /plotly.js
+    GET  /                    the page                  GET  /modules/NAME.js
     GET  /api/runs            the runs, and the views that fit each
     POST /api/views/NAME      {runs, text, options} -> the data that the view draws
     POST /api/chat            a conversation -> the answer, as a stream (page_chat.py)
@@ -35,7 +35,7 @@ from chainrule.errors import UserError, out_of_memory
 from chainrule.serve.engine import threads_for
 from chainrule.serve.server import Runs
 from chainrule.viewer.hues import hues_of
-from chainrule.viewer.page import module_names, plotly, read_web_file, script_json, style
+from chainrule.viewer.page import module_names, read_web_file, script_json, style
 from chainrule.viewer.views import LIVE, View, every_view, find_view
 
 # A queue of requests to models: one at a time for each model, since watching a model's taps needs it undisturbed.
@@ -125,7 +125,7 @@ TEXT_CHARACTERS = 500_000            # a view shortens a text that is too long f
 CHOICES = 1000                       # runs, or options
 JAVASCRIPT = "text/javascript"
 
-SAME_ORIGIN = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; frame-ancestors 'none'"    # Plotly evals
+SAME_ORIGIN = "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 HEADERS = {
     "content-security-policy": SAME_ORIGIN,
     "cache-control": "no-store",
@@ -173,10 +173,6 @@ def add_page(app: FastAPI | APIRouter, text: str, first: str | None) -> None:
         if name not in module_names():
             raise HTTPException(404, f"there is no module {name}.")
         return respond(read_web_file(f"{name}.js"), JAVASCRIPT)
-
-    @app.get("/plotly.js")
-    async def charts() -> Response:
-        return respond(plotly(), JAVASCRIPT)
 
 
 def add_live(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:

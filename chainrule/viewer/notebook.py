@@ -26,7 +26,7 @@ from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import Options, View, every_view, find_view
 
 MAX_BYTES = 8_000_000
-FRAME = 5_100_000    # bytes of these for Plotly, the modules and the style
+FRAME = 500_000    # bytes of these for the modules and the style
 
 
 def make_file(

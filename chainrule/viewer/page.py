@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from chainrule.errors import UserError
 from chainrule.viewer.hues import hue_style
 
 TYPES = {"float32": "<f4", "int32": "<i4", "uint8": "u1", "uint16": "<u2"}
@@ -37,7 +36,7 @@ def pack_array(values: Any, dtype: str = "float32") -> dict[str, Any]:
 
 WEB = files("chainrule.viewer") / "web"
 IMPORT = re.compile(r'from "chainrule/([a-z_]+)"')
-MAIN, PLOT = "page", "plot"
+MAIN = "page"
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ def make_page(title: str, lead: str, panels: Sequence[Panel], hues: Mapping[str,
         contents="\n".join(_contents(panels)) if len(panels) > 1 else "",
         sections="\n".join(_section(panel) for panel in panels),
         panels=script_json([_panel_json(panel) for panel in panels]),
-        plotly=f"<script>{inline(plotly())}</script>" if PLOT in modules else "",
     )
 
 
@@ -97,19 +95,6 @@ def style(modules: Iterable[str]) -> str:
     """CSS: that of every page, and that of each module that has some."""
     files, own = _web_files(), [f"{name}.css" for name in modules if name != MAIN]
     return "\n".join(files[name].read_text(encoding="utf-8") for name in ("page.css", *own) if name in files)
-
-
-def plotly() -> str:
-    """Plotly's JavaScript, from its Python package."""
-    try:
-        return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    except (ModuleNotFoundError, FileNotFoundError):
-        raise UserError("charts are drawn by plotly, which is not installed: pip install 'chainrule[look]'.") from None
-
-
-def inline(script: str) -> str:
-    """The script with escapes, so that no string in it ends the script element."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def data_url(code: str) -> str:

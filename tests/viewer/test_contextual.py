@@ -116,7 +116,7 @@ def test_a_cell_of_the_matrix_says_its_cosine_and_a_layer_can_be_chosen(open_vie
     one = subject("gpt", TEXT, unit="words")
     page, data = open_view(VIEW, [one], SENTENCES, {"word": "movie"})
     assert "4 occurrences of “movie”" in page.locator("#contextual").inner_text()
-    assert page.locator("#contextual .scatterlayer .point").count() == 4
+    assert page.locator("#contextual [data-marked]").count() == 4
     page.locator("#contextual .heat canvas").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")

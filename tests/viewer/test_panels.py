@@ -1,24 +1,28 @@
-"""Panels of a page: style of their own, charts by Plotly, and one that fails leaves the others alone."""
+"""Panels of a page: style of their own, charts in its colours, and one that fails leaves the others alone."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+from viewer.subjects import subject
 
-from chainrule.errors import UserError
 from chainrule.viewer import page as pages
-from chainrule.viewer.page import Panel, inline, make_page
+from chainrule.viewer.page import Panel, make_page
+from chainrule.viewer.views import find_view
 
 MODULES = {
     "throws.js": 'export function render() { throw new Error("no such part"); }',
     "late.js": 'export async function render() { await null; throw new Error("too late"); }',
     "says.js": 'export function render(element, data, state, live) { element.append(`${data.word} ${live}`); }',
     "says.css": ".says { color: red }",
-    "charts.js": """
-        import { plot } from "chainrule/plot";
-        export function render(element, data) {
-          const line = { color: "rgb(var(--hot) / 0.5)" };
-          return plot(element, [{ y: [1, 3, 2], line }], { yaxis: { type: "log" } });
+    "drawing.js": """
+        import { makeChart } from "chainrule/chart";
+        export function render(element) {
+          const chart = makeChart();
+          element.append(chart.element);
+          const line = { name: "one", color: "rgb(var(--hot) / 0.5)", points: [[1, 1], [2, 3], [3, 2]] };
+          chart.show({ title: "a chart", x: { title: "across", low: 1, high: 3 }, y: { title: "up", low: 1, high: 3, log: true }, lines: [line], say: (x) => [`at ${x}`] });
         }""",
 }
 
@@ -63,27 +67,53 @@ def test_a_module_may_have_a_style_of_its_own():
 
 
 @pytest.mark.usefixtures("web")
-def test_a_chart_wears_the_colours_of_the_page_in_light_and_in_dark(open_file):
-    page = open_file(make_page("t", "", [panel("charts")]), color_scheme="light")
-    line = page.locator("#charts .js-line")
-    assert line.evaluate("one => one.style.stroke") == "rgb(213, 94, 0)"
-    assert float(line.evaluate("one => one.style.strokeOpacity")) == 0.5
-    assert page.locator("#charts .modebar-btn--logo").count() == 0
-    ink = page.locator("#charts .xtick text").first
-    before = ink.evaluate("one => one.style.fill")
+def test_a_chart_has_the_colours_of_the_page_in_light_and_in_dark_and_on_paper(open_file):
+    page = open_file(make_page("t", "", [panel("drawing")]), color_scheme="light")
+    line, ink = page.locator("#drawing path[data-line=one]"), page.locator("#drawing .tick").first
+    stroke, fill = "one => getComputedStyle(one).stroke", "one => getComputedStyle(one).fill"
+    assert line.evaluate(stroke) == "rgba(213, 94, 0, 0.5)"
+    before = ink.evaluate(fill)
     page.locator("#theme").click()
-    page.wait_for_function("document.querySelector('#charts .js-line').style.stroke === 'rgb(240, 128, 64)'")
-    assert ink.evaluate("one => one.style.fill") != before
+    assert line.evaluate(stroke) == "rgba(240, 128, 64, 0.5)"
+    assert ink.evaluate(fill) != before
+    page.emulate_media(media="print")
+    assert line.is_visible()
+    assert not page.locator("#drawing .readout").is_visible()
 
 
 @pytest.mark.usefixtures("web")
-def test_plotly_is_in_a_page_only_where_something_is_plotted(monkeypatch):
-    assert len(make_page("t", "", [panel("says", {})])) < 100_000
-    assert 4_000_000 < len(make_page("t", "", [panel("charts")])) < 6_000_000
-    monkeypatch.setattr(pages, "files", lambda package: Path("nowhere"))
-    with pytest.raises(UserError, match=r"pip install 'chainrule\[look\]'"):
-        make_page("t", "", [panel("charts")])
+def test_a_chart_has_titles_and_is_read_by_keyboard(open_file):
+    page = open_file(make_page("t", "", [panel("drawing")]))
+    assert page.locator("#drawing figcaption").inner_text() == "a chart"
+    assert page.locator("#drawing .axis-title").all_text_contents() == ["across", "up"]
+    drawing = page.locator("#drawing svg[role=img]")
+    assert "a chart: up against across" in drawing.get_attribute("aria-label")
+    drawing.focus()
+    for key, at in (("Home", 1), ("ArrowRight", 2), ("End", 3), ("ArrowRight", 3), ("ArrowLeft", 2)):
+        page.keyboard.press(key)
+        assert page.locator("#drawing output").inner_text() == f"at {at}"
+        assert page.evaluate("document.activeElement.tagName") == "svg"
 
 
-def test_a_script_cannot_end_its_element():
-    assert inline('a = "</script><!--"') == r'a = "<\/script><\!--"'
+def test_no_module_can_open_another_address_and_no_page_allows_one():
+    """A chart must not be able to leave the page: no window, no message, no request but to its own server."""
+    for name in pages.module_names():
+        code = pages.read_web_file(f"{name}.js")
+        assert not re.search(r"window\.open|postMessage|sendBeacon|WebSocket|XMLHttpRequest|\beval\(|new Function", code)
+        assert set(re.findall(r"https?://[^\"`]+", code)) <= {"http://www.w3.org/2000/svg"}, name
+    page = make_page("t", "", [panel("gradient", {"models": []})])
+    assert "default-src 'unsafe-inline' data: blob:" in page
+    assert len(page) < 200_000
+
+
+@pytest.mark.parametrize("view", ["gradient", "vectors", "cost"])
+def test_a_chart_has_no_button_but_its_own_and_asks_no_other_machine(open_view, view):
+    """`open_view` fails on any request to another machine; here all that can be pressed is pressed."""
+    page, _ = open_view(find_view(view), [subject("lstm", layers=1)], "the cat")
+    page.evaluate("window.opened = 0; window.open = () => { window.opened += 1; }; 0")
+    page.locator(f"#{view} svg.plot-drawing").hover()
+    for button in page.locator(f"#{view} figure button, #{view} figure a").all():
+        assert button.get_attribute("aria-label") in ("zoom in", "zoom out")
+        button.click()
+    assert page.evaluate("window.opened") == 0
+    assert not page.locator("[class*=modebar], [class*=plotly]").count()

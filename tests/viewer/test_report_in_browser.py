@@ -49,7 +49,7 @@ def test_curves_can_be_drawn_against_all_three_and_the_address_remembers(open_re
     again = open_report(address="#curves.x=flops")
     assert again.locator("#curves input[value=flops]").is_checked()
     assert again.locator("#curves path.curve").count() == 2
-    assert again.locator("#curves line.level.ngram").count() == 1
+    assert again.locator("#curves path.level.ngram").count() == 1
     ends = [text for text in again.locator("#curves svg text").all_text_contents() if text.startswith("gpt ")]
     assert ends == ["gpt 2.063"]
 

@@ -3,7 +3,6 @@
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -220,9 +219,3 @@ def test_no_other_site_can_read_or_embed_the_page(client):
         assert "access-control-allow-origin" not in headers
         assert headers["content-security-policy"].startswith("default-src 'self'")
     assert client.get("/modules/draw.js").text == pages.read_web_file("draw.js")
-    assert client.get("/plotly.js").text == pages.plotly()
-
-
-def test_without_plotly_its_script_is_refused_in_one_line(client, monkeypatch):
-    monkeypatch.setattr(pages, "files", lambda package: Path("nowhere"))
-    assert "pip install 'chainrule[look]'" in complaint(client.get("/plotly.js"), 400)

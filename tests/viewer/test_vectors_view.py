@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from viewer.charts import label_boxes, overlaps
 from viewer.subjects import TEXT, subject
 
 from chainrule.errors import UserError
@@ -106,8 +107,7 @@ def test_the_server_answers_of_all_words(monkeypatch):
     ({}, "'' is not among"),
 ])
 def test_what_cannot_be_asked_is_said_so(options, line):
-    with pytest.raises(UserError, match=line):
-        VIEW.make([words()], "", {"ask": "yes", **options})
+    assert line in VIEW.make([words()], "", {"ask": "yes", **options})["missing"]
 
 
 def test_vectors_that_are_no_numbers_are_refused():
@@ -167,17 +167,86 @@ def test_a_page_from_disk_adds_and_subtracts_as_python_does(open_view, exclude):
     assert "king − she + woman" in page.locator("#vectors").inner_text()
 
 
-def test_the_map_is_drawn_and_a_click_asks_for_a_word(open_view):
-    page, data = open_view(VIEW, [words()], address="#vectors.a=tree")
-    assert page.locator("#vectors .scatterlayer .trace").count() >= 3
-    read = "(of) => [...document.querySelector('.vectors-map').data[0][of]]"
-    x, y, text = page.evaluate(f"['x', 'y', 'customdata'].map({read})")
-    assert text == data["words"]
-    places = np.stack([x, y], 1)
-    assert places == pytest.approx(unpacked(data["map"]), abs=1e-6)
-    page.evaluate("document.querySelector('.vectors-map').emit('plotly_click', { points: [{ customdata: 'fire' }] })")
+def place_of(page, data, word):
+    """Where a word is in the window, computed from its coordinates and the ticks of the map."""
+    drawing = page.locator("#vectors svg.plot-drawing")
+    ticks = drawing.locator("text[data-axis]").evaluate_all(
+        "all => all.map((one) => [one.dataset.axis, +one.dataset.value, +one.dataset.at])")
+    spot = unpacked(data["map"])[data["words"].index(word)]
+    box, width = drawing.bounding_box(), drawing.evaluate("one => one.viewBox.baseVal.width")
+    pixels = []
+    for axis, value in zip("xy", spot):
+        values, places = zip(*((tick, at) for name, tick, at in ticks if name == axis))
+        slope, offset = np.polyfit(values, places, 1)
+        pixels.append((slope * value + offset) * box["width"] / width)
+    return box["x"] + pixels[0], box["y"] + pixels[1]
+
+
+def test_a_click_on_a_point_of_the_map_chooses_its_word(open_view):
+    page, data = open_view(VIEW, [words()], address="#vectors.a=tree", viewport={"width": 1280, "height": 1400})
+    page.mouse.click(*place_of(page, data, "fire"))
     assert "vectors.a=fire" in page.url
     same(table(page), nearest(judged(words()), "fire", COUNT))
+    assert page.locator("#vectors [data-marked=fire]").count() == 1
+    page.keyboard.press("Enter")                                        # the point is still under the cursor
+    page.locator("#vectors svg.plot-drawing").focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator("#vectors [data-over]").count() == 1
+    chosen = page.locator("#vectors [data-over]").get_attribute("data-over")
+    page.keyboard.press("Enter")
+    same(table(page), nearest(judged(words()), chosen, COUNT))
+
+
+def test_names_on_the_map_do_not_cover_each_other_and_man_leads_to_woman(open_view):
+    page, _ = open_view(VIEW, [words(" ".join(f"word{n} {chr(97 + n % 26)}{n}" for n in range(150)) + " " + WORDS)],
+                        address="#vectors.mode=analogy")
+    boxes = label_boxes(page, "#vectors")
+    assert len(boxes) > 40
+    assert overlaps(boxes) == []
+    assert {"king", "man", "woman"} <= {name for name, *_ in boxes}
+    best = page.locator("#vectors tbody th").first.inner_text()
+    arrows = page.locator("#vectors [data-arrow]").evaluate_all("all => all.map((one) => one.dataset.arrow)")
+    assert arrows == ["man → woman", f"king → {best}"]
+    page.locator("#vectors button[aria-label='zoom in']").press("Enter")
+    assert overlaps(label_boxes(page, "#vectors")) == []
+
+
+def test_the_focus_stays_where_it_is(open_view):
+    page, _ = open_view(VIEW, [words()])
+    focused = "[document.activeElement.tagName, document.activeElement.value ?? '', document.activeElement.innerText]"
+    page.locator("#vectors input[value=near]").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused)[:2] == ["INPUT", "analogy"]
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused)[:2] == ["INPUT", "near"]
+    page.locator("#vectors tbody button").nth(2).focus()
+    for _ in range(2):                                                  # a second word without another Tab
+        page.keyboard.press("Enter")
+        assert page.evaluate(focused)[0] == "BUTTON"
+        assert page.evaluate(focused)[2] == page.locator("#vectors tbody button").nth(2).inner_text()
+    page.locator("#vectors input[data-which=a]").fill("water")
+    page.keyboard.press("Enter")
+    assert page.evaluate(focused)[:2] == ["INPUT", "water"]
+
+
+def test_an_unknown_word_moves_nothing_and_is_not_kept_by_the_other_mode(open_view):
+    page, _ = open_view(VIEW, [words()])
+    top = "document.querySelector('#vectors svg').getBoundingClientRect().top + scrollY"
+    before = page.evaluate(top), page.evaluate("document.body.scrollHeight")
+    page.locator("#vectors input[data-which=a]").fill("emperor")
+    page.keyboard.press("Enter")
+    assert "“emperor” is not among" in page.locator("#vectors [role=alert]").inner_text()
+    assert (page.evaluate(top), page.evaluate("document.body.scrollHeight")) == before
+    page.locator("#vectors input[value=analogy]").check()
+    assert page.locator("#vectors [role=alert]").count() == 0
+    same(table(page), analogy(judged(words()), "king", "man", "woman", COUNT, True))
+
+
+def test_men_and_women_are_spoken_of_only_where_they_are_words(open_view):
+    letters, _ = open_view(VIEW, [subject("gpt", text=TEXT)])
+    assert not any(word in letters.locator("#vectors").inner_text() for word in ("man", "queen"))
+    many, _ = open_view(VIEW, [words()])
+    assert "man → woman is about king → queen" in many.locator("#vectors").inner_text()
 
 
 def test_a_word_that_is_not_there_is_said_so(open_view):

@@ -33,7 +33,6 @@ class View:
     make: Callable[[Sequence[Subject], str, Options], Any]
     several: bool = False                      # shows several models at once; else the first that fits
     reads: bool = True                         # shows a text; else only the model
-    plots: bool = False                        # draws with Plotly
     table: Callable[[Sequence[Subject], str, Options], "Table"] | None = None    # its numbers, for a terminal
     needs: str = "a model that has what it shows"    # the models that it fits, in words
 

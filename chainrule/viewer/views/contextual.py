@@ -179,5 +179,5 @@ VIEW = View(
     "contextual", "One word, many sentences",
     "A word has one embedding, whatever the sentence. After each layer that reads the context, its vectors differ: the "
     "cosine of every two occurrences, and a map of them.",
-    _fits, _make, plots=True, table=_table,
+    _fits, _make, table=_table,
 )

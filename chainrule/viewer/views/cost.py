@@ -1,13 +1,13 @@
-"""Cost against length: counted FLOPs, and measured seconds and bytes, for a text of T tokens.
+"""Cost against length: counted FLOPs and bytes, and measured seconds and bytes, for a text of T tokens.
 
     learn     one training step on T tokens, forward and backward
     write     T tokens one by one, each read once, with the state (a Transformer's KV cache) carried on
     reread    T tokens one by one, the whole text read again for each: T becomes T², and T² becomes T³
 
-FLOPs are exact at any length, and so is what they grow by: a recurrent network is linear in T and takes its T steps one
-after the other; a Transformer is quadratic, and learns from all T tokens at once. Bytes are the peak of what tensors
-hold beyond what was held before: by the GPU's own count, or on a CPU by following every tensor that torch allocates
-(memory inside its kernels is not seen). A model is measured once, and again with the option `again`.
+What is counted (viewer/cost_counts.py) is there at once. All models are measured at the same lengths, each up to its
+context; a live page asks for one piece of work after the other and shows how far it is. Measured bytes are the peak of
+what tensors hold beyond what was held before: by the GPU's own count, or on a CPU by following every tensor that torch
+allocates (memory inside its kernels is not seen). A model is measured once, and again with the option `again`.
 """
 
 import math
@@ -25,25 +25,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.errors import UserError
-from chainrule.flops import kv_cache_bytes, row_flops
 from chainrule.inference.forward import device_of, eval_mode, vocabulary_size
-from chainrule.layers.recurrent import RecurrentStack
-from chainrule.layers.transformer_settings import TransformerSettings
-from chainrule.model import Batch, LanguageModel, tensors
+from chainrule.model import Batch, LanguageModel
+from chainrule.viewer.cost_counts import COUNTED, count_costs, is_parallel, polynomial
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.views import Options, View
+from chainrule.viewer.views import LIVE, Options, View
 
-LONGEST = 256     # tokens, or a model's context
-HALVINGS = 4      # shorter lengths: the longest halved so often
-SECONDS = 1.0     # of measuring, after which no longer text is tried
-FEWEST = 2        # lengths that a slope needs
+__all__ = ["COUNTED", "VIEW", "WAYS", "Cost", "count_costs", "fitted_power", "is_parallel", "measure_costs",
+           "polynomial"]
+
+LENGTHS = (4, 16, 64, 256)    # tokens of the texts that are measured, the same for all models
+SECONDS = 2.0                 # of measuring a model one way, after which no longer text is tried
+FEWEST = 2                    # lengths that are always tried
 REPEATS = 3
-REREADS = 32      # times at most that a text is read again; the rest is extrapolated
-
-_measured: WeakKeyDictionary[Any, dict[str, list["Cost"]]] = WeakKeyDictionary()
-
-
-COUNTED = [1 << power for power in range(4, 15)]    # lengths for which FLOPs are counted, beyond any context too
+ENOUGH = 0.3                  # seconds after which a text is not repeated
+PIECE = 0.5                   # seconds of measuring before a live page is told how far it is
+REREADS = 32                  # times at most that a text is read again; the rest is extrapolated
 
 
 @dataclass(frozen=True)
@@ -57,90 +54,77 @@ class Cost:
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    if "again" in options:
+        for subject in subjects:
+            _measured.pop(subject.model, None)
+    if LIVE not in options:
+        measure(subjects)
+    elif "measure" in options:
+        measure(subjects, PIECE)
+    waiting = len(waiting_pieces(subjects))
+    every = sum(len(costs) for subject in subjects for costs in measured(subject).costs.values()) + waiting
     return {
-        "models": [model_costs(subject, again="again" in options) for subject in subjects],
-        "device": _device(subjects[0]),
+        "models": [model_costs(subject) for subject in subjects], "lengths": LENGTHS,
+        "waiting": waiting, "pieces": every, "device": _device(subjects[0]),
     }
 
 
-def model_costs(subject: Subject, again: bool) -> dict[str, Any]:
-    if again or subject.model not in _measured:
-        _measured[subject.model] = {way: list(costs(subject.model, way)) for way in ways(subject)}
-    found = _measured[subject.model]
+def model_costs(subject: Subject) -> dict[str, Any]:
+    model = subject.model
     return {
-        "name": subject.name, "kind": subject.run.recipe.kind, "context": subject.model.context,
-        "counted": count_costs(subject.model) if subject.model.learns_by == "gradient" else {},
-        "parallel": is_parallel(subject.model),
-        "ways": {way: [asdict(cost) for cost in some] for way, some in found.items()},
-        "slopes": {way: {what: _power(some, what) for what in ("seconds", "bytes")} for way, some in found.items()},
+        "name": subject.name, "kind": subject.run.recipe.kind, "context": model.context,
+        "counted": count_costs(model) if model.learns_by == "gradient" else {},
+        "parallel": is_parallel(model),
+        "ways": {way: [asdict(cost) for cost in some] for way, some in measured(subject).costs.items()},
     }
 
 
-# Counting
+# Measuring, piece by piece
 
 
-def count_costs(model: LanguageModel) -> dict[str, dict[str, Any]]:
-    """For each way: FLOPs at the lengths COUNTED, as a polynomial of T where they are one, and the power at the end."""
-    forward = dict(zip(COUNTED, row_flops(model, COUNTED), strict=True))
-    every = np.cumsum(row_flops(model, range(1, COUNTED[-1] + 1)))          # all prefixes read again
-    flops = {"learn": [3 * forward[length] for length in COUNTED], "write": list(forward.values()),
-             "reread": [float(every[length - 1]) for length in COUNTED]}
-    return {
-        way: {
-            "tokens": COUNTED, "flops": counts, "state": [state_bytes(model, length) for length in COUNTED],
-            "terms": polynomial(COUNTED, counts, 3 if way == "reread" else 2),
-            "power": math.log2(counts[-1] / counts[-2]),
-        }
-        for way, counts in flops.items()
-    }
+@dataclass(frozen=True)
+class Measured:
+    """What is known of one model, by the way, in order of length."""
+
+    costs: dict[str, list[Cost]]
+    seconds: dict[str, float]    # that measuring took
 
 
-def is_parallel(model: LanguageModel) -> bool:
-    """Whether all tokens of a text are learned from at once: no state waits for the one before it."""
-    return not any(isinstance(part, RecurrentStack) for part in model.modules())
+_measured: WeakKeyDictionary[Any, Measured] = WeakKeyDictionary()
 
 
-def polynomial(lengths: Sequence[int], counts: Sequence[float], degree: int) -> list[float] | None:
-    """The coefficients of T, T², … that give the counts exactly; None: they are no such polynomial."""
-    rows = np.array([[float(length) ** power for power in range(1, degree + 1)] for length in lengths])
-    found = np.linalg.solve(rows[:degree], np.array(counts[:degree]))
-    found[np.abs(found) < 1e-9 * np.abs(found).max()] = 0.0
-    return found.tolist() if np.allclose(rows @ found, counts, rtol=1e-6) else None
+def measured(subject: Subject) -> Measured:
+    names = [way for way in WAYS if way != "learn" or subject.model.learns_by == "gradient"]
+    return _measured.setdefault(subject.model, Measured({way: [] for way in names}, dict.fromkeys(names, 0.0)))
 
 
-def state_bytes(model: LanguageModel, length: int) -> int:
-    """Bytes of the state after `length` tokens, in float32: the KV cache, or what a recurrent network carries on."""
-    settings = getattr(model, "settings", None)
-    if isinstance(settings, TransformerSettings):
-        return 2 * kv_cache_bytes(settings, length)                 # which is of bf16
-    return sum(part.numel() * part.element_size() for part in tensors(model.start(1)))
-
-
-# Measuring
-
-
-def ways(subject: Subject) -> list[str]:
-    return [way for way in WAYS if way != "learn" or subject.model.learns_by == "gradient"]
-
-
-def costs(model: LanguageModel, way: str) -> Iterator[Cost]:
-    """Of longer and longer texts, until that takes too long."""
-    measure_costs(model, way, [1], repeats=1)    # warm-up
+def measure(subjects: Sequence[Subject], seconds: float = math.inf) -> None:
+    """Until nothing is waiting, or for so long; at least one piece."""
     began = time.perf_counter()
-    for number, length in enumerate(lengths(model.context)):
-        if number >= FEWEST and time.perf_counter() - began > SECONDS:
+    while pieces := waiting_pieces(subjects):
+        subject, way, length = pieces[0]
+        known, model = measured(subject), subject.model
+        before = time.perf_counter()
+        if not known.costs[way]:
+            measure_costs(model, way, [1], repeats=1)    # warm-up
+        known.costs[way].extend(measure_costs(model, way, [length], repeats=REPEATS))
+        after = time.perf_counter()
+        known.seconds[way] += after - before
+        if after - began > seconds:
             return
-        yield from measure_costs(model, way, [length], repeats=REPEATS)
 
 
-def lengths(context: int | None) -> list[int]:
-    """Each twice the one before, up to the model's context."""
-    longest = min(context or LONGEST, LONGEST)
-    return sorted({max(1, longest >> halvings) for halvings in range(HALVINGS + 1)})
-
-
-def _power(some: Sequence[Cost], what: str) -> float | None:
-    return fitted_power(some, what) if len(some) >= FEWEST else None
+def waiting_pieces(subjects: Sequence[Subject]) -> list[tuple[Subject, str, int]]:
+    """A model, a way and a length each, the shortest texts first: so all models soon have some dots."""
+    pieces = []
+    for place, length in enumerate(LENGTHS):
+        for subject in subjects:
+            known = measured(subject)
+            for way, costs in known.costs.items():
+                slow = place >= FEWEST and known.seconds[way] > SECONDS
+                if len(costs) <= place and not slow and length <= (subject.model.context or length):
+                    pieces.append((subject, way, length))
+    return pieces
 
 
 def _device(subject: Subject) -> str:
@@ -173,8 +157,10 @@ def _cost(model: LanguageModel, way: Callable[..., float], length: int, repeats:
     tokens = torch.randint(vocabulary_size(model), (1, length), generator=torch.Generator().manual_seed(1)).to(device)
     with peak_memory(device) as peak:                   # which is also the warm-up
         way(model, tokens)
-    seconds = math.inf
-    for _ in range(repeats):
+    seconds, started = math.inf, time.perf_counter()
+    for repeat in range(repeats):
+        if repeat and time.perf_counter() - started > ENOUGH:
+            break
         _wait(device)
         began = time.perf_counter()
         share = way(model, tokens)
@@ -271,6 +257,6 @@ VIEW = View(
     "cost", "Cost against length",
     "What a text of T tokens costs: FLOPs, which are counted and exact; time and memory, measured on this machine. "
     "Both axes are logarithmic, so a power of T is a straight line and its exponent is the slope.",
-    lambda subject: subject.continues_text, _make, several=True, reads=False, plots=True,
+    lambda subject: subject.continues_text, _make, several=True, reads=False,
     needs="a language model of plain text",
 )

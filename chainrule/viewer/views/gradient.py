@@ -3,7 +3,8 @@
     |∂L_T/∂h_t| against t, where L_T = -log p(the last token | all before it)
 
 Each model is shown twice: at initialisation (its recipe built again, with the recipe's seed) and trained. In an Elman
-network every step back multiplies by Wᵀ, so the line falls or rises; in an LSTM it falls less; attention reaches any t.
+network every step back multiplies by Wᵀ, so the line falls or rises; the cell of an LSTM, c_t, is multiplied by its
+forget gate; attention has a path of one step to any t. The factor of a step is measured, for h, for c and for x.
 
 Shapes: T tokens.
 """
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.gradients import factor, gradients_by_layer
+from chainrule.inference.gradients import factor, gradients_by_layer, gradients_of_cells
 from chainrule.model import Batch, LanguageModel
 from chainrule.tasks import build_for
 from chainrule.viewer.subject import Subject
@@ -35,10 +36,7 @@ def model_gradients(subject: Subject, text: str) -> dict[str, Any]:
     read = subject.read(text, LIMIT)
     batch = last_token(read.tokens)
     now, begun = gradient_norms(subject.model, batch), gradient_norms(initial_model(subject), batch)
-    layers = [
-        {"name": "x" if number == 0 else f"h{number}", "before": line(before), "after": line(after)}
-        for number, (before, after) in enumerate(zip(begun, now, strict=True))
-    ]
+    layers = [{"name": name, "before": line(begun[name]), "after": line(now[name])} for name in now]
     return {
         "name": subject.name, "kind": subject.run.recipe.kind, "tokens": subject.show(batch.tokens[0].tolist()),
         "target": subject.show(batch.targets[0, -1:].tolist())[0], "left_out": read.left_out, "layers": layers,
@@ -52,9 +50,13 @@ def last_token(tokens: torch.Tensor) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def gradient_norms(model: LanguageModel, batch: Batch) -> list[list[float]]:
+def gradient_norms(model: LanguageModel, batch: Batch) -> dict[str, list[float]]:
+    """At x, the embeddings; at h1, h2, … of each layer; at c1, c2, … of the layers that have a cell."""
     with eval_mode(model):
-        return gradients_by_layer(model, batch)
+        (embedded, *hidden), cells = gradients_by_layer(model, batch), gradients_of_cells(model, batch)
+    named = {"x": embedded}
+    return named | {f"{letter}{number}": norms for letter, every in (("h", hidden), ("c", cells))
+                    for number, norms in enumerate(every, 1)}
 
 
 def initial_model(subject: Subject) -> LanguageModel:
@@ -76,6 +78,6 @@ VIEW = View(
     "gradient", "Gradient by time step",
     "How much of the gradient of the loss at the last token reaches each token before it. Where the line falls "
     "steeply, the model cannot learn from tokens far back.",
-    _fits, _make, several=True, plots=True,
+    _fits, _make, several=True,
     needs="a neural language model of plain text",
 )

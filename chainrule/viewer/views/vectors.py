@@ -34,7 +34,10 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     subject = subjects[0]
     vectors = known_vectors(subject)
     if options.get("ask"):
-        return {"found": ask(vectors, options)}
+        try:
+            return {"found": ask(vectors, options)}
+        except UserError as error:
+            return {"missing": str(error)}    # said in the place of the answer
     some = Vectors(vectors.words[:ON_MAP], vectors.matrix[:ON_MAP])
     places, shares = plane(torch.from_numpy(some.units).double())
     sent = some.matrix[: max(1, NUMBERS // some.matrix.shape[1])]
@@ -102,7 +105,7 @@ def _name(vectors: Vectors, word: str) -> str:
 
 VIEW = View(
     "vectors", "Vectors",
-    "Every token has a vector. Tokens with similar use have similar directions: words with a large cosine are "
-    "neighbours, and the difference between man and woman is about that between king and queen.",
-    _fits, _make, reads=False, plots=True, needs="a model with embeddings",
+    "Every token has a vector. Tokens with similar use have similar directions: tokens with a large cosine are "
+    "neighbours, and a − b + c asks which token is to c as a is to b.",
+    _fits, _make, reads=False, needs="a model with embeddings",
 )

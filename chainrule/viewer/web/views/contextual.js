@@ -3,7 +3,7 @@
 import { choices, fixed, html } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 import { makeHeat } from "chainrule/heat";
-import { plot } from "chainrule/plot";
+import { makeMap } from "chainrule/scatter";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ before: string, word: string, after: string }} Occurrence */
@@ -19,7 +19,7 @@ export function render(element, data, state, live) {
   const about = html("p", { class: "note" });
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const list = html("ol", { class: "contextual-list" });
-  const map = html("div", { class: "contextual-map", role: "img", "aria-label": "a map of the occurrences" });
+  const map = makeMap();
   const heat = makeHeat({ title: "cosines of every two occurrences; arrow keys go from cell to cell", pick: (cell) => point(cell), most: 44 });
   const words = html("datalist", { id: "contextual-words" });
   const now = () => Math.min(data.layers.length - 1, Math.max(0, Number(state.get("layer", String(data.layers.length - 1))) || 0));
@@ -45,19 +45,20 @@ export function render(element, data, state, live) {
     controls.replaceChildren(...(live ? [field(data.word, choose)] : [html("b", {}, `“${data.word}”`)]),
       ...(data.layers.length ? [choices("vectors of", names, String(now()), (layer) => { state.set("layer", layer); drawLayer(); })] : []));
     list.replaceChildren(...data.occurrences.map(({ before, word, after }) => html("li", {}, before, html("b", {}, word), after)));
-    return drawLayer();
+    drawLayer();
   };
-  const drawLayer = async () => {
+  const drawLayer = () => {
     about.textContent = described(data, now());
     const labels = data.occurrences.map((_, place) => ({ text: String(place + 1) }));
     const least = data.layers.length ? smallest(data.layers[now()]) : 1;
     heat.show({ rows: labels, columns: labels, weight: (row, column) => (least < 1 ? ((cosine(row, column) - least) / (1 - least)) ** 2 : 1) });
     point(null);
-    if (data.layers.length) await drawMap(map, data, data.layers[now()]);
-    map.hidden = !data.layers.length;
+    if (data.layers.length) drawMap(map, data, data.layers[now()]);
+    map.element.hidden = !data.layers.length;
   };
-  element.append(controls, words, about, readout, html("div", { class: "contextual-both picture" }, heat.element, map), list);
-  return draw().then(() => (/** @type {Data} */ other) => { data = other; draw(); });
+  element.append(controls, words, about, readout, html("div", { class: "contextual-both picture" }, heat.element, map.element), list);
+  draw();
+  return (/** @type {Data} */ other) => { data = other; draw(); };
 }
 
 /** Of all cosines of a layer, where the colours begin; 1: they are all 1, but for rounding. @param {Layer} layer */
@@ -85,12 +86,13 @@ function described(data, layer) {
     + `Colours go from the smallest, ${fixed(smallest(data.layers[layer]), 3)}, to 1.`;
 }
 
-/** @param {HTMLElement} map @param {Data} data @param {Layer} layer */
-async function drawMap(map, data, layer) {
+/** @param {import("chainrule/scatter").Scatter} map @param {Data} data @param {Layer} layer */
+function drawMap(map, data, layer) {
   const { values } = unpack(layer.map);
-  const at = (/** @type {number} */ axis) => data.occurrences.map((_, place) => values[2 * place + axis]);
-  const traces = [{ type: "scatter", mode: "markers+text", x: at(0), y: at(1), text: data.occurrences.map((_, place) => String(place + 1)), hovertext: data.occurrences.map(excerpt),
-    hoverinfo: "text", textposition: "top center", marker: { size: 9, color: "var(--hue1)" }, showlegend: false }];
-  const title = (/** @type {number} */ axis) => ({ title: { text: `${axis ? "second" : "first"} direction (${fixed(100 * layer.shares[axis], 1)} %)` } });
-  await plot(map, traces, { hovermode: "closest", dragmode: "pan", margin: { l: 50, r: 10, t: 10, b: 44 }, xaxis: title(0), yaxis: title(1) });
+  const title = (/** @type {number} */ axis) => `${axis ? "second" : "first"} direction (${fixed(100 * layer.shares[axis], 1)} %)`;
+  map.show({
+    title: `Map of the occurrences of “${data.word}”, ${layer.name}`, x: title(0), y: title(1), count: data.occurrences.length,
+    spot: (place) => [values[2 * place], values[2 * place + 1]], name: (place) => String(place + 1), about: (place) => `${place + 1}: ${excerpt(data.occurrences[place])}`,
+    marks: data.occurrences.map((_, place) => ({ place, style: /** @type {const} */ ("found") })),
+  });
 }

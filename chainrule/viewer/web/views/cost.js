@@ -1,136 +1,151 @@
 // @ts-check
 /** FLOPs, seconds and bytes against the length of a text, on log axes: lines are counted, dots are measured. */
 import { choices, fixed, html, hue, short } from "chainrule/draw";
-import { plot } from "chainrule/plot";
+import { range } from "chainrule/axes";
+import { colorOf, makeChart } from "chainrule/chart";
 
 /** @typedef {{ tokens: number, seconds: number, bytes: number }} Cost */
-/** @typedef {{ tokens: number[], flops: number[], state: number[], terms: number[] | null, power: number }} Counted */
+/** @typedef {{ tokens: number[], flops: number[], bytes: number[], terms: number[] | null, power: number }} Counted */
 /** @typedef {"flops" | "seconds" | "bytes"} What */
-/** @typedef {{ name: string, kind: string, context: number | null, parallel: boolean, counted: Record<string, Counted>, ways: Record<string, Cost[]>, slopes: Record<string, Record<string, number | null>> }} Model */
-/** @typedef {{ models: Model[], device: string }} Data */
+/** @typedef {{ name: string, kind: string, context: number | null, parallel: boolean, counted: Record<string, Counted>, ways: Record<string, Cost[]> }} Model */
+/** @typedef {{ models: Model[], lengths: number[], waiting: number, pieces: number, device: string }} Data */
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 /** @typedef {{ model: Model, way: string, costs: Cost[], counted: Counted | undefined, color: number }} Line */
+/** @typedef {[number, number | null][]} Points */
 
 const WORK = { learn: "training on T tokens", write: "generating T tokens, one by one" };
 const WAYS = { write: ["write", "reread"], learn: ["learn"] };
 const EXPLAINED = { write: "each token read once, with the state or KV cache kept", reread: "the whole text read again for each token", learn: "forward and backward" };
 const WHATS = { flops: "FLOPs, counted", seconds: "time", bytes: "memory" };
-const UNITS = { flops: " FLOPs", seconds: "s", bytes: "B" };
+const TITLES = { flops: "FLOPs", seconds: "seconds", bytes: "bytes" };
 const POWERS = ["T", "T²", "T³"];
 const HUES = 6;
-const TICKS = [1, 4, 16, 64, 256, 1024, 4096, 16384];
+const TICKS = Array.from({ length: 8 }, (_, power) => 4 ** power);
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
-  let now = data;
-  const chart = html("div", { class: "cost-chart picture", role: "img", "aria-label": "cost against length, both on log axes" });
-  const slopes = html("div", { class: "scroll" });
+  let now = data, turn = 0;
   const work = () => /** @type {keyof typeof WORK} */ (state.get("of", "learn") in WORK ? state.get("of", "learn") : "learn");
   const what = () => /** @type {What} */ (state.get("what", "flops") in WHATS ? state.get("what", "flops") : "flops");
+  const at = () => (Number(state.get("at", "")) > 0 ? Number(state.get("at", "")) : longest(now, work(), what()));
+  const chart = makeChart((tokens) => { state.set("at", String(tokens)); draw(); });
+  const numbers = html("div", { class: "scroll" });
   const draw = () => {
     const lines = linesOf(now.models, work(), what());
-    slopes.replaceChildren(table(lines, what()));
-    return plot(chart, [...lines.flatMap((line) => traces(line, what())), ...guides(lines, what())], layout(what(), work()));
+    numbers.replaceChildren(table(lines, what(), at()));
+    chart.show({ ...picture(lines, what(), work()), at: at(), say: (tokens) => [html("b", {}, `T = ${tokens}`), ...lines.map((line) => readout(line, what(), tokens))] });
+    const left = what() === "flops" || !live ? 0 : now.waiting;
+    chart.wait(left ? `measuring: ${now.pieces - left} of ${now.pieces} done` : "", (now.pieces - left) / now.pieces);
+  };
+  /** Asks for one piece after the other, until all is measured or another answer has come. @param {Record<string, string>} more */
+  const measure = async (more) => {
+    const mine = ++turn;
+    for (let first = true; live && mine === turn && element.isConnected && (first ? "again" in more || now.waiting : now.waiting); first = false) {
+      const answer = await live.ask(first ? { measure: "yes", ...more } : { measure: "yes" });
+      if (!answer || mine !== turn) return;
+      now = answer;
+      draw();
+    }
   };
   const pick = (/** @type {string} */ name) => (/** @type {string} */ value) => { state.set(name, value); draw(); };
   const controls = html("div", { class: "choices" }, choices("cost of", WORK, work(), pick("of")), choices("as", WHATS, what(), pick("what")));
-  if (live) controls.append(again(live, (more) => { now = more; draw(); }));
-  const note = html("p", { class: "note" }, "Lines are counted: FLOPs by the weights and keys that a token is multiplied by, exact at any length, beyond a model's context too; and the bytes of the state. ",
-    `Dots are measured on ${data.device}: the fastest of several repeats, one text at a time, and the peak memory of tensors beyond the model itself. `,
-    "In the chart of time a line is the counted FLOPs at the speed of the longest text: dots above it are the fixed cost of a step. Serial steps wait for one another, whatever the machine. Dotted: T and T².");
-  element.append(controls, chart, slopes, note);
-  return draw().then(() => (/** @type {Data} */ more) => { now = more; draw(); });
+  if (live) controls.append(html("button", { type: "button", click: () => measure({ again: "yes" }) }, "measure again"));
+  const note = html("p", { class: "note" }, "Lines are counted, as `chainrule plan` counts: FLOPs by the weights and keys that a token is multiplied by, exact at any length, beyond a model's context too; bytes of the state when generating, ",
+    `of activations and logits in mixed precision when training. Dots are measured on ${data.device}, at the same lengths for all models, each up to its context: the fastest of several repeats, one text at a time, `,
+    "and the peak memory of tensors beyond the model itself. In the chart of time a line is the counted FLOPs at the speed of the longest text: dots above it are the fixed cost of a step. Serial steps wait for one another, whatever the machine. Dotted: T and T².");
+  chart.element.classList.add("picture");
+  element.append(controls, chart.element, numbers, note);
+  draw();
+  setTimeout(measure, 0, {});    // after the page knows that this view is drawn
+  return (/** @type {Data} */ more) => { now = more; draw(); measure({}); };
 }
 
-/** @param {Live} live @param {(data: Data) => void} show */
-function again(live, show) {
-  const button = /** @type {HTMLButtonElement} */ (html("button", { type: "button", click: async () => {
-    button.disabled = true;
-    const more = await live.ask({ again: "yes" });
-    button.disabled = false;
-    if (more) show(more);
-  } }, "measure again"));
-  return button;
+/** The longest text that was measured by every line that is shown; if none was, the longest of all. @param {Data} data @param {keyof typeof WAYS} work @param {What} what */
+function longest({ models, lengths }, work, what) {
+  const lines = what === "flops" ? [] : linesOf(models, work, what);
+  return lengths.findLast((length) => lines.every(({ costs }) => costs.some(({ tokens }) => tokens === length))) ?? lengths[lengths.length - 1];
 }
 
 /** @param {Model[]} models @param {keyof typeof WAYS} work @param {What} what @returns {Line[]} */
 const linesOf = (models, work, what) => models.flatMap((model, place) => WAYS[work].filter((way) => (what === "flops" ? model.counted[way] : model.ways[way]))
   .map((way) => ({ model, way, costs: model.ways[way] ?? [], counted: model.counted[way], color: place % HUES })));
 
-/** The counted line and the measured dots. @param {Line} line @param {What} what */
-function traces(line, what) {
-  const { model, way, costs, color } = line, counted = countedLine(line, what);
-  const common = { type: "scatter", name: `${model.name}, ${way}`,
-    hovertemplate: `%{x} tokens: %{y:.3s}${UNITS[what]}<extra>${model.name.replaceAll("&", "&amp;").replaceAll("<", "&lt;")}, ${way}</extra>` };
-  const drawn = { color: hue(color), width: 2.5, dash: way === "reread" ? "dash" : "solid" };
-  const found = [];
-  if (counted) found.push({ ...common, mode: "lines", x: counted.x, y: counted.y, line: drawn });
-  if (what !== "flops") found.push({ ...common, mode: counted ? "markers" : "lines+markers", x: costs.map((cost) => cost.tokens), y: costs.map((cost) => cost[what] || null),
-    line: drawn, marker: { size: 8, color: hue(color), symbol: way === "reread" ? "circle-open" : "circle" } });
-  return found;
+/** @param {Line[]} lines @param {What} what @param {keyof typeof WORK} work @returns {import("chainrule/chart").Picture} */
+function picture(lines, what, work) {
+  const counted = lines.map((line) => countedPoints(line, what)), measured = lines.map((line) => measuredPoints(line, what));
+  const every = [...counted, ...measured].flat();
+  const x = range(every.map(([tokens]) => tokens), true), y = range(every.map(([, value]) => value), true);
+  const styled = (/** @type {Line} */ { model, way, color }) => ({ name: `${model.name}, ${way}`, model: model.name, color: hue(color), dash: way === "reread" ? "7 5" : undefined });
+  return {
+    title: `${what === "flops" ? "FLOPs" : what === "seconds" ? "Time" : "Memory"} of ${WORK[work]}`,
+    x: { title: "T (tokens)", log: true, ticks: TICKS, write: String, ...x }, y: { title: TITLES[what], log: true, write: (value) => amount(value, what), ...y },
+    lines: [...guides(every, x, y),
+      ...lines.map((line, place) => ({ ...styled(line), points: counted[place], label: `${line.model.name}${line.way === "reread" ? ", reread" : ""}` })).filter(({ points }) => points.length),
+      ...lines.map((line, place) => ({ ...styled(line), as: /** @type {const} */ ("dots"), points: measured[place], open: line.way === "reread" }))],
+  };
 }
 
-/** FLOPs; or seconds at the speed of the longest text measured; or the bytes of the state. @param {Line} line @param {What} what */
-function countedLine({ way, costs, counted }, what) {
-  if (!counted || (what === "bytes" && way !== "write")) return null;
+/** FLOPs; or seconds at the speed of the longest text measured; or bytes. @param {Line} line @param {What} what @returns {Points} */
+function countedPoints({ way, costs, counted }, what) {
+  if (!counted || (what === "bytes" && way === "reread")) return [];
+  if (what !== "seconds") return counted.tokens.map((tokens, place) => [tokens, counted[what][place]]);
   const last = costs.at(-1);
-  if (what === "flops") return { x: counted.tokens, y: counted.flops };
-  const kept = counted.tokens.map((tokens, place) => ({ tokens, place })).filter(({ tokens }) => last && tokens <= 2 * last.tokens);
-  if (what === "bytes") return { x: kept.map(({ tokens }) => tokens), y: kept.map(({ place }) => counted.state[place]) };
-  if (!last) return null;
-  const speed = flopsAt(counted, last.tokens) / last.seconds;
-  return { x: kept.map(({ tokens }) => tokens), y: kept.map(({ place }) => counted.flops[place] / speed) };
+  if (!last) return [];
+  const seconds = last.seconds / counted.flops[counted.tokens.indexOf(last.tokens)];
+  return counted.tokens.map((tokens, place) => /** @type {[number, number]} */ ([tokens, seconds * counted.flops[place]])).filter(([tokens]) => tokens <= 4 * last.tokens);
 }
 
-/** By the polynomial, else between the two lengths around it, on log axes. @param {Counted} counted @param {number} tokens */
-function flopsAt({ tokens: lengths, flops, terms }, tokens) {
-  if (terms) return terms.reduce((sum, term, place) => sum + term * tokens ** (place + 1), 0);
-  const after = Math.max(1, lengths.findIndex((length) => length >= tokens)), share = Math.log(tokens / lengths[after - 1]) / Math.log(lengths[after] / lengths[after - 1]);
-  return flops[after - 1] * (flops[after] / flops[after - 1]) ** share;
+/** @param {Line} line @param {What} what @returns {Points} */
+const measuredPoints = ({ costs }, what) => (what === "flops" ? [] : costs.map((cost) => [cost.tokens, cost[what] || null]));
+
+/** T and T², from the cheapest first point on, as far as the chart goes. @param {Points} every @param {{ low: number, high: number }} x @param {{ low: number, high: number }} y */
+function guides(every, x, y) {
+  const first = Math.min(...every.map(([tokens]) => tokens)), least = Math.min(...every.filter(([tokens, value]) => tokens === first && value).map(([, value]) => Number(value)));
+  if (!Number.isFinite(least) || x.high <= 2 * first) return [];
+  return [1, 2].map((power) => {
+    const last = Math.min(x.high, first * (y.high / least) ** (1 / power));
+    return { name: POWERS[power - 1], label: POWERS[power - 1], guide: true, color: "var(--soft)", width: 1.25, dash: "2 4", points: /** @type {Points} */ ([[first, least], [last, least * (last / first) ** power]]) };
+  });
 }
 
-/** T and T², from the cheapest first point on. @param {Line[]} lines @param {What} what */
-function guides(lines, what) {
-  const every = lines.flatMap((line) => (what === "flops" ? (line.counted?.tokens ?? []).map((tokens, place) => ({ tokens, value: line.counted?.flops[place] ?? 0 }))
-    : line.costs.map((cost) => ({ tokens: cost.tokens, value: cost[what] }))));
-  const [low, high] = [Math.min(...every.map((cost) => cost.tokens)), Math.max(...every.map((cost) => cost.tokens))];
-  const least = Math.min(...every.map((cost) => cost.value).filter((value) => value > 0));
-  if (!(high > low) || !Number.isFinite(least)) return [];
-  return [1, 2].map((power) => ({ type: "scatter", mode: "lines+text", x: [low, high], y: [least, least * (high / low) ** power], hoverinfo: "skip", text: ["", POWERS[power - 1]],
-    textposition: "middle right", cliponaxis: false, textfont: { color: "var(--soft)" }, line: { color: "var(--soft)", width: 1.25, dash: "dot" } }));
+/** @param {number | null | undefined} value @param {What} what */
+function amount(value, what) {
+  if (value == null) return "–";
+  if (what !== "seconds") return `${short(value)}${what === "bytes" ? "B" : ""}`;
+  return value < 1e-3 ? `${Number((1e6 * value).toPrecision(3))} µs` : value < 1 ? `${Number((1e3 * value).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
 }
 
-/** @param {What} what @param {string} work */
-const layout = (what, work) => ({
-  showlegend: false, hovermode: "closest", margin: { r: 34 },
-  xaxis: { type: "log", title: { text: work === "learn" ? "T (tokens of a text)" : "T (tokens)" }, tickvals: TICKS, ticktext: TICKS.map(String) },
-  yaxis: { type: "log", title: { text: what === "flops" ? "FLOPs" : what }, tickformat: what === "seconds" ? "~g" : "~s" },
-});
+/** What was counted and measured for T tokens. @param {Line} line @param {What} what @param {number} tokens */
+function amounts(line, what, tokens) {
+  const counted = what === "seconds" ? null : countedPoints(line, what).find(([at]) => at === tokens)?.[1];
+  return { counted: counted ?? null, measured: measuredPoints(line, what).find(([at]) => at === tokens)?.[1] ?? null };
+}
 
-/** @param {Line[]} lines @param {What} what */
-function table(lines, what) {
-  const grows = what === "flops" ? "FLOPs" : `${WHATS[what]}, by the dots,`;
-  const head = ["model", "", "FLOPs, counted", `${grows} grows as`.replace("FLOPs grows", "FLOPs grow"), "serial steps", "at the longest text"].map((title) => html("th", { scope: "col" }, title));
-  const rows = lines.map(({ model, way, costs, counted, color }) => {
-    const power = what === "flops" ? counted?.power ?? null : model.slopes[way][what];
+/** @param {Line} line @param {What} what @param {number} tokens */
+function readout(line, what, tokens) {
+  const { counted, measured } = amounts(line, what, tokens);
+  if (counted == null && measured == null) return "";
+  const said = [counted == null ? "" : `${amount(counted, what)} counted`, measured == null ? "" : `${amount(measured, what)} measured`].filter(Boolean).join(", ");
+  return html("span", { "data-model": line.model.name, style: `color:${colorOf({ model: line.model.name, color: hue(line.color) })}` }, `${line.model.name}${line.way === "reread" ? ", reread" : ""}: ${said}`);
+}
+
+/** @param {Line[]} lines @param {What} what @param {number} tokens */
+function table(lines, what, tokens) {
+  const head = ["model", "how", "FLOPs, counted", "they grow as", "serial steps", ...(what === "flops" ? [] : [`measured, T = ${tokens}`]), ...(what === "seconds" ? [] : [`counted, T = ${tokens}`])]
+    .map((title) => html("th", { scope: "col" }, title));
+  const rows = lines.map((line) => {
+    const { model, way, counted, color } = line, found = amounts(line, what, tokens);
     return html("tr", {},
-      html("th", { scope: "row" }, html("span", { class: `cost-key ${way}`, style: `color:${hue(color)}` }), model.name),
+      html("th", { scope: "row" }, html("span", { class: `cost-key ${way}`, "data-model": model.name, style: `color:${colorOf({ model: model.name, color: hue(color) })}` }), model.name),
       html("td", {}, EXPLAINED[/** @type {keyof typeof EXPLAINED} */ (way)]),
       html("td", { class: "cost-terms" }, counted?.terms ? formula(counted.terms) : "–"),
-      html("td", { class: "cost-power", "data-power": power, "data-line": `${model.name} ${way}` }, ...(power == null ? ["–"] : ["T", html("sup", {}, fixed(power, 2))])),
+      html("td", { class: "cost-power", "data-power": counted?.power, "data-line": `${model.name} ${way}` }, ...(counted ? ["T", html("sup", {}, fixed(counted.power, 2))] : ["–"])),
       html("td", { "data-serial": model.parallel && way === "learn" ? "1" : "T" }, model.parallel && way === "learn" ? "1: all tokens at once" : "T, one after another"),
-      html("td", { "data-cost": what === "flops" ? counted?.flops.at(-1) : costs.at(-1)?.[what], "data-tokens": costs.at(-1)?.tokens }, longest(costs.at(-1), counted, what)));
+      what === "flops" ? null : html("td", { "data-measured": found.measured }, found.measured == null && tokens > (model.context ?? tokens) ? "beyond its context" : amount(found.measured, what)),
+      what === "seconds" ? null : html("td", { "data-counted": found.counted }, amount(found.counted, what)));
   });
   return html("table", { class: "cost-slopes" }, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
 }
 
 /** a · T + b · T² @param {number[]} terms */
 const formula = (terms) => terms.map((term, place) => (term ? `${short(term)} · ${POWERS[place]}` : "")).filter(Boolean).join(" + ");
-
-/** @param {Cost | undefined} cost @param {Counted | undefined} counted @param {What} what */
-function longest(cost, counted, what) {
-  if (what === "flops") return counted ? `${short(counted.flops.at(-1) ?? 0)} for ${counted.tokens.at(-1)}` : "–";
-  if (!cost) return "–";
-  const amount = what === "bytes" ? `${short(cost.bytes)}B` : cost.seconds < 1 ? `${(1000 * cost.seconds).toPrecision(3)} ms` : `${cost.seconds.toPrecision(3)} s`;
-  return `${amount} for ${cost.tokens}`;
-}

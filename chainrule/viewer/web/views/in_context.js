@@ -1,6 +1,7 @@
 // @ts-check
 /** p(the right answer) against the examples before it, bits of a repeated random sequence by position, and the heads that copy. */
 import { choices, fixed, html, svg } from "chainrule/draw";
+import { niceStep } from "chainrule/axes";
 
 /** @typedef {{ lines: { question: string, answer: string }[], typed: number[], mean: number[], low: number[], high: number[], orders: number }} Examples */
 /** @typedef {{ first: (number | null)[], second: (number | null)[], sequences: number, vocabulary: number, layers: (number | null)[] | null, heads: number[][] | null }} Induction */
@@ -145,10 +146,4 @@ function parts({ name, model, values, low, high, dashed, dots, start = 0 }, acro
   for (const [at, value] of (dots ?? []).entries())
     if (Number.isFinite(value)) found.push(svg("circle", { cx: across(start + at), cy: up(value), r: 3.5, fill: "var(--paper)", "data-model": model, style: "stroke: var(--model)", "stroke-width": 1.5 }));
   return found;
-}
-
-/** 1, 2 or 5 times a power of ten. @param {number} rough */
-function niceStep(rough) {
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return power * (rough / power > 5 ? 10 : rough / power > 2 ? 5 : rough / power > 1 ? 2 : 1);
 }
