@@ -12,14 +12,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chainrule.cli import main
-from chainrule.flops import GPUS, attended_keys, mean_keys, peak_of, training_flops
+from chainrule.flops import GPUS, activation_bytes, attended_keys, mean_keys, peak_of, training_flops
 from chainrule.layers.attention import TokenLayout
 from chainrule.layers.blocks import make_attention
 from chainrule.model import Batch
 from chainrule.models import KINDS, Kind, build, kind, model_class
 from chainrule.models.gpt import GPTSettings
 from chainrule.models.published import PUBLISHED
-from chainrule.plan import GIB, Plan, activation_bytes, enough, make_plan, memory_of
+from chainrule.plan import GIB, Plan, enough, make_plan, memory_of
 from chainrule.recipe import Recipe, make_recipe
 from chainrule.tasks.lm import order_text
 from chainrule.text.corpus import Split

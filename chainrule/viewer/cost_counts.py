@@ -23,7 +23,7 @@ COUNTED = [1 << power for power in range(2, 15)]    # lengths for which costs ar
 
 
 def count_costs(model: LanguageModel) -> dict[str, dict[str, Any]]:
-    """For each way: FLOPs and bytes at the lengths COUNTED; FLOPs as a polynomial of T where they are one; their power."""
+    """For each way: FLOPs and bytes at the lengths COUNTED; the polynomial of T that FLOPs are, if any; their power."""
     forward = dict(zip(COUNTED, row_flops(model, COUNTED), strict=True))
     every = np.cumsum(row_flops(model, range(1, COUNTED[-1] + 1)))          # all prefixes read again
     flops = {"learn": [3 * forward[length] for length in COUNTED], "write": list(forward.values()),

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 
+POINT = re.compile(r"([\d.]+) ([\d.]+)")
 READ = """(chart) => ({
   ticks: [...chart.querySelectorAll("text[data-axis]")].map((one) =>
     [one.dataset.axis, +one.dataset.value, +one.dataset.at]),
@@ -17,8 +18,8 @@ def drawn_lines(page, selector, x="linear", y="log"):
     read = page.locator(f"{selector} svg.plot-drawing").evaluate(READ)
     value = {axis: _inverse([(at, tick) for name, tick, at in read["ticks"] if name == axis], scale)
              for axis, scale in (("x", x), ("y", y))}
-    return {name: [(value["x"](float(left)), value["y"](float(top))) for left, top in re.findall(r"([\d.]+) ([\d.]+)", d)]
-            for name, d in read["lines"]}
+    return {name: [(value["x"](float(left)), value["y"](float(top))) for left, top in POINT.findall(path)]
+            for name, path in read["lines"]}
 
 
 def dots(page, selector):

@@ -111,10 +111,17 @@ def test_rereading_says_what_share_of_all_readings_it_did(length):
 
 def test_the_clock_is_told_in_proportion(monkeypatch):
     """A way that does half of its work has taken twice as long."""
-    times = iter([0.0, 3.0, 10.0, 12.0])
+    times = iter([0.0, 0.3, 1.0, 1.2])
     monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     monkeypatch.setattr(cost, "WAYS", {"half": lambda model, tokens: 0.5})
-    assert measure_costs(Recurrent(ToySettings(), VOCAB), "half", [4], repeats=2)[0].seconds == 4.0
+    assert measure_costs(Recurrent(ToySettings(), VOCAB), "half", [4], repeats=2)[0].seconds == pytest.approx(0.4)
+
+
+def test_a_text_that_takes_long_is_not_repeated(monkeypatch):
+    times = iter([0.0, 9.0])
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr(cost, "WAYS", {"slow": lambda model, tokens: 1.0})
+    assert measure_costs(Recurrent(ToySettings(), VOCAB), "slow", [4], repeats=3)[0].seconds == 9.0
 
 
 def test_measuring_leaves_a_model_as_it_was():

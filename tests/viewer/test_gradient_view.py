@@ -290,3 +290,8 @@ def test_nothing_runs_out_of_a_phone_or_a_projector(open_view, three, width):
     assert overlaps(label_boxes(page, "#gradient")) == []
     lines = page.locator("#gradient .readout span").evaluate_all("all => all.map((one) => one.getClientRects().length)")
     assert lines == [1] * 6                                             # no number is broken in two
+    scrolls = page.locator("#gradient .scroll")
+    if scrolls.evaluate("one => one.scrollWidth > one.clientWidth"):    # then a shadow at its side says so
+        assert scrolls.evaluate("one => getComputedStyle(one).backgroundAttachment") == "local, local, scroll, scroll"
+    else:
+        assert width > 360

@@ -38,8 +38,8 @@ LENGTHS = (4, 16, 64, 256)    # tokens of the texts that are measured, the same 
 SECONDS = 2.0                 # of measuring a model one way, after which no longer text is tried
 FEWEST = 2                    # lengths that are always tried
 REPEATS = 3
-ENOUGH = 0.3                  # seconds after which a text is not repeated
-PIECE = 0.5                   # seconds of measuring before a live page is told how far it is
+ENOUGH = 0.3                  # seconds: a text that takes longer is not repeated
+PIECE = 0.5                   # seconds of measuring before a live page hears how far it is
 REREADS = 32                  # times at most that a text is read again; the rest is extrapolated
 
 
@@ -157,15 +157,16 @@ def _cost(model: LanguageModel, way: Callable[..., float], length: int, repeats:
     tokens = torch.randint(vocabulary_size(model), (1, length), generator=torch.Generator().manual_seed(1)).to(device)
     with peak_memory(device) as peak:                   # which is also the warm-up
         way(model, tokens)
-    seconds, started = math.inf, time.perf_counter()
-    for repeat in range(repeats):
-        if repeat and time.perf_counter() - started > ENOUGH:
+    seconds, spent = math.inf, 0.0
+    for _ in range(repeats):
+        if spent > ENOUGH:
             break
         _wait(device)
         began = time.perf_counter()
         share = way(model, tokens)
         _wait(device)
-        seconds = min(seconds, (time.perf_counter() - began) / share)
+        spent = time.perf_counter() - began
+        seconds = min(seconds, spent / share)
     return Cost(length, seconds, peak())
 
 
