@@ -23,8 +23,9 @@ from chainrule.tasks.corruption import Noised, Spans
 from chainrule.tasks.task import BatchOrder, OrderWithState, Task
 from chainrule.text.batches import Streams, Windows, document_numbers
 from chainrule.text.corpus import Corpus
-from chainrule.training.compile.batch_shapes import few_shapes
+from chainrule.training.compile.batch_shapes import few_shapes, free_share
 from chainrule.training.distributed import ALONE, Ranks
+from chainrule.training.schedule import make_budget
 
 MEMORY_SHARE = 0.25    # of the GPU's free memory, which tokens may take
 GRAPH_DEVICES = {"cuda"}    # devices on which batches are padded to a few shapes, so that graphs replay them
@@ -159,16 +160,16 @@ def make_loader(
     if isinstance(order, Windows | Streams):
         return TokenLoader(order, device, ranks=ranks)
     if device.type in GRAPH_DEVICES and settings.graph != "false" and ranks.size == 1:
-        order = with_few_shapes(order, model)
+        order = with_few_shapes(order, model, make_budget(settings, order.epoch, order.targets).steps)
     return BatchLoader(order, device, ranks)
 
 
-def with_few_shapes(order: BatchOrder, model: Model) -> BatchOrder:
-    """The same batches, padded to a few shapes, for CUDA graphs; what is added does not count in the loss."""
+def with_few_shapes(order: BatchOrder, model: Model, steps: int | None = None) -> BatchOrder:
+    """The same batches, padded to a few shapes, for the CUDA graphs of a training of so many steps."""
     if isinstance(model, Objective):                       # its loss may depend on all rows
         return order
     if isinstance(order, Buckets):
-        order.pad_to(few_shapes(order.shapes))
+        order.pad_to(few_shapes(order.shapes, free=free_share(steps)))
     elif isinstance(order, Spans | Noised) and (getattr(model, "context", None) or 0) % WIDTHS == 0:
         return replace(order, multiple=WIDTHS)
     return order

@@ -71,7 +71,8 @@ def test_dropout_is_drawn_anew_at_every_replay_of_a_graph():
 
 
 def test_short_steps_become_a_graph_by_themselves(monkeypatch):
-    monkeypatch.setattr(running, "SHORT", 60.0)            # where others use the card no step is short by itself
+    monkeypatch.setattr(running, "SHORT", 60.0)            # where others use the card no step is short by itself,
+    monkeypatch.setattr(running, "FASTER", 1000.0)         # and no graph is faster
     training = train(net(), graph="auto")
     assert len(training.runner.graphs) == 1
 

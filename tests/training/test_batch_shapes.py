@@ -19,7 +19,7 @@ from chainrule.tasks.corruption import Spans
 from chainrule.tasks.translate import Sequences
 from chainrule.text.batches import Windows
 from chainrule.training import loader as loading
-from chainrule.training.compile.batch_shapes import area, few_shapes
+from chainrule.training.compile.batch_shapes import area, few_shapes, free_share
 from chainrule.training.loader import layout, view, with_few_shapes
 
 VOCAB = 30
@@ -31,6 +31,13 @@ def test_shapes_are_merged_where_that_pads_least():
     assert few_shapes(shapes, most=1, free=0).tolist() == [[10, 64]] * 4
     assert few_shapes(shapes, most=9, free=0).tolist() == shapes.tolist()
     assert few_shapes(shapes, most=9, free=0.1).tolist() == [[10, 8], [10, 8], [2, 64], [10, 8]]
+
+
+def test_a_short_training_has_fewer_shapes():
+    assert free_share(None) < free_share(10_000) < free_share(2_500) < free_share(1) == 0.05
+    shapes = np.array([[100, 16]] * 50 + [[96, 16]])
+    assert len(np.unique(few_shapes(shapes, free=free_share(10**7)), axis=0)) == 2
+    assert len(np.unique(few_shapes(shapes, free=free_share(10**4)), axis=0)) == 1
 
 
 def test_few_shapes_hold_every_batch_and_add_little():

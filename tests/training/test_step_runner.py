@@ -130,6 +130,18 @@ def test_a_model_that_cannot_be_captured_or_compiled_runs_eagerly(monkeypatch, c
             gpu.runner._capture(ONE, None) if name == "graph" else gpu.runner._compile(None, None)
 
 
+def test_memory_that_a_graph_would_need_is_named(monkeypatch, capsys):
+    def no_memory(self, step, batch, state, as_graph):
+        if as_graph:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return self.eager
+
+    monkeypatch.setattr(Gpu, "pass_seconds", no_memory)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert Gpu(monkeypatch, 0.01, 60).captured == 0
+    assert "does not fit into the GPU's memory beside the model; steps run eagerly" in capsys.readouterr().err
+
+
 def test_graphs_that_there_are_go_on_where_another_shape_fails(monkeypatch, capsys):
     plain = Gpu.capture
     monkeypatch.setattr(Gpu, "capture", lambda self, step, batch, *rest:

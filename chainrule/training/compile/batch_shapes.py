@@ -14,10 +14,17 @@ Shapes = NDArray[np.int64]
 
 MOST_SHAPES = 12      # so many are left at most
 FREE = 0.003          # and shapes are merged as long as this share of all tokens is added by it, or less
+MOST_FREE = 0.05      # a share that is never added for free
+STEPS = 60            # steps that take as long as meeting a shape for the first time and capturing it
+
+
+def free_share(steps: float | None) -> float:
+    """The share of all tokens that may be added to save a shape, in a training of so many steps; None: not known."""
+    return FREE if steps is None else min(STEPS / max(steps, 1), MOST_FREE)
 
 
 def few_shapes(shapes: Shapes, most: int = MOST_SHAPES, free: float = FREE) -> Shapes:
-    """(N, D) -> (N, D): for each batch a shape that holds it; only a few differ."""
+    """(N, D) -> (N, D): for each batch a shape that holds it; only a few differ. `free`: see `free_share`."""
     merged, group, counts = np.unique(shapes, axis=0, return_inverse=True, return_counts=True)
     group = group.reshape(-1)
     total = float((counts * area(merged)).sum())

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from chainrule import kernels
-from chainrule.errors import UserError
+from chainrule.errors import UserError, out_of_memory
 from chainrule.kernels.ops import compiled
 from chainrule.model import Batch, State
 from chainrule.progress import say
@@ -103,8 +103,12 @@ class StepRunner:
     def _graph_seconds(self, batch: Batch, state: State) -> float | None:
         try:
             return pass_seconds(self.step, batch, state, as_graph=True)
-        except RuntimeError:
-            say("this model waits for the GPU within a step, so no step can be a CUDA graph; steps run eagerly")
+        except RuntimeError as error:
+            if out_of_memory(error):
+                torch.cuda.empty_cache()
+                say("a CUDA graph of a step does not fit into the GPU's memory beside the model; steps run eagerly")
+            else:
+                say("this model waits for the GPU within a step, so no step can be a CUDA graph; steps run eagerly")
             return None
 
     def _say_choice(self, times: dict[str, float], seconds: float) -> None:
