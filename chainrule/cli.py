@@ -5,7 +5,6 @@ keeps its traceback.
 """
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from chainrule import __version__
+from chainrule.commands.json_output import Streamed, json_pieces
 from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
 from chainrule.settings import split_words
@@ -27,6 +27,7 @@ EXPORTS = ("arpa", "word2vec", "word2vec-binary", "glove", "huggingface", "gguf"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_ENTRY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 NAME = 80    # characters of a file's name in a message
+WORD = 300   # characters of any word in it
 
 
 class Parser(ArgumentParser):
@@ -464,8 +465,12 @@ def _answer(words: list[str]) -> int:
     finally:
         set_quiet(False)
     if args.json and speaks():
-        print(json.dumps(answer, allow_nan=False))
+        for piece in json_pieces(answer):
+            print(piece, end="")
+        print()
     sys.stdout.flush()
+    if isinstance(answer, Streamed):
+        return 0
     return 130 if answer.get("interrupted") else int(bool(answer.get("failed")))
 
 
@@ -481,6 +486,9 @@ def parse(words: list[str]) -> Namespace:
     if command.settings:
         parser.epilog = "Settings are dotted key=value words, such as model.order=5; `chainrule settings` lists them."
         rest, settings = split_words(rest)
+    for word in rest:
+        if word.startswith("--") and word.endswith("=--"):     # which argparse takes for an empty list
+            raise UserError(f"{name}: {word} has no value. See `{parser.prog} --help`.")
     args, unknown = parser.parse_known_intermixed_args(rest)
     for word in unknown:
         options = [option for action in parser._actions for option in action.option_strings]
@@ -520,7 +528,8 @@ Or with:     chainrule train book.txt --kind ngram model.order=5 --out runs/five
 
 def _complain(line: str, code: int) -> int:
     if speaks():
-        print(f"chainrule: {' '.join(line.split())}", file=sys.stderr)
+        words = (word if len(word) <= WORD else f"{word[:WORD]}…" for word in line.split())
+        print(f"chainrule: {' '.join(words)}", file=sys.stderr)
     return code
 
 

@@ -19,6 +19,7 @@ Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
 Seed: TypeAlias = Annotated[int, Range(0, (1 << 63) - 1)]      # random generators take 64 bits, one of them a sign
 Epochs: TypeAlias = Annotated[float, Range(above=0)]
 Minutes: TypeAlias = Annotated[float, Range(above=0, most=10**7)]
+Decay: TypeAlias = Annotated[float, Range(above=0, most=10)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Gradient(Settings, part="train"):
     decay: Fraction = 0.3               # fraction of training in which the learning rate falls (wsd)
     final_lr: Fraction = 0.1            # learning rate at the end, as a fraction of the peak
     body_lr: Positive | None = None     # learning rate of the body under a new head, times train.lr; none: the same
-    layer_decay: Positive = 1.0         # layer-wise learning-rate decay: each layer's rate over that of the layer above
+    layer_decay: Decay = 1.0            # layer-wise learning-rate decay: each layer's rate over that of the layer above
     freeze: tuple[str, ...] = ()        # parameters to freeze: prefixes of their names, or a number N: the embeddings
                                         # and the first N layers, or all
     lora: Size | None = None            # rank of LoRA adapters, which train while the base of --from is frozen

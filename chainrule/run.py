@@ -277,7 +277,9 @@ def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping
             _merge(model, file, recipe)
         else:
             model.load_state_dict(load_file(file), strict=True)
-    except (KeyError, RuntimeError, SafetensorError) as error:
+    except UserError:
+        raise
+    except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
     return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels, read_chat_template(path))
@@ -372,7 +374,40 @@ def read_about(path: Path) -> dict[str, Any]:
                         f"chainrule train … --out {path} --overwrite.")
     if SEAL in about and about[SEAL] != seal_of(about):    # runs of earlier versions have none
         raise UserError(f"{path / RECIPE} has been changed since it was written: its sha256 differs. {CURE}")
+    if wrong := _misshapen(about):
+        raise UserError(f"{path / RECIPE} is damaged: {wrong}. {CURE}")
     return dict(about)
+
+
+FACTS = {"bytes": int, "sha256": str}
+SHAPES: Mapping[str, Any] = {
+    "chainrule": str, "kind": str, "task": str, "text": dict, "model": dict, "train": dict, "head": dict,
+    "splits": {None: dict}, "done": {"rounds": int, "finished": bool}, "labels": [str], "excerpt": str, "source": dict,
+    "files": {None: FACTS}, "base": {"path": str, "sha256": str},
+}  # fmt: skip
+"""The types in recipe.json: a list of one type, an object with these keys, or (None) with any. All are optional."""
+
+
+def _misshapen(about: Mapping[str, Any]) -> str:
+    """What in recipe.json is not of its type; empty: nothing."""
+    for name, shape in SHAPES.items():
+        if name in about and not _has_shape(about[name], shape):
+            return f"`{name}` is not as chainrule writes it"
+    if unknown := set(about.get("base", ())) - set(SHAPES["base"]):
+        return f"`base` has an unknown key {min(unknown)}"
+    return ""
+
+
+def _has_shape(value: Any, shape: Any) -> bool:
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_has_shape(part, shape[0]) for part in value)
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if None in shape:
+        return all(_has_shape(part, shape[None]) for part in value.values())
+    return all(name in value and _has_shape(value[name], part) for name, part in shape.items())
 
 
 def verify(path: Path, about: Mapping[str, Any]) -> None:

@@ -74,8 +74,8 @@ class Range:
 
 Count = Annotated[int, Range(1)]
 Size = Annotated[int, Range(1, 1 << 24)]               # of one axis of a tensor
-Positive = Annotated[float, Range(above=0, most=math.inf)]
-NonNegative = Annotated[float, Range(0, math.inf)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 BelowOne = Annotated[float, Range(0, below=1)]         # a dropout probability, a momentum
 

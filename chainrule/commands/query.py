@@ -1,6 +1,7 @@
 """`chainrule sample`, `score`, `eval` and `predict`: commands that query a run."""
 
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,13 +9,14 @@ import torch
 from chainrule.commands.by_position import by_position
 from chainrule.commands.exams import exam, is_exam
 from chainrule.commands.few_shot import few_shot, refuse_without_shots
+from chainrule.commands.json_output import Streamed
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16
 from chainrule.errors import UserError
 from chainrule.inference.fill_in import ALTERNATIVES, keep_top
 from chainrule.inference.mbr import choose_search
 from chainrule.inference.sampling import Sampling
-from chainrule.inference.text_score import TextScore, score_tokens
+from chainrule.inference.text_score import StreamScore, finite
 from chainrule.run import Run, SamplingOptions, load
 from chainrule.tasks.task import Search
 from chainrule.text.corpus import read_split
@@ -81,21 +83,33 @@ def print_stream(run: Run, prompt: str, tokens: int, past_end: bool, options: Sa
     return written
 
 
-def score_command(args: Namespace) -> dict[str, Any]:
+def score_command(args: Namespace) -> dict[str, Any] | Streamed:
     run, settings = load_run(args)
     model = run.language_model
     split = read_split(args.file, run.reading(settings), run.tokenizer)
-    scored = score_tokens(model, run.tokenizer, split.tokens, split.bytes, split.packed)
-    if not args.json:
-        print_bits(scored)
-    return {"run": args.run, **scored.as_dict(), "shown": list(scored.tokens), "bits": scored.finite_bits}
+    scored = StreamScore(model, run.tokenizer, split.tokens, split.bytes, split.packed)
+    if args.json:
+        return Streamed(_score_pairs(args.run, scored))
+    print_bits(scored)
+    return {}
 
 
-def print_bits(scored: TextScore) -> None:
-    width = min(40, max(map(len, scored.tokens)))
-    for token, bits in scored:
-        print(f"{token:<{width}} {bits:8.3f}")
-    print(f"{'total':<{width}} {sum(scored.bits):8.3f} bits, {metrics_line(scored.as_dict())}")
+def _score_pairs(run: str, scored: StreamScore) -> Iterator[tuple[str, Any]]:
+    """The answer in the order in which it is computed: the totals are known last."""
+    yield "run", run
+    yield "shown", scored.shown()
+    yield "bits", map(finite, scored.bits())
+    yield from scored.totals.as_dict().items()
+
+
+def print_bits(scored: StreamScore) -> None:
+    width = min(40, max(len(name) for names in scored.shown() for name in names))
+    shown = (name for names in scored.shown() for name in names)
+    for bits in scored.bits():
+        for number in bits:
+            print(f"{next(shown):<{width}} {number:8.3f}")
+    totals = scored.totals
+    print(f"{'total':<{width}} {totals.bits:8.3f} bits, {metrics_line(totals.as_dict())}")
 
 
 def eval_command(args: Namespace) -> dict[str, Any]:

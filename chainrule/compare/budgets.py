@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from chainrule import models, settings
 from chainrule.device import choose_device
@@ -40,13 +40,15 @@ def ladder_kinds() -> tuple[str, ...]:
     classes = {kind: models.model_class(kind) for kind in models.KINDS if kind not in PUBLISHED}
     return tuple(kind for kind, cls in classes.items() if issubclass(cls, LanguageModel) and "lm" in cls.tasks)
 
+Flops = Annotated[float, settings.Range(above=0, most=1e30)]
+
 
 @dataclass(frozen=True)
 class Compare(settings.Settings, part="compare"):
     """`compare.*`"""
 
     by: Literal["minutes", "flops"] = "minutes"  # the budget that is equal for all kinds
-    flops: settings.Positive | None = None  # that budget, for by=flops; none: what --minutes allow at the usual speed
+    flops: Flops | None = None      # that budget, for by=flops; none: what --minutes allow at the usual speed
 
     def __post_init__(self) -> None:
         super().__post_init__()

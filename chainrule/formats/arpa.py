@@ -30,8 +30,11 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.words import UNKNOWN, WordLevel
 
 BEGIN, END = "<s>", "</s>"
+UNKNOWN_ID = 1           # of <unk>, as read here; before a context it leaves this the longest that is known
 NEVER = -99.0            # how ARPA files write log10 0
 ROUNDED = 1e-6           # log10 p of a probability of 1, as other programs may round it
+MOST = 1.05              # what the probabilities after a context may sum to, as other programs round and prune
+CHECKED = 16             # contexts of each order whose sum is checked: so many with the largest weights, so many others
 LINES = 1 << 18          # lines written or read at a time
 GAP = re.compile(r"[ \t\n\r\v\f]+")
 WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
@@ -114,7 +117,43 @@ def read_arpa(path: Path) -> tuple[NGram, Tokenizer]:
         reader.end()
     model = NGram(NGramSettings(order=len(sizes)), len(words))
     model.set_tables(tables)
+    _refuse_no_distribution(path, model, list(words))
     return model, Tokenizer.from_spec(WordLevel.spec(list(words)[2:]))
+
+
+def _refuse_no_distribution(path: Path, model: NGram, words: list[str]) -> None:
+    """The probabilities after a context sum to 1: checked of no context, and of some of each order."""
+    for order in range(1, model.order + 1):
+        contexts = torch.zeros(1, 0, dtype=torch.long) if order == 1 else _contexts(model, order - 1)
+        for context in contexts:
+            total = _total(model, context)
+            if not total <= MOST:
+                after = f"after {' '.join(words[word] for word in context)!r}" if order > 1 else "of the 1-grams"
+                raise UserError(f"{path}: the probabilities {after} sum to {total:.3g}, and not to 1. A probability or "
+                                "a back-off weight is wrong; export the model again.")
+
+
+def _contexts(model: NGram, length: int) -> torch.Tensor:
+    """(N, length) n-grams of a length that are checked as contexts: those with large back-off weights, and others."""
+    weights = model.table("backoff", length)
+    count = min(CHECKED, len(weights))
+    spread = torch.linspace(0, len(weights) - 1, count).round().long()
+    place = torch.cat([weights.topk(count).indices, spread]).unique()
+    columns = []
+    for order in range(length, 1, -1):                           # from the last word to the first
+        columns.append(model.table("words", order)[place].long())
+        place = torch.searchsorted(model.table("starts", order).long(), place, right=True) - 1
+    return torch.stack([place, *reversed(columns)], 1)
+
+
+def _total(model: NGram, context: torch.Tensor) -> float:
+    """The sum of all probabilities after a context."""
+    if not len(context):
+        return float(model.log_prob_1.double().exp().sum())
+    padded = torch.full((1, model.order), UNKNOWN_ID)
+    padded[0, model.order - len(context) :] = context
+    logits, _ = model.step(padded[:, -1:], padded[:, :-1])
+    return float(logits.double().exp().sum())
 
 
 class _Reader:

@@ -27,6 +27,10 @@ from chainrule.text.sources import OPENERS, Source, unpacked
 FORMS = ("word2vec", "word2vec-binary", "glove")
 LINES = 1 << 12        # words written at a time
 LONGEST = 1 << 12      # bytes in a word; a longer one means a damaged file
+DIGITS = 19            # that no count of words or numbers has
+LONGEST_LINE = 1 << 22 # bytes in a line: more than
+MOST = 1 << 16         # numbers in a vector need
+LARGEST = float(np.finfo(np.float32).max)
 CURE = "The file is damaged or is not a word vector file; download or export it again."
 Line = tuple[int, bytes]
 
@@ -84,6 +88,8 @@ def read_vectors(path: Path) -> Vectors:
         if first is None:
             raise UserError(f"{path} is empty: there are no vectors in it.")
         header = _header(first[1].split())
+        if header is not None and header[1] > MOST:
+            raise _too_wide(path, 1, header[1])
         second = next(lines, None) if header else None
         text = header is None or (second is not None and _row(second[1], header[1]) is not None)
         if text:
@@ -95,7 +101,7 @@ def read_vectors(path: Path) -> Vectors:
 
 def _header(fields: list[bytes]) -> tuple[int, int] | None:
     """The number of words and dimensions, if the first line has them."""
-    if len(fields) == 2 and all(field.isdigit() for field in fields):
+    if len(fields) == 2 and all(field.isdigit() and len(field) < DIGITS for field in fields):
         return int(fields[0]), int(fields[1])
     return None
 
@@ -108,7 +114,7 @@ def _lines(source: Source) -> Generator[Line, None, None]:
         for line in whole:
             yield number, line
             number += 1
-        if len(begun) > 1 << 26:
+        if len(begun) > LONGEST_LINE:
             raise UserError(f"{source.path} line {number} is too long. {CURE}")
     if begun:
         yield number, begun
@@ -123,6 +129,8 @@ def _read_text(path: Path, lines: Iterator[Line], header: tuple[int, int] | None
             if not line.strip():
                 continue
             size = size or _size(line.split())
+            if size > MOST:
+                raise _too_wide(path, number, size)
             row = _row(line, size)
             if row is None:
                 numbers = f"{size} numbers" if size else "numbers"
@@ -137,9 +145,20 @@ def _read_text(path: Path, lines: Iterator[Line], header: tuple[int, int] | None
     return Vectors(list(words), np.stack(rows))
 
 
+def _too_wide(path: Path, line: int, size: int) -> UserError:
+    return UserError(f"{path} line {line} says that a vector has {size:,} numbers; it has at most {MOST:,}. {CURE}")
+
+
 def _size(fields: list[bytes]) -> int:
     """How many numbers a line ends with, not counting the first field."""
-    return sum(1 for _ in takewhile(lambda field: _numbers([field]) is not None, reversed(fields[1:])))
+    return sum(1 for _ in takewhile(_is_number, reversed(fields[1:])))
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        return abs(float(field)) <= LARGEST
+    except ValueError:
+        return False
 
 
 def _row(line: bytes, size: int) -> tuple[bytes, Floats] | None:

@@ -87,6 +87,11 @@ def score_documents(model: LanguageModel, tokens: Tokens) -> Nats:
     return _score_each(model, tokens, np.flatnonzero(np.append(tokens[1:-1] == BOUNDARY, True)) + 1)
 
 
+def score_pieces(model: LanguageModel, tokens: Tokens, packed: bool = False) -> Iterator[Nats]:
+    """Nats of every token of the stream except the first, in pieces; `packed`: each document scored separately."""
+    return iter([score_documents(model, tokens)]) if packed else stream_pieces(model, tokens)
+
+
 def total_scores(model: LanguageModel, texts: Sequence[Tokens]) -> Nats:
     """Nats of each text, its end included."""
     return _totals(model, *_stream(texts))
@@ -111,9 +116,15 @@ def stream_bits(
     model: LanguageModel, tokenizer: Tokenizer, stream: Tokens, packed: bool = False
 ) -> list[tuple[str, float]]:
     """The same for every token of a stream except the first; `packed`: each document separately."""
-    bits = (score_documents if packed else score_stream)(model, stream) / math.log(2)
-    bits[bits <= 0] = 0.0                    # of a certain token: -0.0, or less than 0 by rounding
+    bits = np.concatenate([np.empty(0), *map(in_bits, score_pieces(model, stream, packed))])
     return [(tokenizer.show(token), number) for token, number in zip(stream[1:].tolist(), bits.tolist())]
+
+
+def in_bits(nats: Nats) -> Nats:
+    """-log2 p; 0 for a certain token, whose nats are -0.0, or less than 0 by rounding."""
+    bits = nats / math.log(2)
+    bits[bits <= 0] = 0.0
+    return bits
 
 
 def _along(model: LanguageModel, rows: Tokens, at_once: int) -> Iterator[Nats]:

@@ -50,6 +50,9 @@ def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = 
     draws = (np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(rounds))
     drawn = np.sort(np.array([measure(weights) for weights in draws]))
     drawn = drawn[~np.isnan(drawn)]
+    if not len(drawn):
+        raise UserError("the model's scores are not numbers (nan): its weights are damaged, or training diverged. "
+                        "Train it again, with a lower train.lr.")
     beyond = len(drawn) // 40
     return Score(measure(np.ones(count, np.int64)), float(drawn[beyond]), float(drawn[len(drawn) - beyond - 1]))
 

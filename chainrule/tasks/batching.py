@@ -141,7 +141,8 @@ def special_id(tokenizer: Tokenizer, name: str) -> int:
     """The id of a special token."""
     id = tokenizer.id(name)
     if id is None:
-        raise ValueError(f"the tokenizer has no {name}; add it by with_special")
+        raise UserError(f"the tokenizer has no special token {name}, which this task needs. Its tokenizer.json is "
+                        "damaged: restore it, or train again with --overwrite.")
     return id
 
 

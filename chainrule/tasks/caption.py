@@ -19,7 +19,7 @@ from chainrule.recipe import Recipe, Text
 from chainrule.settings import Size
 from chainrule.tasks.batching import ragged
 from chainrule.tasks.example_task import ExampleSplit
-from chainrule.tasks.examples import files_of
+from chainrule.tasks.examples import files_of, first_of
 from chainrule.tasks.pictures import EncodedPictures, encode_pictures, hold_pictures, read_pictures
 from chainrule.tasks.task import Search, Trained, Truncate
 from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
@@ -73,10 +73,10 @@ class Caption(WritingTask[Captioned]):
         if text.input == "vectors" or not pictures:
             if model.source_features is not None:
                 return recipe
-            first = next(iter(self.read(sources, text)))
+            first = first_of(self.read(sources, text), sources)
             return replace(recipe, model=replace(model, source_features=first.source.shape[1]))
         text = replace(text, input="pictures")
-        shape = model.picture or next(iter(self.read(sources, text))).source.shape
+        shape = model.picture or first_of(self.read(sources, text), sources).source.shape
         return replace(recipe, text=text, model=replace(model, picture=tuple(shape)))
 
     def read(self, sources: Sequence[Source], text: CaptionText) -> Iterable[Captioned]:

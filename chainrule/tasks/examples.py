@@ -110,6 +110,13 @@ def gather_examples(
     return Gathered(splits, (*notes, *_in_two_splits(splits)))
 
 
+def first_of(examples: Iterable[E], sources: Sequence[Source]) -> E:
+    """The first example, by which a recipe is completed."""
+    for example in examples:
+        return example
+    raise UserError(f"{_name(sources)} has no examples to learn from: there are no rows after the first line.")
+
+
 def held_out_examples(
     read: Read[E], words: Sequence[str], settings: Text, cache: Path | None = None
 ) -> tuple[E, ...]:

@@ -26,7 +26,7 @@ from chainrule.model import IGNORE, Batch, Model
 from chainrule.recipe import Recipe
 from chainrule.tasks.batching import Ids, Ragged, ragged, to_tensor, truncate_texts
 from chainrule.tasks.example_task import ExampleSplit, evaluation_batches
-from chainrule.tasks.examples import Names, files_of, label_ids
+from chainrule.tasks.examples import Names, files_of, first_of, label_ids
 from chainrule.tasks.task import Prediction, Truncate
 from chainrule.text.arrays import is_array, is_number, load_array, vector_of
 from chainrule.text.sources import Source
@@ -78,7 +78,8 @@ def complete_frames(recipe: Recipe, texts: Sequence[str]) -> Recipe:
     if recipe.train.gradients:
         raise UserError("train.gradients follows the embeddings of tokens, and vectors have none. Leave it out.")
     text = replace(text, input="frames", tokenizer="bytes")      # there is no text, so no vocabulary is learned
-    first = next(iter(read_frames(files_of(texts)["train"], text)))
+    sources = files_of(texts)["train"]
+    first = first_of(read_frames(sources, text), sources)
     return replace(recipe, text=text, model=replace(recipe.model, features=given or first.frames.shape[1]))
 
 

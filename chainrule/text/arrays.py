@@ -37,7 +37,7 @@ def vector_of(values: Sequence[object], place: Place) -> NDArray[np.float32]:
     """(F,)"""
     try:
         vector = np.array(values, np.float32)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         wrong = next((value for value in values if not is_number(value)), values)
         raise UserError(f"{place} has {str(wrong)[:40]!r} where a number should be.") from None
     if not np.isfinite(vector).all():

@@ -9,10 +9,12 @@ import glob
 import gzip
 import hashlib
 import lzma
+import os
+import re
 import sys
 import zlib
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -94,11 +96,39 @@ def _in_folder(folder: Path) -> list[Source]:
 
 
 def _in_glob(pattern: str) -> list[Source]:
-    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    names = sorted({str(Path(name)) for name in _matches(pattern)})
     found = [Source(Path(name)) for name in names if Path(name).is_file()]
     if not found:
         raise UserError(f"no file matches {pattern}. Try the pattern with ls, or name a folder.")
     return found
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """`glob.glob` with `**`, which enters a folder only once, even if links lead back to it."""
+    head, deep, rest = re.fullmatch(r"(.*?)(?:(?<![^/])(\*\*)(?:/(.*))?)?", pattern, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not deep:
+        yield from glob.glob(pattern)  # noqa: PTH207 (Path.glob takes no absolute pattern)
+        return
+    roots = glob.glob(head) if glob.has_magic(head) else [head or "."]  # noqa: PTH207
+    for root in roots:
+        for folder in _folders(root):
+            yield from _matches(os.path.join(glob.escape(folder), rest or "*"))  # noqa: PTH118
+
+
+def _folders(root: str) -> Iterator[str]:
+    """A folder and all below it that are not hidden, each once; links last."""
+    waiting, seen = [root], set[tuple[int, int]]()
+    while waiting:
+        folder = waiting.pop(0)
+        with suppress(OSError):                  # such as a link that leads nowhere, or a folder of somebody else
+            found = Path(folder).stat()
+            if not Path(folder).is_dir() or (found.st_dev, found.st_ino) in seen:
+                continue
+            seen.add((found.st_dev, found.st_ino))
+            yield folder
+            with os.scandir(folder) as entries:
+                inside = sorted((entry.is_symlink(), entry.path) for entry in entries if entry.name[0] != ".")
+            waiting += [path for _, path in inside if Path(path).is_dir()]
 
 
 def _children(folder: Path) -> list[Path]:
@@ -234,9 +264,13 @@ def _decode(decoder: codecs.IncrementalDecoder, block: bytes, offset: int, path:
 
 def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
     """Lines with their ends. Only \\n ends a line."""
-    begun = ""
+    begun: list[str] = []                # pieces of the line that has not ended: joined once, however long it is
     for piece in pieces:
-        *whole, begun = (begun + piece).split("\n")
-        yield from (line + "\n" for line in whole)
-    if begun:
-        yield begun
+        first, *others = piece.split("\n")
+        begun.append(first)
+        if others:
+            yield "".join(begun) + "\n"
+            yield from (line + "\n" for line in others[:-1])
+            begun = others[-1:]
+    if last := "".join(begun):
+        yield last

@@ -6,6 +6,8 @@ the first line. A JSON object is a row, and nested objects get dotted column nam
 
 import csv
 import json
+import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from chainrule.errors import UserError, did_you_mean
+from chainrule.progress import bar
 from chainrule.settings import flatten
 from chainrule.text.sources import OPENERS, Source, read_text, whole_lines
 
@@ -26,6 +29,7 @@ TEXT_COLUMNS = (
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")    # the two halves of a character beyond U+FFFF
 SEPARATORS = ",;\t"
 LONGEST = 1 << 30              # characters in a field of CSV
+LIMIT, GIGA = "CHAINRULE_TABLE_GB", 1e9    # the environment variable that says how large a table may be; 1 without it
 SHOWN = 8                      # columns named in a message
 WIDE = 30                      # characters of each
 
@@ -82,7 +86,37 @@ def unpacked_name(path: Path) -> Path:
 
 def numbered_lines(source: Source, errors: str) -> Iterator[Line]:
     """Lines with their ends, numbered from 1. Only \\n ends a line."""
-    yield from enumerate(whole_lines(read_text(source, errors)), 1)
+    yield from enumerate(whole_lines(_bounded(source, read_text(source, errors))), 1)
+
+
+def _bounded(source: Source, pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces of a text, with a bar; refused where they are more than is held in memory."""
+    most, total = largest_table(), None if source.path.suffix in OPENERS else source.path.stat().st_size
+    done = 0
+    with bar(f"reading {source.path.name}", total, "characters") as advance:
+        for piece in pieces:
+            done += len(piece)
+            if done > most:
+                raise UserError(f"{source.path} has more than {most / GIGA:g} GB of text{_share(most, total)}, and a "
+                                f"table is held in memory. Split it, or raise the limit: {LIMIT}={2 * most / GIGA:g}")
+            yield piece
+            advance(len(piece))
+
+
+def _share(done: float, total: int | None) -> str:
+    return "" if total is None else f" ({done / total:.0%} of it was read)"
+
+
+def largest_table() -> float:
+    """Characters of a table that are held in memory."""
+    given = os.environ.get(LIMIT, "")
+    try:
+        most = float(given or 1) * GIGA
+    except ValueError:
+        most = math.nan
+    if not 0 < most < math.inf:
+        raise UserError(f"{LIMIT}={given} is not a size: it is a number of GB, such as 4.")
+    return most
 
 
 def read_table(source: Source, errors: str = "strict", header: bool = True) -> Table:

@@ -43,11 +43,13 @@ LONGEST_MATCH = 512                # characters, with those that a match looks a
 EASY_CUT = re.compile(r"(?<=\S)(?= )|(?<=\n)(?=\S)")    # a match always ends here
 
 # The same in Python's `re`, which has no \p: exact on ASCII. If the next word is not ASCII, all text up to an easy cut
-# is one match, which `tokenizers` splits.
+# is one match, which `tokenizers` splits. Only so far ahead is looked for a character that is not ASCII as a match can
+# be long: a text of one word takes no longer than others.
 SPACE = r"\t-\r "
 OTHER = r"\x00-\x08\x0e-\x1f!-/:-@\[-`{-\x7f"             # neither space, letter nor digit
 ASCII_SPLIT = re.compile("|".join([
-    rf"(?s:[{SPACE}]*+[{OTHER}A-Za-z0-9]*+[^\x00-\x7f].*?(?:{EASY_CUT.pattern}|\Z))",
+    rf"(?s:[{SPACE}]{{0,{LONGEST_MATCH}}}+[{OTHER}A-Za-z0-9]{{0,{LONGEST_MATCH}}}+[^\x00-\x7f]"
+    rf".*?(?:{EASY_CUT.pattern}|\Z))",
     r"'(?i:[sdmt]|ll|ve|re)",
     rf"[\t\x0b\x0c {OTHER}]?[A-Za-z]{{1,128}}",
     r"[0-9]{1,3}",
@@ -143,7 +145,8 @@ def spelling(name: str) -> bytes:
 
 
 def is_foreign(text: str) -> bool:
-    return len(text.encode()) - len(text) > FOREIGN * len(text)
+    """Whether most matches in a slice would not be in the cache: it is not ASCII, or has hardly any spaces."""
+    return len(text) > 2 * SLICE or len(text.encode()) - len(text) > FOREIGN * len(text)
 
 
 def hugging_face_ids(tokenizer: HuggingFace, texts: Sequence[str]) -> list[Ids]:

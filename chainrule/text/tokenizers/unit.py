@@ -187,7 +187,12 @@ def frame(spec: Spec) -> Spec:
 def token_names(spec: Spec) -> list[str]:
     """The names of the tokens in the order of their ids, of a vocabulary whose ids have no gaps."""
     vocab: dict[str, int] = spec["model"]["vocab"]
-    return sorted(vocab, key=vocab.__getitem__)
+    names = sorted(vocab, key=vocab.__getitem__)
+    for wanted, name in enumerate(names):
+        if vocab[name] != wanted:
+            raise UserError(f"the vocabulary in a tokenizer.json has no token with the id {wanted}: it was damaged, or "
+                            "edited. Restore it, or train again.")
+    return names
 
 
 def refuse_vocab(settings: Text, why: str) -> None:
