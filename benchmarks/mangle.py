@@ -1,6 +1,6 @@
 """Mangled runs, files and settings: each command must end with one clear line or with the right answer.
 
-    python benchmarks/mangle.py [--cases 5000] [--seed 1] [--workers 2] [--only NUMBER …] [--keep FOLDER]
+    python benchmarks/mangle.py [--cases 5000] [--seed 1] [--workers 2] [--runs NAME …] [--only NUMBER …] [--keep DIR]
 
 Tiny runs of all kinds and tasks, files of all formats that are read, all settings and the options of all queries
 (mangle_cases.py). A case changes one thing: bytes are flipped, files truncated or exchanged, JSON keys removed or given
@@ -209,6 +209,8 @@ def comparable(out: str) -> str:
         answer = json.loads(out)
     except ValueError:
         return out
+    if not isinstance(answer, dict):
+        return out
     return json.dumps({name: value for name, value in answer.items() if name not in CHANGING}, sort_keys=True)
 
 
@@ -305,6 +307,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--only", type=int, nargs="+", help="only these cases, and the whole traceback of each")
+    parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs (default: all kinds and tasks)")
     parser.add_argument("--keep", type=Path, help="folder of the runs and files, to be used again")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -312,7 +315,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     warm_up()
-    runs = list(all_runs())
+    runs = [run for run in all_runs() if args.runs is None or run.name in args.runs]
     with tempfile.TemporaryDirectory(prefix="mangle") as name:
         folder, material = Path(name), (args.keep or Path(name) / "material").absolute()
         if not (material / "complete").exists():

@@ -111,8 +111,8 @@ TASK_KINDS = {
     "answer": ("transformer", "gpt"), "chat": ("lstm", "gpt"), "mask": ("encoder",), "span": ("transformer",),
     "denoise": ("seq2seq",), "reward": ("gpt", "encoder"), "preference": ("gpt", "lstm"),
 }  # fmt: skip
-FAST = ("ngram", "gpt", "hmm-tag")
-"""Runs that the tests mangle: enough for all ways of reading."""
+
+
 
 
 @dataclass(frozen=True)

@@ -365,7 +365,7 @@ def read_about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads((path / RECIPE).read_text(encoding="utf-8"))
         written, _ = int(about["format"]), {about[key] for key in ("chainrule", "kind", "task")}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(f"{path / RECIPE} is damaged: not the JSON that chainrule wrote. {CURE}") from error
     if written > FORMAT:
         raise UserError(f"{path} was made by chainrule {about['chainrule']}, and this is {__version__}. Upgrade it.")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 from pathlib import Path
 
@@ -108,6 +109,19 @@ def test_a_changed_setting_is_found(saved):
     assert '"held_out": 0.1' in text
     (saved / RECIPE).write_text(text.replace('"held_out": 0.1', '"held_out": 0.2'))
     assert f"{RECIPE} has been changed since it was written: its sha256 differs." in one_line(load, saved)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("base", []), ("base", {"path": 1, "sha256": "x"}), ("base", {"path": "x"}), ("files", []), ("files", {"x": 1}),
+    ("base", {"path": "x", "sha256": "x", "more": 1}), ("files", {"model.safetensors": {"bytes": "x", "sha256": 1}}),
+    ("labels", 1.5), ("labels", [[]]), ("kind", []), ("task", {}), ("splits", [1]), ("done", {}), ("text", "x"),
+    ("chainrule", None), ("source", 1), ("format", math.inf),
+])  # fmt: skip
+def test_what_has_a_wrong_type_in_the_recipe_is_named(saved, name, value):
+    change(saved, **{name: value})
+    line = one_line(load, saved)
+    assert f"{RECIPE} is damaged" in line
+    assert f"`{name}`" in line or name in ("format", "kind", "task")
 
 
 def test_a_run_of_an_earlier_version_without_a_seal_is_read(saved):

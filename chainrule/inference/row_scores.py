@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.statistics import Score, bootstrap
+from chainrule.inference.statistics import Score, bootstrap, finite
 from chainrule.model import Batch
 from chainrule.progress import track
+
+EXPONENT = 700    # nats, above which a perplexity is more than a float can hold
 
 
 @torch.inference_mode()
@@ -52,10 +54,11 @@ def summarise_rows(rows: NDArray[np.float64], names: tuple[str, ...]) -> dict[st
     """(R, …) sums over the targets of each row and, last, their number: means, with intervals over the rows."""
     scores = {name: mean_over_rows(rows[:, [column, -1]]) for column, name in enumerate(names)}
     nats, bits = scores["nats"], 1 / math.log(2)
+    perplexity = math.exp(nats.value) if nats.value < EXPONENT else None
     in_bits = Score(nats.value * bits, nats.low * bits, nats.high * bits).as_dict("bits_per_token")
     right = scores["right"].as_dict("accuracy") if "right" in scores else {}
     count = int(rows[:, -1].sum())
-    return {**right, **in_bits, "perplexity": math.exp(nats.value), "nats": nats.value, "tokens": count}
+    return {**right, **in_bits, "perplexity": perplexity, "nats": finite(nats.value), "tokens": count}
 
 
 def mean_over_rows(rows: NDArray[np.float64]) -> Score:

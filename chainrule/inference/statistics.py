@@ -41,7 +41,12 @@ class Score:
     high: float
 
     def as_dict(self, name: str) -> dict[str, Any]:
-        return {name: self.value, f"{name}_interval": [self.low, self.high]}
+        """For strict JSON, which has no infinity."""
+        return {name: finite(self.value), f"{name}_interval": [finite(self.low), finite(self.high)]}
+
+
+def finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = ROUNDS, seed: int = SEED) -> Score:

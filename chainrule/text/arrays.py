@@ -1,6 +1,8 @@
 """Arrays of numbers from files: NPY, and vectors from the fields of a table."""
 
 from collections.abc import Sequence
+from tokenize import TokenError
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ def load_array(source: Source, shapes: str = "(N, T, F) or (T, F)", least: int =
     """Of at least so many dimensions, memory-mapped; `shapes`: those that are expected, for a message."""
     try:
         array: NDArray[np.generic] = np.load(source.path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError, BadZipFile) as error:    # of a header, or of NPZ
         raise UserError(f"{source.path} is not an NPY file of numbers: {str(error)[:100]}.") from None
     if array.dtype.kind not in "fiub" or array.ndim < least or 0 in array.shape:
         raise UserError(f"{source.path} is an array {array.shape} of {array.dtype}; it should be {shapes}.")

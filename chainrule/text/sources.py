@@ -105,6 +105,7 @@ def _in_glob(pattern: str) -> list[Source]:
 
 def _matches(pattern: str) -> Iterator[str]:
     """`glob.glob` with `**`, which enters a folder only once, even if links lead back to it."""
+    pattern = re.sub(r"(?<![^/])(\*\*/)+", "**/", pattern)
     head, deep, rest = re.fullmatch(r"(.*?)(?:(?<![^/])(\*\*)(?:/(.*))?)?", pattern, re.DOTALL).groups()  # type: ignore[union-attr]
     if not deep:
         yield from glob.glob(pattern)  # noqa: PTH207 (Path.glob takes no absolute pattern)

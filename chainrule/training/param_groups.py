@@ -21,6 +21,8 @@ ALL = "all"
 
 Weights = list[nn.Parameter]
 
+DIGITS = 9    # of a number of layers, at most
+
 
 class Optimizers:
     """The optimizers of all parameters as one, with names for their state so that it can be saved."""
@@ -120,7 +122,7 @@ def _named(word: str, body: Model) -> list[str]:
         return names
     if word.isdecimal():
         layers = layer_count(body)
-        if int(word) > layers:
+        if len(word) > DIGITS or int(word) > layers:
             raise UserError(f"train.freeze={word}: the body has {layers} layers.")
         return [name for name, depth in parameter_depths(body).items() if depth <= int(word)]
     found = [name for name in names if f"{name}.".startswith(f"{word}.")]

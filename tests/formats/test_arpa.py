@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from chainrule.errors import UserError
+from chainrule.formats import arpa
 from chainrule.formats.arpa import read_arpa, write_arpa
 from chainrule.model import Batch
 from chainrule.models.ngram.ngram import NGram, NGramSettings
@@ -181,3 +182,26 @@ def test_kenlm_agrees_on_every_sentence_of_the_penn_treebank(tmp_path):
     judge = kenlm.Model(str(tmp_path / "ptb.arpa"))
     for sentence in (DATA / "ptb/ptb.test.txt").read_text().splitlines()[:1000]:
         assert log10_score(model, tokenizer, sentence) == pytest.approx(judge.score(sentence), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize(("right", "wrong", "after"), [
+    ("-0.3\n-0.7", "50\n-0.7", "after 'a'"), ("-0.2\n\n", "50\n\n", "after 'b'"),
+    ("-0.4\ta", "-0.01\ta", "of the 1-grams"), ("<s>\t-0.5", "<s>\t2.5", "after '</s>'"),
+])  # fmt: skip
+def test_weights_that_make_no_distribution_are_refused(tmp_path, right, wrong, after):
+    """The bits of a word would be negative, or the perplexity too low."""
+    assert SMALL.count(right) == 1
+    (tmp_path / "wrong.arpa").write_text(SMALL.replace(right, wrong).lstrip())
+    with pytest.raises(UserError, match=f"the probabilities {after} sum to .*, and not to 1"):
+        read_arpa(tmp_path / "wrong.arpa")
+
+
+def test_every_context_is_a_distribution_as_it_is_checked(tmp_path):
+    model, tokenizer = trained(TEXT * 3, order=4)
+    write_arpa(model, tokenizer, tmp_path / "four.arpa")
+    read, _ = read_arpa(tmp_path / "four.arpa")
+    for length in (1, 2, 3):
+        contexts = arpa._contexts(read, length)
+        assert contexts.shape[1] == length
+        for context in contexts:
+            assert arpa._total(read, context) == pytest.approx(1, abs=1e-4)

@@ -100,6 +100,10 @@ BROKEN = {
     "not UTF-8": (b"a 1 2\n\xff\xfe 3 4\n", r"line 2: b'\\xff\\xfe' is not UTF-8"),
     "binary cut short": (b"2 3\n" + b"a " + bytes(12) + b"b " + bytes(5), "has 1 vectors, and its first line says 2"),
     "binary without a word": (b"2 3\n" + bytes(9000), "has 0 vectors"),
+    "a very long row": (b"a" + b" 0.5" * 70_000, "line 1 says that a vector has 70,000 numbers; it has at most 65,536"),
+    "a line without end": (b"a " + b"x" * (1 << 23), "line 1 is too long"),
+    "a vector of no size": (b"3 99999999999999\na 1\n", "line 1 says that a vector has 99,999,999,999,999 numbers"),
+    "more digits than a number has": (b"3 " + b"9" * 5000 + b"\na 1\n", "line 1 is not a word and numbers"),
     "binary not UTF-8": (b"1 3\n\xff " + bytes(12), r"word 1: b'\\xff' is not UTF-8"),
 }
 

@@ -1558,4 +1558,32 @@ BUGS = [
         "True",
         ("tests/training/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
     ),
+    Bug(
+        "an ARPA file whose weights make no distribution is taken",
+        "chainrule/formats/arpa.py",
+        "            if not total <= MOST:\n",
+        "            if total < 0:\n",
+        ("tests/formats/test_arpa.py::test_weights_that_make_no_distribution_are_refused",),
+    ),
+    Bug(
+        "of a long word not the last part before a character beyond ASCII is left to the library",
+        "chainrule/text/tokenizers/bpe.py",
+        "[{OTHER}A-Za-z0-9]{{0,{LONGEST_MATCH}}}+",
+        "[{OTHER}A-Za-z0-9]{{0,8}}+",
+        ("tests/text/test_tokenizer.py::test_a_long_word_is_split_as_by_the_library_wherever_it_leaves_ascii",),
+    ),
+    Bug(
+        "a table of any size is read",
+        "chainrule/text/tables.py",
+        "            if done > most:\n",
+        "            if done < 0:\n",
+        ("tests/cli/test_mangled_input.py::test_a_table_that_is_larger_than_the_limit",),
+    ),
+    Bug(
+        "the parts of a long list are not separated",
+        "chainrule/commands/json_output.py",
+        "        yield before + json.dumps(part, allow_nan=False)[1:-1]\n        before = \", \"",
+        "        yield before + json.dumps(part, allow_nan=False)[1:-1]\n        before = \" \"",
+        ("tests/cli/test_mangled_input.py::test_the_json_of_a_score_is_written_in_pieces",),
+    ),
 ]

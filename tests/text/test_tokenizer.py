@@ -289,3 +289,28 @@ def test_the_page_tells_the_truth():
     page = (Path(__file__).parents[2] / "docs/text.md").read_text()
     (session,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(session, {})
+
+
+@pytest.mark.parametrize("ids", ["a gap", "twice"])
+def test_ids_taken_out_of_a_file_are_missed(tmp_path, ids):
+    spec = made("characters").spec()
+    vocab = spec["model"]["vocab"]
+    names = list(vocab)
+    if ids == "a gap":
+        del vocab[names[3]]
+    else:
+        vocab[names[4]] = 3
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(UserError, match="has no token with the id"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("far", [0, 100, 511, 512, 513, 700, 2000])
+def test_a_long_word_is_split_as_by_the_library_wherever_it_leaves_ascii(far):
+    text = "a b" + "xyz" * 400 + " " * 3 + "q" * far + "é" + "z" * 300 + " end.\n" + " " * far + "ü9"
+    assert made("bpe").encode(text).tolist() == judge("bpe").encode(text).ids
+
+
+def test_a_word_is_looked_through_only_as_far_as_a_match_is_long():
+    """Else a text of one word takes quadratic time."""
+    assert bpe.ASCII_SPLIT.findall("x" * 2000 + "é")[:2] == ["x" * 128] * 2

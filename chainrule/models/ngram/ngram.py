@@ -312,13 +312,17 @@ def _resize_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: A
 def _refuse_broken_trie(model: NGram, state: dict[str, Any], prefix: str) -> None:
     """Tables that point outside each other, as those of a damaged file do."""
     contexts = model.vocab
+    if tuple(state.get(f"{prefix}log_prob_1", torch.empty(contexts)).shape) != (contexts,):
+        raise ValueError(f"the 1-grams are damaged: they should be {contexts}")
     for order in range(2, model.order + 1):
         names = [f"{prefix}{name}_{order}" for name in ("starts", "words", "log_prob")]
+        names.append(f"{prefix}backoff_{order - 1}")
         if not all(name in state for name in names):
             return                                               # load_state_dict says which is missing
-        starts, words, log_prob = (state[name] for name in names)
-        ends = [starts.dim(), words.dim(), len(starts) - 1, len(words), int(starts[0]), int(starts[-1])]
-        whole = ends == [1, 1, contexts, len(log_prob), 0, len(words)] and not bool((starts.diff() < 0).any())
+        starts, words, log_prob, backoff = (state[name] for name in names)
+        sizes = [tuple(table.shape) for table in (starts, backoff, log_prob)]
+        whole = sizes == [(contexts + 1,), (contexts,), tuple(words.shape)] and words.dim() == 1
+        whole = whole and [int(starts[0]), int(starts[-1])] == [0, len(words)] and not bool((starts.diff() < 0).any())
         if not whole or bool(((words < 0) | (words >= model.vocab)).any()):
             raise ValueError(f"the n-grams of order {order} are damaged: they do not fit those of order {order - 1}")
         contexts = len(words)
