@@ -101,7 +101,8 @@ class BatchLoader:
             own = torch.from_numpy(self.ranks.own_rows(rows))
             batch = batch.map(lambda tensor: tensor[own.clamp(max=rows - 1)])
             batch.targets[own >= rows] = IGNORE
-        return batch.to(self.device) if self.copier is None else self.copier.copy(batch)
+        there = any(tensor.is_cuda for tensor in batch.tensors().values())    # rollouts are drawn on the GPU
+        return batch.to(self.device) if self.copier is None or there else self.copier.copy(batch)
 
     def goes_on(self, step: int) -> bool:
         return False
@@ -133,7 +134,7 @@ class PinnedCopier:
         for tensor, place in zip(batch.tensors().values(), places):
             view(here, tensor, place).copy_(tensor)
         there = here.to(self.device, non_blocking=True)
-        self.copied[self.turn].record()
+        self.copied[self.turn].record(torch.cuda.current_stream(self.device))
         at = iter(places)
         return batch.map(lambda tensor: view(there, tensor, next(at)))
 
