@@ -22,6 +22,7 @@ from chainrule.viewer.views.preferences import training_page
 INTERVAL = 2.0    # seconds between two versions of a page of curves, at least
 
 REWARDED = "reinforce"
+LOOK = "look {run}"    # in a browser: every view that fits it
 OF_VECTORS = ("eval {run} QUESTIONS", "export {run} vectors.txt --to word2vec")
 
 
@@ -81,7 +82,7 @@ def next_for(recipe: Recipe) -> str:
     """Commands to try with the run that was made."""
     task = find_task(recipe.task)
     commands = OF_VECTORS if task.model_class(recipe.kind).learns_by == "pairs" else task.next_commands
-    return "\n  chainrule ".join(["Try next:", *commands])
+    return "\n  chainrule ".join(["Try next:", *commands, LOOK])
 
 
 def result_of(made: RunResult) -> Mapping[str, Any]:

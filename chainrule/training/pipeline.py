@@ -44,7 +44,7 @@ from chainrule.training.word_vectors import PairModel, held_out_loss, train_by_p
 
 __all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
 
-EXCERPT = 80    # characters of held-out text in a run, with which pages of it open
+EXCERPT = 300    # characters of held-out text in a run, with which pages of it open
 
 Observer: TypeAlias = Callable[[Any, Mapping[str, Any]], None]
 """Called with the model, as it is then and in training mode, and with each record of the log as it is written."""
@@ -205,10 +205,12 @@ def _template_source(corpus: Any, recipe: Recipe, out: Path) -> str | None:
 
 
 def _excerpt(corpus: Any, recipe: Recipe) -> str:
-    """The beginning of the held-out text, up to the end of a word, if the model continues texts."""
-    if not find_task(recipe.task).generates:
-        return ""
-    split = corpus.splits.get("valid", corpus.splits["train"])
+    """The beginning of the held-out text, up to the end of a word; of examples the input of the first, if it is text."""
+    task, split = find_task(recipe.task), corpus.splits.get("valid", corpus.splits["train"])
+    if task.examples and not task.generates:
+        about = split.examples[0].about if split.examples else ""
+        words = [about] if isinstance(about, str) else about if isinstance(about, tuple) else []
+        return " ".join(word for word in words if isinstance(word, str))[:EXCERPT].strip()
     text: str = corpus.tokenizer.decode(split.tokens[1 : 1 + EXCERPT].tolist())[:EXCERPT].lstrip()
     return text[: text.rfind(" ")] if " " in text else text
 

@@ -54,6 +54,18 @@ def test_a_page_opens_with_held_out_text_in_the_alphabet_of_the_run(chainrule, r
     assert opening_text([{}]) == TEXT
 
 
+def test_a_run_keeps_300_held_out_characters_and_one_of_examples_the_first_input(chainrule, tmp_path):
+    lines = [f"{number} cows eat grass" for number in range(900)]
+    (tmp_path / "cows.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "sides.tsv").write_text("text\tlabel\n" + "".join(f"{line}\t{'ab'[len(line) % 2]}\n" for line in lines))
+    chainrule("train", "cows.txt", "--kind", "bigram", "--out", "lm")
+    excerpt = load("lm").about["excerpt"]
+    assert 280 < len(excerpt) <= 300
+    assert excerpt in "\n".join(lines[800:])
+    chainrule("train", "sides.tsv", "--task", "classify", "--kind", "bigram", "--out", "sides")
+    assert load("sides").about["excerpt"] in lines
+
+
 def test_a_built_in_language_is_read_by_characters(chainrule, monkeypatch):
     from chainrule.text import datasets
 

@@ -40,6 +40,7 @@ def test_train_ends_with_the_result_and_what_to_try_next(chainrule, book):
     assert answer.out.startswith("runs/four: ")
     assert "bits per byte" in answer.out
     assert "chainrule sample runs/four" in answer.err
+    assert answer.err.rstrip().endswith("chainrule look runs/four")
     assert "validation: the last" in answer.err  # how the text was split is always said
 
 

@@ -23,7 +23,7 @@ def vectors(chainrule, book, tmp_path):
 def test_training_says_what_it_is_worth_and_what_to_do_next(chainrule, book):
     answer = chainrule("train", book, "--kind", "word2vec", "text.min_count=1", "--out", "runs/words")
     assert "nats per pair, over" in answer.out
-    assert "chainrule export runs/words vectors.txt --to word2vec" in answer.err
+    assert "chainrule export runs/words vectors.txt --to word2vec\n  chainrule look runs/words\n" in answer.err
     assert "perplexity" not in answer.out
     told = chainrule("train", book, "--kind", "glove", "train.epochs=1", "--out", "runs/glove", "--json").json
     assert "fits the counts of one text" in told["why"]

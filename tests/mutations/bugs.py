@@ -1586,4 +1586,19 @@ BUGS = [
         "        yield before + json.dumps(part, allow_nan=False)[1:-1]\n        before = \" \"",
         ("tests/cli/test_mangled_input.py::test_the_json_of_a_score_is_written_in_pieces",),
     ),
+    Bug(
+        "runs of a comparison come by the names of their kinds",
+        "chainrule/viewer/notebook.py",
+        "        return sorted(runs, key=lambda run: place.get(run.name, len(kinds)))",
+        "        return runs",
+        ("tests/viewer/test_notebook.py::"
+         "test_runs_of_a_comparison_come_as_it_lists_them_and_others_by_name_whatever_the_times_of_files",),
+    ),
+    Bug(
+        "two models of a kind have the same colour",
+        "chainrule/viewer/hues.py",
+        "(taken.count(hue), free.index(hue))",
+        "free.index(hue)",
+        ("tests/viewer/test_frame.py::test_kinds_keep_their_colours_and_two_of_a_kind_differ",),
+    ),
 ]

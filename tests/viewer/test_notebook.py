@@ -77,6 +77,19 @@ def test_a_notebook_draws_it_in_a_frame_of_its_own(open_file, folder):
     assert inside.locator("h1").inner_text() == "Views of gpt, ngram"
 
 
+def test_in_jupyterlab_a_page_is_as_dark_as_the_notebook_until_the_reader_chooses(open_file):
+    frame = Page(make_page("one", "", [Panel("one", "samples", "one", [{"sample": "text"}])]))._repr_html_()
+    page = open_file('<!doctype html><html data-drawn><link rel=icon href=data:,>'
+                     f'<body data-jp-theme-light="false">{frame}</body></html>')
+    inside = page.frame_locator("iframe")
+    inside.locator("html[data-drawn][data-theme=dark]").wait_for(state="attached")
+    page.evaluate("document.body.dataset.jpThemeLight = 'true'")
+    inside.locator("html[data-theme=light]").wait_for(state="attached")
+    inside.locator("#theme").click()
+    page.evaluate("document.body.dataset.jpThemeLight = 'false'; document.body.dataset.jpThemeLight = 'true'")
+    inside.locator("html[data-theme=dark]").wait_for(state="attached")
+
+
 def test_links_within_a_page_in_a_frame_leave_the_notebook_where_it_is(open_file):
     panels = [Panel(name, "samples", name, [{"sample": "text\n" * 80}], group="predict") for name in ("one", "other")]
     frame = Page(make_page("two", "", panels))._repr_html_()

@@ -217,7 +217,8 @@ area.addEventListener("blur", showEnd);
 addEventListener("fullscreenchange", () => { if (!document.fullscreenElement) document.body.classList.remove("alone"); });
 addEventListener("keydown", (event) => {
   const { key, target, altKey, ctrlKey, metaKey } = event;
-  if (key === "Escape" && !document.fullscreenElement) document.body.classList.remove("alone");
+  if (key === "Escape" && target === area) area.blur();
+  else if (key === "Escape" && !document.fullscreenElement) document.body.classList.remove("alone");
   if (key === "f" && !altKey && !ctrlKey && !metaKey && !(/** @type {Element} */ (target).matches(TYPED))) fill();
 });
 part("full").addEventListener("click", fill);

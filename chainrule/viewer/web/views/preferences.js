@@ -31,7 +31,7 @@ function picture(name, { title, svg }) {
   const figure = html("figure", { style: "margin: 0" });
   figure.innerHTML = svg;
   const drawn = /** @type {SVGElement} */ (figure.firstElementChild);
-  drawn.setAttribute("fill", "currentColor");    // of words and numbers, on a light page and on a dark one
+  for (const words of [drawn, ...drawn.querySelectorAll("text")]) words.setAttribute("fill", "currentColor");    // on a light page and on a dark one
   drawn.setAttribute("role", "img");
   drawn.setAttribute("aria-label", `${title}, by step: ${name}`);
   return figure;
