@@ -205,7 +205,7 @@ def _template_source(corpus: Any, recipe: Recipe, out: Path) -> str | None:
 
 
 def _excerpt(corpus: Any, recipe: Recipe) -> str:
-    """The beginning of the held-out text, up to the end of a word; of examples the input of the first, if it is text."""
+    """The beginning of the held-out text, up to the end of a word; of examples the first input, if it is text."""
     task, split = find_task(recipe.task), corpus.splits.get("valid", corpus.splits["train"])
     if task.examples and not task.generates:
         about = split.examples[0].about if split.examples else ""

@@ -1,13 +1,15 @@
 """The frame of the live page: the picture first, one colour for a model, and no barrier to reading in either theme."""
 
+from pathlib import Path
+
 import pytest
-from viewer.accessibility import BARRIERS
 from viewer.live import saved_runs, served
 from viewer.subjects import TEXT
 
 from chainrule.viewer.hues import HUES, OF_KIND, css_string, hues_of
 from chainrule.viewer.views import GROUPS, NAMES, every_view
 
+BARRIERS = (Path(__file__).parent / "accessibility.js").read_text()    # a function
 PROJECTOR = {"width": 1280, "height": 720}
 HIGHEST = 130    # pixels above a picture, at most
 MEASURED = "cost"    # which takes its time with each run
@@ -52,8 +54,8 @@ def themes(page):
 def test_views_stand_in_the_rail_in_groups_as_the_lectures_come(open_url, url):
     page = open_url(url, viewport=PROJECTOR)
     lines = page.locator("#views > *").all_inner_texts()
-    titles = [each for group, names in GROUPS.items() for each in (group, *(every_view()[name].title for name in names))]
-    assert lines == titles
+    titles = {group: [every_view()[name].title for name in names] for group, names in GROUPS.items()}
+    assert lines == [line for group, own in titles.items() for line in (group, *own)]
     assert set(NAMES) == set(every_view())
     assert all(view.group for view in every_view().values())
 
@@ -66,7 +68,8 @@ def test_a_model_has_one_colour_in_its_chip_and_in_every_view(open_url, url):
     assert chips == ["#b34e00", "#0069a6"]
     assert page.locator("section[data-model=lstm] .die-bar").first.evaluate(bar) == "rgb(179, 78, 0)"
     opened(page, "in_context")
-    assert page.locator("path[data-model=lstm]").first.evaluate("one => getComputedStyle(one).stroke") == "rgb(179, 78, 0)"
+    curve = page.locator("path[data-model=lstm]").first
+    assert curve.evaluate("one => getComputedStyle(one).stroke") == "rgb(179, 78, 0)"
 
 
 def test_kinds_keep_their_colours_and_two_of_a_kind_differ():

@@ -1,10 +1,8 @@
-"""What bars a reader from a page, found by a script in it: contrast, headings, labels, nesting, sizes of targets.
-
-Contrast is that of WCAG 2.1 AA: 4.5 : 1, or 3 : 1 for large text, against all backgrounds composed. Text in a drawing
-is compared with the rectangle drawn before it in the same group, where there is one.
-"""
-
-BARRIERS = r"""() => {
+/** What bars a reader from a page: contrast, headings, labels, nesting, sizes of targets; the first of them, as lines.
+ *
+ * Contrast is that of WCAG 2.1 AA: 4.5 : 1, or 3 : 1 for large text, against all backgrounds composed. Text in a drawing
+ * is compared with the rectangle drawn before it in the same group, where there is one. */
+() => {
   const found = new Set(), said = (what, one) => found.add(`${what}: ${one.outerHTML.slice(0, 110)}`);
   const parse = (text) => {
     const numbers = (text.match(/-?[\d.]+(e-?\d+)?/g) ?? []).map(Number), scale = text.startsWith("color(") ? 255 : 1;
@@ -56,4 +54,4 @@ BARRIERS = r"""() => {
   const ids = [...document.querySelectorAll("[id]")].map((one) => one.id);
   for (const one of document.querySelectorAll("[id]")) if (ids.filter((id) => id === one.id).length > 1) said("an id twice", one);
   return [...found].slice(0, 12);
-}"""
+}
