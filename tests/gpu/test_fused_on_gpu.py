@@ -16,7 +16,7 @@ from chainrule.models import build
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.models.transformer import EncoderDecoder, EncoderDecoderSettings
 from chainrule.recipe import Gradient
-from chainrule.training import compile as engines
+from chainrule.training.compile import runner as engines
 from chainrule.training.interrupt import Stop
 from chainrule.training.log import Log
 from chainrule.training.pipeline import recipe_for
