@@ -56,6 +56,17 @@ class GloVe(Model):
         """(V, E); a word that never occurred has a vector of zeros."""
         return (self.words + self.contexts)[:, :-1]
 
+    def surrounded_logits(self, tokens: Tensor) -> Tensor:
+        """(T,) -> (T, V): Σ_c log X_wc, of each word w of the vocabulary and the window of words c around each place.
+
+        The biases of the words c are the same for all w and left out.
+        """
+        place = torch.arange(len(tokens), device=tokens.device)
+        distance = (place - place[:, None]).abs()
+        around = ((distance > 0) & (distance <= self.settings.window)).to(self.words.dtype)            # (T, T)
+        products = self.contexts[tokens][:, :-1] @ self.words[:, :-1].T + self.words[:, -1]            # (T, V)
+        return around @ products
+
     def initialise(self, counts: Tensor, generator: torch.Generator) -> None:
         """Random vectors for words that occur so often, (V,)."""
         for table in (self.words, self.contexts):

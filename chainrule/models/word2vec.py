@@ -75,6 +75,18 @@ class Word2Vec(Model):
         """(V, E); a word that never occurred has a vector of zeros."""
         return self.vectors
 
+    def surrounded_logits(self, tokens: Tensor) -> Tensor:
+        """(T,) -> (T, V): how well each word of the vocabulary fits the window of words around each place.
+
+            cbow        u_w · mean of v_c, as in training        skip-gram   Σ_c u_c · v_w, the logits of all its pairs
+        """
+        place = torch.arange(len(tokens), device=tokens.device)
+        distance = (place - place[:, None]).abs()
+        around = ((distance > 0) & (distance <= self.settings.window)).to(self.vectors.dtype)          # (T, T)
+        if self.settings.algorithm == "cbow":
+            return around @ self.vectors[tokens] / around.sum(1, keepdim=True).clamp(min=1) @ self.outputs.T
+        return around @ self.outputs[tokens] @ self.vectors.T
+
     def initialise(self, counts: Tensor, generator: torch.Generator) -> None:
         """Random vectors, and the sampling distributions of words that occur so often, (V,)."""
         first = torch.rand(self.vectors.shape, generator=generator, device=counts.device, dtype=self.vectors.dtype)

@@ -208,8 +208,21 @@ def second_order_forward(packed: PackedTexts, given: Potentials, best: bool = Fa
 
 def second_order_posteriors(packed: PackedTexts, given: Potentials) -> Tensor:
     """γ (M, G): p(tag | the whole text) = α · β, summed over the tag before it."""
+    gamma = given.emissions.new_empty(len(packed.positions), given.emissions.shape[-1])
+    for here, product in _alpha_beta(packed, given):
+        gamma[here] = product.sum(2)
+    return gamma.div_(gamma.sum(1, keepdim=True))
+
+
+def second_order_pairs(packed: PackedTexts, given: Potentials) -> Tensor:
+    """ξ (M, G, G): p(tag, the tag before it | the whole text)."""
+    pairs = torch.cat([product for _, product in reversed(list(_alpha_beta(packed, given)))])
+    return pairs / pairs.sum((1, 2), keepdim=True)
+
+
+def _alpha_beta(packed: PackedTexts, given: Potentials) -> Iterator[tuple[slice, Tensor]]:
+    """From the last time step to the first: where it lies, and α · β (n, G, G) of a tag and the one before it."""
     alphas = second_order_forward(packed, given)
-    gamma = alphas.new_empty(len(alphas), alphas.shape[-1])
     emitted_beta = alphas[:0]
     for here in reversed(packed.steps):
         positions = packed.positions[here]
@@ -217,9 +230,8 @@ def second_order_posteriors(packed: PackedTexts, given: Potentials) -> Tensor:
         beta = given.ends[blocks]                                      # (n, G, G): b, a; of the texts that end here
         goes_on = len(emitted_beta)
         beta[:goes_on] = (given.transitions[blocks[:goes_on]] @ emitted_beta[..., None])[..., 0]
-        gamma[here] = (alphas[here] * _scaled(beta)).sum(2)
+        yield here, alphas[here] * _scaled(beta)
         emitted_beta = given.emissions[given.kinds[positions]] * beta.mT    # (n, G, G): b, c
-    return gamma.div_(gamma.sum(1, keepdim=True))
 
 
 def second_order_viterbi(packed: PackedTexts, given: Potentials) -> Tensor:

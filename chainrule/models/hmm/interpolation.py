@@ -137,6 +137,15 @@ class Interpolation(nn.Module):
             self._interpolate(prob, level, rows, place[rows].long())
         return prob
 
+    def total(self, level: int, contexts: Tensor) -> Tensor:
+        """(Q,): n(c), how often a context of a level was counted; 0 where it was never seen."""
+        place, starts = self._lookup(level).find(contexts.contiguous()).long(), self.table("starts", level)
+        sums = torch.cat([starts.new_zeros(1), self.table("counts", level).cumsum(0)])
+        found = place.clamp(min=0)
+        if len(starts) < 2:
+            return torch.zeros_like(contexts)
+        return (sums[starts[found + 1]] - sums[starts[found]]).where(place >= 0, 0)
+
     def knows(self, level: int, contexts: Tensor) -> Tensor:
         """(Q,): true where a context was seen."""
         return self._lookup(level).find(contexts) >= 0

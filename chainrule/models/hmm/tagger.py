@@ -23,6 +23,8 @@ from chainrule.models.hmm.forward_backward import (
     PackedTexts,
     Potentials,
     pack_texts,
+    second_order_forward,
+    second_order_pairs,
     second_order_posteriors,
     second_order_viterbi,
 )
@@ -62,6 +64,15 @@ class TagStatistics:
     def of(cls, tensors: Sequence[Tensor]) -> "TagStatistics":
         lexicon, transitions, previous = (Observations(*tensors[place : place + 3]) for place in (0, 3, 6))
         return cls(lexicon, transitions, previous)
+
+
+@dataclass(frozen=True)
+class TagMessages:
+    """Of one sentence; the last number of each axis of tags is the boundary, which is before the first word."""
+
+    alpha: Tensor     # (T, G, G): p(tag, tag before | the words so far)
+    delta: Tensor     # (T, G, G): the best path to both tags; scaled to a maximum of one at each word
+    pairs: Tensor     # (T, G, G): p(tag, tag before | the whole sentence)
 
 
 class HMMTagger(Model):
@@ -126,6 +137,15 @@ class HMMTagger(Model):
         """(B, T): the tags of the best path; IGNORE where there is no word."""
         path = self._each(batch, second_order_viterbi, torch.full((batch.targets.numel(),), IGNORE))
         return path.view_as(batch.targets)
+
+    def tag_messages(self, batch: Batch) -> "TagMessages":
+        """α, δ and ξ of one sentence, (1, T), by a word's tag and the one before it."""
+        given = self._potentials(batch)
+        real = _features(batch)[..., -1] != NO_CONTEXT
+        (packed,) = pack_texts(torch.ones_like(batch.targets), real, (self.tags + 1) ** 2)
+        alpha, delta = (second_order_forward(packed, given, best) for best in (False, True))
+        pairs = second_order_pairs(packed, given)
+        return TagMessages(alpha / alpha.sum((1, 2), keepdim=True), delta, pairs)
 
     def predict(self, sentences: Sequence[Sequence[str]], best_path: bool = False) -> list[list[int]]:
         """The tags of each sentence: the most probable tag of each word, or the best path."""

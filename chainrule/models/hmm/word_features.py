@@ -42,6 +42,11 @@ def word_features(sentences: Iterable[Sequence[str]]) -> NDArray[np.int64]:
     return _hashes(names).reshape(-1, FEATURES)[which]
 
 
+def feature_names(sentence: Sequence[str]) -> list[list[str]]:
+    """(words, F) of one sentence, as text; empty where the word is shorter than the suffix."""
+    return [_names(word, begins) for word, begins in _with_beginnings(sentence)]
+
+
 def character_class(word: str) -> str:
     """Digits, some digits, all capitals, a capital first, lower case, or anything else."""
     if any(map(str.isdigit, word)):

@@ -1,4 +1,5 @@
-"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/views/.
+"""The views, in the order of the page. Each is a module here, with `VIEW`, and one of the same name in web/views/;
+those of tasks are in task_views/ and web/tasks/.
 
     make(subjects, text, options)          Python: the data, as plain values for JSON
     render(element, data, state, live)     JavaScript, in web/views/NAME.js: draws the data
@@ -54,22 +55,25 @@ class Table:
 
 
 GROUPS = {
-    "predict": ("die", "surprise", "in_context", "chat"),
-    "count": ("backoff",),
-    "hidden states": ("trellis",),
+    "predict": ("die", "surprise", "hidden_word", "in_context", "chat"),
+    "count": ("backoff", "word_features"),
+    "hidden states": ("trellis", "influence"),
     "vectors": ("vectors", "contextual"),
     "recur": ("neurons", "unrolled", "gradient"),
     "attend": ("attention", "lens", "alignment"),
+    "classify": ("votes",),
     "compare": ("cost", "preferences"),
 }
 """The views as the lectures come, in the order of the page."""
 
 NAMES = tuple(name for names in GROUPS.values() for name in names)
+OF_TASKS = ("votes", "influence", "word_features", "hidden_word")
 
 
 @cache
 def every_view() -> dict[str, View]:
-    return {name: import_module(f"{__name__}.{name}").VIEW for name in NAMES}
+    folders = {name: "chainrule.viewer.task_views" if name in OF_TASKS else __name__ for name in NAMES}
+    return {name: import_module(f"{folder}.{name}").VIEW for name, folder in folders.items()}
 
 
 def find_view(name: str) -> View:

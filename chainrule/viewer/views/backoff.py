@@ -16,13 +16,14 @@ from chainrule.model import BOUNDARY
 from chainrule.models.ngram.ngram import NGram
 from chainrule.models.ngram.smoothing import BackoffStep
 from chainrule.viewer.subject import Subject
+from chainrule.viewer.task_views.class_models import choose_class
 from chainrule.viewer.views import Options, View
 
 LIMIT = 301     # tokens that are shown, including the boundary before the first
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
-    subject = subjects[0]
+    subject, more = choose_class(subjects[0], text, options)
     model, read = subject.model, subject.read(text, LIMIT)
     tokens = read.tokens[0]
     ladders = _ladders(model, model.backoff(tokens), tokens.tolist())
@@ -35,7 +36,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "left_out": read.left_out,
         "shown": read.shown,
         "tokens": [_token(model, ladder) for ladder in ladders],
-    }
+    } | more
 
 
 def _ladders(model: NGram, steps: Sequence[BackoffStep], tokens: Sequence[int]) -> list[list[dict[str, Any]]]:
@@ -114,6 +115,6 @@ VIEW = View(
     "backoff", "The back-off ladder",
     "Each token is coloured by the longest n-gram ending in it that was seen in training. Choose one to see every "
     "order: its counts, the probability it reserves for words unseen in this context, and its result.",
-    lambda subject: subject.continues_text and hasattr(subject.model, "backoff"), _make,
+    lambda subject: subject.of_classes[0].continues_text and hasattr(subject.of_classes[0].model, "backoff"), _make,
     needs="an n-gram language model",
 )

@@ -73,7 +73,8 @@ class Layer:
 
 
 def _fits(subject: Subject) -> bool:
-    return hasattr(subject.body, "embeddings") and not subject.reads_source
+    reads = subject.continues_text or subject.encodes_text or not subject.has("hidden")
+    return hasattr(subject.body, "embeddings") and not subject.writes_from_source and reads
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def _hidden(subject: Subject, tokens: Tensor) -> list[Tensor]:
     if subject.continues_text:
         _, seen = subject.trace(tokens, *where)
     else:
-        _, seen = subject.watched(lambda: subject.body.encode(tokens), *where)
+        _, seen = subject.encoded(tokens, *where)
     return [layer for name in where for values in [seen[name][0]]            # (T, D), or (T, L, D) of a recurrent stack
             for layer in (values.unbind(1) if values.dim() == 3 else [values])]
 

@@ -21,7 +21,7 @@ from chainrule.inference.forward import LOGITS, eval_mode
 from chainrule.model import State, pick
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.viewer.page import pack_array
-from chainrule.viewer.subject import Subject, TokenizedText
+from chainrule.viewer.subject import TAB, Subject, TokenizedText
 from chainrule.viewer.views import LIVE, Options, View
 
 LIMIT = 4096                   # tokens that are read
@@ -39,15 +39,18 @@ FILE_CHARACTERS = 1_200_000    # of JSON, for all dice of a file
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
+    subjects = [part for subject in subjects for part in subject.of_classes]
     names = [subject.name for subject in subjects]
+    given = subjects[0].read_prompt(text, LIMIT).given
+    more = {"input": dict(given)} if given else {}
     if options.get(LIVE):
         now = [die(subject, text, NAMED) for subject in subjects]
-        return {"models": names, "text": "", "pieces": [], "dice": {"0:": now}}
+        return {"models": names, "text": "", "pieces": [], "dice": {"0:": now}} | more
     left_out, text = max(0, len(text) - LETTERS), text[-LETTERS:]
-    pieces = last_pieces(subjects[0].run.tokenizer, text)
+    pieces = last_pieces(subjects[0].run.tokenizer, text if given is None else given["text"])
     begin = text[: len(text) - sum(map(len, pieces))]
     return {"models": names, "text": begin[-SHOWN:], "pieces": pieces, "dice": dice_for_file(subjects, begin, pieces),
-            "left_out": left_out, "left_out_of": "characters"}
+            "left_out": left_out, "left_out_of": "characters"} | more
 
 
 def die(subject: Subject, text: str, named: int, beginning: "Beginning | None" = None) -> dict[str, Any]:
@@ -58,7 +61,8 @@ def die(subject: Subject, text: str, named: int, beginning: "Beginning | None" =
     log_probs, order = logits.float().log_softmax(-1).sort(descending=True, stable=True)
     tokens = order[:named].tolist()
     added = added_texts(subject, read.tokens[0, -NEAR:].tolist(), text, tokens)
-    faces = [list(face) for face in zip(subject.show(tokens), added)]
+    tab = TAB if subject.task.source == "text" and text.count(TAB) < len(subject.split_source(text)[0]) else ""
+    faces = [[shown, None if more is None else tab + more] for shown, more in zip(subject.show(tokens), added)]
     return {"log_probs": pack_array(log_probs), "faces": faces, "left_out": read.left_out}
 
 
@@ -132,21 +136,22 @@ class Beginning:
 
 
 def read_beginning(subject: Subject, text: str, limit: int) -> Beginning | None:
-    tokens = subject.read(text, limit).tokens[:, :-REREAD]
-    return Beginning(tokens, _read(subject, tokens, subject.model.start(1))[1]) if tokens.shape[1] else None
+    prompt = subject.read_prompt(text, limit)
+    tokens = prompt.tokens[:, :-REREAD]
+    return Beginning(tokens, _read(subject, tokens, subject.start(prompt))[1]) if tokens.shape[1] else None
 
 
 def next_logits(
     subject: Subject, text: str, limit: int, beginning: Beginning | None = None
 ) -> tuple[Tensor, TokenizedText]:
     """(V,) logits of the token after the text, and as much of the text as was read."""
-    read = subject.read(text, limit)
-    tokens, state = read.tokens, None
+    prompt = subject.read_prompt(text, limit)
+    read, tokens, state = prompt.read, prompt.tokens, None
     if beginning is not None and torch.equal(tokens[:, : beginning.tokens.shape[1]], beginning.tokens):
         tokens = tokens[:, beginning.tokens.shape[1] :]
         state = pick(beginning.state, torch.zeros(1, dtype=torch.long)) if tokens.shape[1] else None
     if state is None:
-        tokens, state = read.tokens, subject.model.start(1)
+        tokens, state = read.tokens, subject.start(prompt)
     return _read(subject, tokens, state)[0], read
 
 
@@ -163,5 +168,5 @@ def _read(subject: Subject, tokens: Tensor, state: State) -> tuple[Tensor, State
 VIEW = View(
     "die", "The weighted die",
     "Which token may come next, by each model's probabilities. Click a face to append it, or roll the die.",
-    lambda subject: subject.continues_text, _make, several=True, needs="a language model of plain text",
+    lambda subject: subject.of_classes[0].predicts_next, _make, several=True, needs="a model that predicts the next token",
 )

@@ -19,13 +19,15 @@ from chainrule.inference.gradients import factor, gradients_by_layer, gradients_
 from chainrule.model import Batch, LanguageModel
 from chainrule.tasks import build_for
 from chainrule.viewer.subject import Subject
+from chainrule.viewer.task_views.votes import class_scores, padded, read_row
 from chainrule.viewer.views import Options, View
 
 LIMIT = 128     # tokens
 
 
 def _fits(subject: Subject) -> bool:
-    return subject.continues_text and subject.model.learns_by == "gradient" and subject.has("hidden")
+    whole = subject.classifies and not hasattr(subject.model, "models")
+    return (subject.continues_text or whole) and subject.model.learns_by == "gradient" and subject.has("hidden")
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
@@ -33,14 +35,25 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
 
 
 def model_gradients(subject: Subject, text: str) -> dict[str, Any]:
-    read = subject.read(text, LIMIT)
-    batch = last_token(read.tokens)
+    read, batch, target = _read(subject, text)
     now, begun = gradient_norms(subject.model, batch), gradient_norms(initial_model(subject), batch)
     layers = [{"name": name, "before": line(begun[name]), "after": line(now[name])} for name in now]
     return {
         "name": subject.name, "kind": subject.run.recipe.kind, "tokens": subject.show(batch.tokens[0].tolist()),
-        "target": subject.show(batch.targets[0, -1:].tolist())[0], "left_out": read.left_out, "layers": layers,
+        "target": target, "left_out": read, "layers": layers,
     }
+
+
+def _read(subject: Subject, text: str) -> tuple[int, Batch, str]:
+    """How many tokens are left out, the others with their target, and the name of the target: the last token, or the
+    most probable class of a text."""
+    if subject.classifies:
+        row = read_row(subject, text)
+        number = int(class_scores(subject, [row.ids])[0].argmax())
+        return row.left_out, padded([row.ids], number).to(device_of(subject.model)), subject.run.labels[number]
+    read = subject.read(text, LIMIT)
+    batch = last_token(read.tokens)
+    return read.left_out, batch, subject.show(batch.targets[0, -1:].tolist())[0]
 
 
 def last_token(tokens: torch.Tensor) -> Batch:
@@ -79,5 +92,5 @@ VIEW = View(
     "How much of the gradient of the loss at the last token reaches each token before it. Where the line falls "
     "steeply, the model cannot learn from tokens far back.",
     _fits, _make, several=True,
-    needs="a neural language model of plain text",
+    needs="a neural language model of plain text, or a neural classifier",
 )

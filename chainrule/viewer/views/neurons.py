@@ -23,6 +23,7 @@ from chainrule.errors import UserError
 from chainrule.model import taps
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject, TokenizedText
+from chainrule.viewer.task_views.class_models import choose_class
 from chainrule.viewer.views import Options, View
 
 Columns = NDArray[np.floating[Any]]
@@ -47,13 +48,14 @@ class Group:
 
 
 def _fits(subject: Subject) -> bool:
-    return (subject.continues_text or subject.encodes_text) and any(subject.has(tap) for tap in TAPS)
+    one = subject.of_classes[0]
+    return (one.predicts_next or one.encodes_text) and any(one.has(tap) for tap in TAPS)
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
-    subject = subjects[0]
-    read = subject.read(text, LIMIT)
-    groups = read_groups(subject, read.tokens)
+    subject, more = choose_class(subjects[0], text, options)
+    prompt = subject.read_prompt(text, LIMIT, answer=True)
+    read, groups = prompt.read, read_groups(subject, prompt.tokens, prompt.source)
     pieces = token_texts(subject, read)
     features = token_features(pieces)
     found = best_units(groups, np.stack(list(features.values()), 1)[1:])
@@ -71,16 +73,16 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "random": math.sqrt(2 * math.log(2 * units) / (len(pieces) - 1)) if len(pieces) > 1 else None,
         "sent": [list(place) for place in sent],
         "values": pack_array(torch.stack([groups[group].values[:, unit] for group, unit in sent])),    # (K, T)
-    }
+    } | ({"input": dict(prompt.given)} if prompt.given else more)
 
 
-def read_groups(subject: Subject, tokens: Tensor) -> list[Group]:
+def read_groups(subject: Subject, tokens: Tensor, source: Tensor | None = None) -> list[Group]:
     """The activations at every tap that has units, as the model reads (1, T) tokens."""
     where = [place for tap in TAPS for place in subject.taps(tap)]
-    if subject.continues_text:
-        _, seen = subject.trace(tokens, *where)
+    if subject.predicts_next:
+        _, seen = subject.trace(tokens, *where, source=source)
     else:
-        _, seen = subject.watched(lambda: subject.body.encode(tokens), *where)
+        _, seen = subject.encoded(tokens, *where)
     parts = {place: tap.parts for place, tap in taps(subject.model).items()}
     return [group for tap in TAPS for group in _groups(tap, [(seen[place], parts[place]) for place in where
                                                              if place.rpartition(".")[2] == tap and place in seen])]

@@ -13,27 +13,37 @@ from chainrule.inference.score import score_stream
 from chainrule.inference.text_score import pieces_with_bits
 from chainrule.model import BOUNDARY
 from chainrule.viewer.subject import Subject
+from chainrule.viewer.task_views.task_bits import fits, task_pieces
 from chainrule.viewer.views import Options, View
 
 LETTERS = 6000     # characters at the end of the text
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
-    names = [subject.name for subject in subjects]
+    subjects = [part for subject in subjects for part in subject.of_classes]
+    names, said = [subject.name for subject in subjects], dict[str, Any]()
+    strips = [text_with_bits(subject, text[-LETTERS:], said) for subject in subjects]
     return {
-        "strips": [text_with_bits(subject, text[-LETTERS:]) for subject in subjects],
+        "strips": strips,
         "first": (names + names)[:2],
         "left_out": max(0, len(text) - LETTERS),
         "left_out_of": "characters",
-    }
+    } | ({"input": said} if said else {})
 
 
-def text_with_bits(subject: Subject, text: str) -> dict[str, Any]:
-    """The text of each token with its bits; those of an impossible one are null, since JSON has no infinity."""
+def text_with_bits(subject: Subject, text: str, said: dict[str, Any]) -> dict[str, Any]:
+    """The text of each token with its bits; those of an impossible one are null, since JSON has no infinity.
+
+    `said` is filled with what the page says above, where bits are of something else than the next token.
+    """
     tokenizer = subject.run.tokenizer
-    tokens = np.concatenate([[BOUNDARY], tokenizer.encode(text)]).astype(np.int64)
-    bits = score_stream(subject.model, tokens) / math.log(2)
-    spelled = pieces_with_bits(tokenizer, tokens[1:].tolist(), bits)
+    if not subject.continues_text:
+        spelled, more = task_pieces(subject, text)
+        said |= more
+    else:
+        tokens = np.concatenate([[BOUNDARY], tokenizer.encode(text)]).astype(np.int64)
+        bits = score_stream(subject.model, tokens) / math.log(2)
+        spelled = pieces_with_bits(tokenizer, tokens[1:].tolist(), bits)
     finite = [[piece, cost if math.isfinite(cost) else None] for piece, cost in spelled]
     return {"kind": subject.name, "begin": 0, "pieces": finite, "lossy": not tokenizer.lossless}
 
@@ -41,5 +51,6 @@ def text_with_bits(subject: Subject, text: str) -> dict[str, Any]:
 VIEW = View(
     "surprise", "Surprise",
     "Each token is coloured by its bits, −log₂ p: how much it surprised a model that had read all before it.",
-    lambda subject: subject.continues_text, _make, several=True, needs="a language model of plain text",
+    lambda subject: subject.of_classes[0].continues_text or fits(subject), _make, several=True,
+    needs="a model that predicts tokens or tags",
 )

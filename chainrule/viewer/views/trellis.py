@@ -20,6 +20,8 @@ from chainrule.model import BOUNDARY
 from chainrule.models.hmm.hmm import HMM
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
+from chainrule.viewer.task_views.class_models import choose_class
+from chainrule.viewer.task_views.tag_trellis import tag_trellis
 from chainrule.viewer.views import Options, View
 
 LIMIT = 201      # tokens that are read, including the boundary before the first
@@ -42,13 +44,21 @@ class Messages:
 
 
 def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str, Any]:
-    subject = subjects[0]
+    if subjects[0].tags_words:
+        return tag_trellis(subjects[0], text)
+    subject, more = choose_class(subjects[0], text, options)
     read = subject.read(text, LIMIT)
     texts = list(_texts(read.tokens[0]))
     facts = {"name": subject.name, "left_out": read.left_out, "states": len(subject.model.initial)}
     messages = _join([_messages(subject.model, text) for text in texts]) if texts else None
     shown = _strongest(subject.model, messages)
-    return facts | _model(subject, shown) | ({} if messages is None else _read(subject, texts, messages, shown))
+    return facts | more | _model(subject, shown) | (
+        {} if messages is None else _read(subject, texts, messages, shown))
+
+
+def _fits(subject: Subject) -> bool:
+    one = subject.of_classes[0]
+    return subject.tags_words or (one.continues_text and hasattr(one.model, "trellis"))
 
 
 def _texts(tokens: Tensor) -> Iterator[Tensor]:
@@ -144,7 +154,7 @@ def _finite(number: Tensor) -> float | None:
 VIEW = View(
     "trellis", "The trellis",
     "States from top to bottom, time from left to right; the line is the most probable path (Viterbi). Choose a cell "
-    "to see the sum that gives its value, and the emissions and transitions of its state.",
-    lambda subject: subject.continues_text and hasattr(subject.model, "trellis"), _make,
-    needs="a hidden Markov model (hmm)",
+    "to see the sum that gives its value, and the emissions and transitions of its state. The states of a tagger are "
+    "its tags.",
+    _fits, _make, needs="a hidden Markov model (hmm) or a tagger",
 )

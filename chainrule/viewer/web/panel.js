@@ -4,6 +4,7 @@
  * The picture comes first. A view gives one of its elements the class `picture`; what it appends before that one (dials,
  * formula, readout) is placed beside the picture, or below it on a narrow screen. */
 import { html } from "chainrule/draw";
+import { showInput } from "chainrule/input";
 
 /** What a view may ask of the server that serves it.
  * @typedef {{ ask(options: Record<string, string>): Promise<any>, write(text: string): void, text(): string }} Live */
@@ -19,12 +20,13 @@ export async function show(place, module, data, state, live, note = "") {
   };
   try {
     const { render } = await import(`chainrule/${module}`);
-    const body = html("div", { class: "panel" });
-    place.replaceChildren(body);
+    const body = html("div", { class: "panel" }), input = html("div", { class: "input" });
+    const given = showInput(input, data, state, live);
+    place.replaceChildren(input, body);
     const update = await render(body, data, state, live);
     arrange(body, note);
     showOmitted(place, data);
-    return typeof update === "function" ? (data) => { showOmitted(place, data); try { update(data); } catch (error) { failed(error); } } : null;
+    return typeof update === "function" ? (data) => { showOmitted(place, data); given(data); try { update(data); } catch (error) { failed(error); } } : null;
   } catch (error) {
     failed(error);
     return null;

@@ -4,7 +4,7 @@ import { choices, fixed, html, short } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
-/** @typedef {{ name: string, left_out: number, tokens: string[], truth: number[], names: Record<string, string>, vocabulary: number,
+/** @typedef {{ name: string, left_out: number, row?: string, answer?: string, tokens: string[], truth: number[], names: Record<string, string>, vocabulary: number,
  *   guesses: Packed, probabilities: Packed, truths: Packed, ranks: Packed }} Data */
 /** @typedef {{ token: number, layer: number }} Cell both from 0 */
 /** @typedef {{ layers: number, name(id: number): string, best(cell: Cell): { id: number, probability: number }[],
@@ -69,8 +69,8 @@ function unfolded(data) {
       return Array.from({ length: best }, (_, place) => ({ id: guesses.values[first + place], probability: probabilities.values[first + place] }));
     },
     truth({ token, layer }) {
-      const at = layer * (tokens - 1) + token;
-      return token < tokens - 1 ? { id: data.truth[token], probability: truths.values[at], rank: ranks.values[at] } : null;
+      const at = layer * data.truth.length + token;
+      return token < data.truth.length ? { id: data.truth[token], probability: truths.values[at], rank: ranks.values[at] } : null;
     },
   };
 }
@@ -95,7 +95,7 @@ function formula() {
 /** @param {Data} data @param {Lens} lens @param {Colour} colour */
 function table(data, lens, colour) {
   const layers = Array.from({ length: lens.layers }, (_, layer) => layer);
-  const head = html("tr", {}, html("th", { scope: "col" }, "read"), ...layers.map((layer) => html("th", { scope: "col" }, `layer ${layer + 1}`)), html("th", { scope: "col" }, "true next token"));
+  const head = html("tr", {}, html("th", { scope: "col" }, data.row ?? "read"), ...layers.map((layer) => html("th", { scope: "col" }, `layer ${layer + 1}`)), html("th", { scope: "col" }, data.answer ?? "true next token"));
   const mean = html("tr", { class: "lens-bits" }, html("th", { scope: "row", title: "of the true token, on average" }, "bits"), ...layers.map((layer) => {
     const bits = meanBits(data, lens, layer);
     return html("td", { "data-bits": bits }, fixed(bits, 2));
@@ -128,9 +128,9 @@ function details(data, lens, cell) {
   const bar = (/** @type {{ id: number, probability: number }} */ { id, probability }) => html("li", { class: id === truth?.id ? "lens-right" : "", "data-probability": probability },
     html("span", { class: "lens-name" }, lens.name(id)), html("i", { style: `width:${((100 * probability) / most).toFixed(2)}%` }), html("small", { title: probability }, fixed(probability, 4)));
   return [
-    html("h3", {}, `After layer ${cell.layer + 1}, following “${data.tokens[cell.token]}”`),
+    html("h3", {}, `After layer ${cell.layer + 1}, ${data.row ? `${data.row} ` : "following "}“${data.tokens[cell.token]}”`),
     html("ol", { class: "lens-best" }, ...best.map(bar)),
-    truth ? html("p", { class: "lens-came", "data-probability": truth.probability, "data-rank": truth.rank }, "The true next token is ", html("b", {}, `“${lens.name(truth.id)}”`),
-      `: rank ${truth.rank.toLocaleString("en")} of ${data.vocabulary.toLocaleString("en")}, probability ${fixed(truth.probability, 4)}.`) : html("p", {}, "The text ends here."),
+    truth ? html("p", { class: "lens-came", "data-probability": truth.probability, "data-rank": truth.rank }, `The ${data.answer ?? "true next token"} is `, html("b", {}, `“${lens.name(truth.id)}”`),
+      `: rank ${truth.rank.toLocaleString("en")} of ${data.vocabulary.toLocaleString("en")}, probability ${fixed(truth.probability, 4)}.`) : html("p", {}, data.row ? "" : "The text ends here."),
   ];
 }

@@ -8,18 +8,25 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {import("chainrule/arrays").Values} Values */
 /** @typedef {"alpha" | "gamma" | "delta"} Mode */
 /** @typedef {{ name: string, states: number, shown: number[], names?: string[], symbols: string[][], initial: Packed, transition: Packed, emission: Packed,
- *   tokens?: string[], begins: number[], log_p: (number | null)[], scale: number[], height: (number | null)[], path: number[],
+ *   tokens?: string[], begins: number[], log_p?: (number | null)[], scale: number[], height: (number | null)[], path: number[],
+ *   modes?: Mode[], truth?: number[], begin?: Packed, alpha_terms?: Packed, gamma_terms?: Packed, delta_terms?: Packed,
  *   alpha: Packed, beta: Packed, gamma: Packed, delta: Packed, arriving: Packed, emits: Packed, winner: Packed }} Data */
 /** @typedef {{ from: number, factors: number[], product: number }} Term what one state adds to a sum */
 
 const MODES = { alpha: "forward α", gamma: "posterior γ", delta: "Viterbi δ" };
+const TAG_MODES = { gamma: "p(tag | sentence), γ", alpha: "p(tag | words so far), α", delta: "Viterbi δ" };
 const TERMS = 8;             // at most so many are written out one by one
 const MATTERS = 1e-4;        // and such as are more than this share of the sum
 const ROW = 24;              // pixels of a state
 const LONGEST = 14;          // characters of a state's name beside the grid
 const HEAD = 30;             // pixels of the tokens' names
-const ARRAYS = /** @type {const} */ (["initial", "transition", "emission", "alpha", "beta", "gamma", "delta", "arriving", "emits", "winner"]);
+const ARRAYS = /** @type {const} */ (["initial", "transition", "emission", "alpha", "beta", "gamma", "delta", "arriving", "emits", "winner", "begin", "alpha_terms", "gamma_terms", "delta_terms"]);
 
+const TAG_FORMULAS = {
+  alpha: "α_s(t) = Σ_{s'} α_{s's}(t)    p of the tag s and of the tag s' before it, given the words so far",
+  gamma: "γ_s(t) = Σ_{s'} ξ_{ss'}(t)    p of the tag s and of the tag s' after it, given the whole sentence",
+  delta: "δ_s(t) = max_{s'} δ_{s's}(t)    the best path that ends in s' and s; 1: the best of all at this word",
+};
 const FORMULAS = {
   alpha: "α_s(t) = b_{s,x_t} Σ_{s'} α_{s'}(t−1) a_{s',s} / c_t    c_t makes the column sum to 1: p(x_t | the tokens before)",
   gamma: "γ_s(t) = α_s(t) β_s(t)    β_s(t) = Σ_{s'} a_{s,s'} b_{s',x_{t+1}} β_{s'}(t+1) / c_{t+1}",
@@ -36,8 +43,9 @@ export function render(element, data, state) {
     const draw = (/** @type {number} */ row) => beside.replaceChildren(...model(hmm, row, draw));
     return void draw(0);
   }
+  const modes = Object.fromEntries(Object.entries(hmm.tags ? TAG_MODES : MODES).filter(([name]) => hmm.data.modes?.includes(/** @type {Mode} */ (name)) ?? true));
   let mode = /** @type {Mode} */ (state.get("mode", "gamma"));
-  if (!(mode in MODES)) mode = "gamma";
+  if (!(mode in modes)) mode = "gamma";
   let [time, row] = start(hmm, state.get("at", ""));
   const grid = html("div", { class: "trellis-grid picture" });
   const draw = () => {
@@ -54,7 +62,7 @@ export function render(element, data, state) {
   };
   listen(grid, hmm, (nextTime, nextRow) => choose(nextTime, nextRow), (times, rows) => choose(time + times, row + rows));
   element.append(
-    choices("show", MODES, mode, (value) => { mode = /** @type {Mode} */ (value); state.set("mode", value); draw(); }),
+    choices("show", modes, mode, (value) => { mode = /** @type {Mode} */ (value); state.set("mode", value); draw(); }),
     html("p", { class: "trellis-facts" }, facts(hmm)), grid, detail, beside);
   draw();
   reveal(grid, hmm, time);
@@ -79,6 +87,17 @@ class Trellis {
     this.begins = new Set(data.begins);
   }
 
+  /** Whether the states are the tags of a tagger. */
+  get tags() { return Boolean(this.data.modes); }
+
+  /** What each other tag adds to a cell of a tagger, by the tag before it, or after it for γ; none at the ends.
+   * @param {Mode} mode @param {number} time @param {number} row @returns {Term[]} */
+  terms(mode, time, row) {
+    const all = this.arrays[`${mode}_terms`], end = mode === "gamma" ? time + 1 === this.length : time === 0;
+    if (!all || end) return [];
+    return this.data.shown.map((_, from) => { const product = all[(time * this.rows + row) * this.rows + from]; return { from, factors: [], product }; }).sort(falling);
+  }
+
   /** @param {string} name @param {number} time @param {number} row */
   at(name, time, row) { return this.arrays[name][time * this.rows + row]; }
 
@@ -90,6 +109,7 @@ class Trellis {
 
   /** @param {number} time @param {number} row */
   delta(time, row) {
+    if (this.tags) return this.at("delta", time, row);
     const height = this.data.height[time];
     return height == null ? 0 : this.at("delta", time, row) * Math.exp(height);
   }
@@ -114,6 +134,10 @@ function start(hmm, asked) {
 
 /** @param {Trellis} hmm */
 function facts({ data, rows, length }) {
+  if (data.log_p === undefined) {
+    const known = data.truth?.filter((tag) => tag >= 0), right = data.truth?.filter((tag, time) => tag >= 0 && tag === data.path[time]);
+    return `${length} words, ${rows} tags.${known ? ` The path has ${right?.length} of ${known.length} tags right; a ring is the true tag.` : " Write word/TAG to compare with true tags."}`;
+  }
   const nats = data.log_p.reduce((/** @type {number | null} */ sum, log) => (sum == null || log == null ? null : sum - log), 0);
   const bits = nats == null ? "This text is impossible" : `${length} tokens in ${(nats / Math.LN2).toFixed(2)} bits, the sum over all paths`;
   return `${bits}. ${rows < data.states ? `The ${rows} most probable of ${data.states} states.` : `${data.states} states.`}`;
@@ -132,8 +156,9 @@ function paint(grid, hmm, mode, time, row) {
   const scroll = grid.querySelector(".scroll");
   if (scroll) return void scroll.replaceChildren(made);
   const names = hmm.data.shown.map((_, at) => hmm.name(at).slice(0, LONGEST)), beside = Math.max(34, 12 + 8 * Math.max(...names.map((name) => name.length)));
-  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true, style: `width: calc(7.5rem + ${beside}px)` }, ...names.map((name, at) =>
-    svg("text", { x: 0, y: y(at) + 5 }, name, svg("tspan", { class: "trellis-soft", x: beside }, hmm.data.symbols[at].slice(0, 5).join(" "))))),
+  const below = (/** @type {number} */ at) => (hmm.data.symbols?.[at] ?? []).slice(0, 5).join(" ");
+  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true, style: `width: calc(${hmm.tags ? "0.5rem" : "7.5rem"} + ${beside}px)` }, ...names.map((name, at) =>
+    svg("text", { x: 0, y: y(at) + 5 }, name, svg("tspan", { class: "trellis-soft", x: beside }, below(at))))),
     html("div", { class: "scroll", tabindex: 0, role: "application", "aria-label": "the trellis: the arrow keys choose a cell" }, made));
 }
 
@@ -156,8 +181,12 @@ function paths(hmm, x, y) {
   const places = hmm.data.path.map((state) => hmm.data.shown.indexOf(state));
   const d = places.map((row, time) => (row < 0 ? "" : `${hmm.begins.has(time) || places[time - 1] < 0 ? "M" : "L"}${x(time)} ${y(row)}`)).join("");
   return [svg("path", { class: "trellis-path", d }), ...places.flatMap((row, time) =>
-    (row < 0 ? [] : [svg("circle", { class: "trellis-node", cx: x(time), cy: y(row), r: 4 })]))];
+    (row < 0 ? [] : [svg("circle", { class: "trellis-node", cx: x(time), cy: y(row), r: 4 })])), ...truths(hmm, x, y)];
 }
+
+/** Rings around the true states; red where the path is wrong. @param {Trellis} hmm @param {(at: number) => number} x @param {(at: number) => number} y */
+const truths = (hmm, x, y) => (hmm.data.truth ?? []).flatMap((state, time) => (state < 0 ? [] : [svg("circle", {
+  class: `trellis-truth${state === hmm.data.path[time] ? "" : " trellis-wrong"}`, cx: x(time), cy: y(hmm.data.shown.indexOf(state)), r: 8, "data-truth": time })]));
 
 /** Lines from the states that contribute to the chosen cell, by their contribution.
  * @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row @param {(at: number) => number} x @param {(at: number) => number} y */
@@ -188,6 +217,7 @@ function listen(grid, hmm, choose, move) {
 /** The terms of a cell from the states before it: α is their sum, δ the largest. None where a text begins.
  * @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row @returns {{ terms: Term[], total: number, best?: number }} */
 function before(hmm, mode, time, row) {
+  if (hmm.tags) return tagged(hmm, mode, time, row);
   if (hmm.begins.has(time)) return { terms: [], total: hmm.arrays.initial[row] };
   const terms = hmm.data.shown.map((_, from) => {
     const factors = [mode === "delta" ? hmm.delta(time - 1, from) : hmm.at("alpha", time - 1, from), hmm.a(from, row)];
@@ -199,12 +229,19 @@ function before(hmm, mode, time, row) {
 /** The terms of β of a cell, by the states after it. @param {Trellis} hmm @param {number} time @param {number} row
  * @returns {{ terms: Term[], total: number, best?: number }} */
 function after(hmm, time, row) {
+  if (hmm.tags) return tagged(hmm, "gamma", time, row);
   if (time + 1 === hmm.length || hmm.begins.has(time + 1)) return { terms: [], total: 1 };
   const terms = hmm.data.shown.map((_, from) => {
     const factors = [hmm.a(row, from), hmm.at("emits", time + 1, from), hmm.at("beta", time + 1, from)];
     return { from, factors, product: factors[0] * factors[1] * factors[2] };
   }).sort(falling);
   return { terms, total: hmm.at("beta", time, row) * hmm.data.scale[time + 1] };
+}
+
+/** @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row @returns {{ terms: Term[], total: number, best?: number }} */
+function tagged(hmm, mode, time, row) {
+  const terms = hmm.terms(mode, time, row), total = hmm.at(mode, time, row);
+  return mode === "delta" ? { terms, total, best: total } : { terms, total };
 }
 
 /** @param {Term} one @param {Term} other */
@@ -216,8 +253,21 @@ function explain(hmm, mode, time, row) {
   return [
     html("h3", {}, symbols(`${letter}_{${hmm.name(row)}}(${time + 1})`), " = ", result(hmm.value(mode, time, row)),
       html("small", {}, `  state ${hmm.name(row)} when `, html("span", { class: "trellis-token" }, hmm.data.tokens?.[time]), " is read")),
-    html("p", { class: "trellis-formula" }, symbols(FORMULAS[mode])),
-    ...(mode === "gamma" ? explainGamma(hmm, time, row) : explainArrival(hmm, mode, time, row)),
+    ...(hmm.tags && !hmm.arrays.alpha ? [] : [html("p", { class: "trellis-formula" }, symbols((hmm.tags ? TAG_FORMULAS : FORMULAS)[mode]))]),
+    ...(hmm.tags ? explainTags(hmm, mode, time, row) : mode === "gamma" ? explainGamma(hmm, time, row) : explainArrival(hmm, mode, time, row)),
+  ];
+}
+
+/** The sum over the tag before, or after; of a network the distribution of the word. @param {Trellis} hmm @param {Mode} mode @param {number} time @param {number} row */
+function explainTags(hmm, mode, time, row) {
+  const { terms, total } = tagged(hmm, mode, time, row), where = mode === "gamma" ? "tag after it" : "tag before it";
+  const order = hmm.data.shown.map((_, at) => at).sort((one, other) => hmm.at(mode, time, other) - hmm.at(mode, time, one)).slice(0, TERMS);
+  const most = hmm.at(mode, time, order[0]);
+  return [
+    ...(terms.length ? [table(hmm, terms, total, mode !== "delta", [where, mode === "delta" ? "δ of both" : "p of both"])]
+      : hmm.arrays.alpha ? [html("p", {}, mode === "gamma" ? "This is the last word: no tag follows." : "This is the first word: no tag is before it.")] : []),
+    html("h3", {}, "All tags of this word"),
+    html("ul", { class: "trellis-bars" }, ...order.map((at) => bar(hmm.name(at), hmm.at(mode, time, at), most))),
   ];
 }
 
@@ -270,6 +320,7 @@ const added = (terms) => terms.reduce((sum, term) => sum + term.product, 0);
 
 /** The emissions of the chosen state, and the transition matrix. @param {Trellis} hmm @param {number} row @param {(row: number) => void} choose */
 function model(hmm, row, choose) {
+  if (hmm.tags || !hmm.arrays.transition) return [];
   const { emission, initial } = hmm.arrays, emitted = hmm.data.symbols[row], many = emitted.length;
   const bars = emitted.map((token, place) => bar(token, emission[row * many + place], emission[row * many]));
   const moves = hmm.data.shown.map((_, to) => ({ to, p: hmm.a(row, to) })).sort((one, other) => other.p - one.p).slice(0, many);
