@@ -979,6 +979,27 @@ BUGS = [
         ("tests/viewer/test_contextual.py::test_vectors_are_those_of_the_model_and_embeddings_are_equal[gpt]",),
     ),
     Bug(
+        "a token's vote leaves out the one after it",
+        "chainrule/viewer/task_views/votes.py",
+        "row.ids[:place] + row.ids[place + 1 :]",
+        "row.ids[: place + 1] + row.ids[place + 2 :]",
+        ("tests/viewer/test_task_views.py::test_votes_are_the_differences_of_direct_calls[encoder]",),
+    ),
+    Bug(
+        "the trellis of a tagger sums over the tag before a word in the place of the one after",
+        "chainrule/viewer/task_views/tag_trellis.py",
+        "after = pairs[1:, :, :tags].mT",
+        "after = pairs[1:, :, :tags]",
+        ("tests/viewer/test_task_views.py::test_the_trellis_of_a_tagger_is_a_sum_over_all_sequences_of_tags",),
+    ),
+    Bug(
+        "a text from a source is scored without it",
+        "chainrule/viewer/subject.py",
+        "return self.model.start(1, prompt.source)",
+        "return self.model.start(1, None if prompt.source is None else torch.zeros_like(prompt.source))",
+        ("tests/viewer/test_task_views.py::test_what_is_written_from_a_source_is_predicted_after_it[transformer]",),
+    ),
+    Bug(
         "the distance of fine-tuned weights is their norm",
         "chainrule/training/finetune.py",
         "_square(new - old)",

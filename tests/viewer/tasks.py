@@ -21,12 +21,14 @@ SMALL = {
 LABELS = {"classify": ("bad", "good"), "tag": ("NOUN", "VERB")}
 
 
-def task_subject(kind, task, unit="characters", text=TEXT, **settings):
+def task_subject(kind, task, unit="characters", text=TEXT, special=(), **settings):
     given = SMALL[kind] | {f"model.{name}": value for name, value in settings.items()}
     recipe = recipe_for(kind, given | {"text.tokenizer": unit}, task)
     tokenizer = train_tokenizer(Text(tokenizer=unit), [text])
     if task == "classify":
         tokenizer = tokenizer.with_special([DELIMITER, EXTRACT])
+    if special:
+        tokenizer = tokenizer.with_special(list(special))
     torch.manual_seed(2)
     model = build_for(recipe, len(tokenizer), LABELS.get(task, ()))
     for parameter in model.parameters():

@@ -83,7 +83,7 @@ class Trellis {
     this.rows = data.shown.length;
     this.length = data.tokens?.length ?? 0;
     /** @type {Record<string, Values>} */
-    this.arrays = Object.fromEntries(ARRAYS.filter((name) => data[name]).map((name) => [name, unpack(data[name]).values]));
+    this.arrays = Object.fromEntries(ARRAYS.flatMap((name) => { const packed = data[name]; return packed ? [[name, unpack(packed).values]] : []; }));
     this.begins = new Set(data.begins);
   }
 
