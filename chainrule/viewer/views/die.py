@@ -168,5 +168,6 @@ def _read(subject: Subject, tokens: Tensor, state: State) -> tuple[Tensor, State
 VIEW = View(
     "die", "The weighted die",
     "Which token may come next, by each model's probabilities. Click a face to append it, or roll the die.",
-    lambda subject: subject.of_classes[0].predicts_next, _make, several=True, needs="a model that predicts the next token",
+    lambda subject: subject.of_classes[0].predicts_next, _make, several=True,
+    needs="a model that predicts the next token",
 )
