@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.task_views.tagged_words import Sentence, read_sentence, tag_probabilities
+from chainrule.viewer.task_views.tagged_words import Sentence, cut_note, read_sentence, tag_probabilities
 from chainrule.viewer.views import Options, View
 
 LIMIT = 40        # words that are shown
@@ -25,12 +25,12 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     words = sentence.words[:LIMIT]
     all_words, changes, tags = influence(subject, Sentence(words, None))
     return {
-        "name": subject.name, "words": words, "left_out": sentence.left_out + len(sentence.words) - len(words),
-        "left_out_of": "words", "tags": [subject.run.labels[tag] for tag in all_words.argmax(-1).tolist()],
+        "name": subject.name, "words": words,
+        "tags": [subject.run.labels[tag] for tag in all_words.argmax(-1).tolist()],
         "probability": all_words.amax(-1).tolist(),
         "changes": pack_array(changes),                              # (T, T): of word i without word j
         "without": [[subject.run.labels[tag] for tag in row] for row in tags.tolist()],
-    }
+    } | cut_note(sentence.left_out + len(sentence.words) - len(words), "words")
 
 
 def influence(subject: Subject, sentence: Sentence) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,13 +19,13 @@ from chainrule.inference.forward import device_of
 from chainrule.models.hmm.word_features import tagging_batch
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.task_views.tagged_words import Sentence, read_sentence, tag_probabilities
+from chainrule.viewer.task_views.tagged_words import Sentence, cut_note, read_sentence, tag_probabilities
 
 
 def tag_trellis(subject: Subject, text: str) -> dict[str, Any]:
     sentence, labels = read_sentence(subject, text), list(subject.run.labels)
-    facts = {"name": subject.name, "left_out": sentence.left_out, "left_out_of": "words", "states": len(labels),
-             "shown": list(range(len(labels))), "names": labels, "begins": [0]}
+    facts = {"name": subject.name, "states": len(labels), "shown": list(range(len(labels))), "names": labels,
+             "begins": [0], **cut_note(sentence.left_out, "words")}
     if not sentence.words:
         return facts
     (gamma,) = tag_probabilities(subject, [sentence.words])

@@ -41,6 +41,11 @@ def read_sentence(subject: Subject, text: str) -> Sentence:
     return Sentence(words[:LIMIT], truth, max(0, len(words) - LIMIT))
 
 
+def cut_note(count: int, unit: str) -> dict[str, Any]:
+    """What a page says of the end of a long text that is not read."""
+    return {"input": {"note": f"The last {count:,} {unit} of the text are left out."}} if count else {}
+
+
 def _columns(subject: Subject, text: str) -> tuple[list[str], list[str]]:
     """The rows up to the first empty line: CoNLL-U, or a word and, last, its tag."""
     rows = []

@@ -25,6 +25,7 @@ from chainrule.tasks.classify import EXTRACT, Labelled
 from chainrule.text.tables import Place
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import TAB, Subject
+from chainrule.viewer.task_views.tagged_words import cut_note
 from chainrule.viewer.views import Options, View
 
 LIMIT = 96           # tokens of the text that are shown
@@ -61,14 +62,13 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "classes": list(subject.run.labels) or [REWARD],
         "reward": rewards(subject),
         "truth": row.truth,
-        "left_out": row.left_out, "left_out_of": "tokens",
         "tokens": subject.show([row.ids[place] for place in row.text]),
         "apart": subject.run.tokenizer.lines,           # whether words stand apart, and spaces are no tokens
         "whole": pack_array(whole),                     # (C,) log p, or the reward
         "prefixes": pack_array(prefixes),               # (T + 1, C) first of no token at all
         "without": pack_array(without),                 # (T, C)
         "gradient": saliency(subject, row, whole),      # T norms for each class; None: it has no gradient
-    }
+    } | cut_note(row.left_out, "tokens")
 
 
 def read_row(subject: Subject, text: str) -> Row:

@@ -17,7 +17,7 @@ from chainrule.inference.forward import device_of
 from chainrule.models.hmm.word_features import FEATURES, SUFFIXES, feature_names, tagging_batch
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.task_views.tagged_words import read_sentence
+from chainrule.viewer.task_views.tagged_words import cut_note, read_sentence
 from chainrule.viewer.views import Options, View
 
 LEVELS = ("character class", "shape", *(f"last {size} and shape" for size in range(1, SUFFIXES + 1)), "lower case",
@@ -28,8 +28,8 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     subject = subjects[0]
     sentence = read_sentence(subject, text)
     tables: dict[str, Any] = {"levels": list(LEVELS), "tags": list(subject.run.labels), "name": subject.name,
-                              "words": sentence.words, "left_out": sentence.left_out, "left_out_of": "words",
-                              "truth": sentence.truth}
+                              "words": sentence.words, "truth": sentence.truth,
+                              **cut_note(sentence.left_out, "words")}
     if not sentence.words:
         return tables
     lexicon = subject.model.lexicon

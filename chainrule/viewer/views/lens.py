@@ -18,7 +18,7 @@ from chainrule.errors import UserError
 from chainrule.inference.forward import eval_mode
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Prompt, Subject
-from chainrule.viewer.task_views.tagged_words import encode_sentences, one_batch, read_sentence
+from chainrule.viewer.task_views.tagged_words import cut_note, encode_sentences, one_batch, read_sentence
 from chainrule.viewer.views import Options, View
 
 LIMIT = 256        # tokens that are shown
@@ -65,9 +65,9 @@ def _tags(subject: Subject, text: str) -> dict[str, Any]:
         layers = [_predicted(model.output(model.hidden(norm(seen[name][0, places]))).float().cpu(), truth)
                   for name in where]
     labels = subject.run.labels
-    return {"name": subject.name, "left_out": sentence.left_out, "left_out_of": "words", "tokens": sentence.words,
-            "row": "word", "answer": "true tag"} | _packed(layers, truth, lambda ids: [labels[id] for id in ids],
-                                                          len(labels))
+    facts = {"name": subject.name, "tokens": sentence.words, "row": "word", "answer": "true tag"}
+    return facts | _packed(layers, truth, lambda ids: [labels[id] for id in ids], len(labels)) | (
+        cut_note(sentence.left_out, "words"))
 
 
 def _packed(

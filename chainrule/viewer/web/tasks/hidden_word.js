@@ -34,7 +34,7 @@ export function render(element, data, state) {
     event.preventDefault();
     choose(now() + step);
   });
-  element.append(html("span", { class: "scale" }, "0 bits", html("i", { class: "rise" }), `${HOT} or more`), text, guesses);
+  element.append(html("span", { class: "scale" }, "0 bits", html("i", { class: "rise" }), `${HOT} or more`), html("div", { class: "picture" }, text, guesses));
   draw();
   return (/** @type {Data} */ other) => { data = other; draw(); };
 }

@@ -57,7 +57,7 @@ export function render(element, data, state) {
     event.preventDefault();
     show(at + step);
   });
-  element.append(controls, verdict, readout, text, table);
+  element.append(controls, readout, html("div", { class: "picture" }, verdict, text), table);
   draw();
   return (/** @type {Data} */ other) => { data = other; votes = new Votes(data); draw(); };
 }

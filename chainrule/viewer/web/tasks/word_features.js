@@ -18,7 +18,8 @@ export function render(element, data, state) {
     table.replaceChildren(data.words.length ? levels(data, now()) : html("p", {}, "There is no word yet: type a sentence."));
   };
   element.append(html("p", { class: "note" }, "p", html("sub", {}, "l"), "(tag) = (n(c", html("sub", {}, "l"), ", tag) + α", html("sub", {}, "l"), " p", html("sub", {}, "l−1"), "(tag)) / (n(c", html("sub", {}, "l"), ") + α",
-    html("sub", {}, "l"), "): each level mixes its counts with the level above it. Grey: never seen in training, so nothing changes."), words, table);
+    html("sub", {}, "l"), "): each level mixes its counts with the level above it. Grey: never seen in training, so nothing changes."),
+    html("div", { class: "picture" }, words, table));
   draw();
   return (/** @type {Data} */ other) => { data = other; draw(); };
 }
