@@ -6,6 +6,8 @@ A view decides by the parts of a model and never by its kind, so a model without
 """
 
 from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def tiny_subject(kind: str, task: str) -> Subject:
 
 def tiny_settings(kind: str, task: str) -> dict[str, Any]:
     """Those of SIZES that the kind has."""
-    known = find_task(task).model_class(kind).Settings.__dataclass_fields__
+    known = {field.name for field in fields(find_task(task).model_class(kind).Settings)}
     return {f"model.{name}": size for name, size in SIZES.items() if name in known} | OF_TASK.get(task, {})
 
 
@@ -58,12 +60,17 @@ def fitting_views(subject: Subject) -> list[str]:
     return [view.name for view in every_view().values() if view.fits(subject)]
 
 
+@cache
+def views_by_kind() -> dict[tuple[str, str], list[str]]:
+    """The views of each kind and task."""
+    return {(one.run.recipe.kind, one.run.recipe.task): fitting_views(one) for one in every_subject()}
+
+
 def coverage_table() -> str:
     """A row for each task and the kinds that have the same views."""
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for subject in every_subject():
-        recipe = subject.run.recipe
-        rows.setdefault((recipe.task, tuple(fitting_views(subject))), []).append(recipe.kind)
+    for (kind, task), views in views_by_kind().items():
+        rows.setdefault((task, tuple(views)), []).append(kind)
     order = sorted(rows.items(), key=lambda row: list(TASKS).index(row[0][0]))
     lines = [f"| {task} | {', '.join(kinds)} | {', '.join(views)} |" for (task, views), kinds in order]
     return "\n".join(["| task | kinds | views |", "|---|---|---|", *lines, ""])

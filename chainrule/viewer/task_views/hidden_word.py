@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from chainrule.inference.forward import eval_mode
+from chainrule.tasks.batching import special_id
 from chainrule.tasks.denoise import MASK
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject, TokenizedText
@@ -45,10 +46,10 @@ def hidden_logits(subject: Subject, tokens: Tensor) -> Tensor:
         return logits.float()
     places = torch.arange(1, tokens.shape[1], device=tokens.device)
     rows = tokens.repeat(len(places), 1)
-    rows[places - 1, places] = subject.run.tokenizer.id(MASK)
+    rows[places - 1, places] = special_id(subject.run.tokenizer, MASK)
     with eval_mode(model):
         parts = [model.encode(some)[torch.arange(len(some)), at] for some, at in
-                 zip(rows.split(AT_ONCE), places.split(AT_ONCE))]
+                 zip(torch.split(rows, AT_ONCE), torch.split(places, AT_ONCE))]
         return model.logits(torch.cat(parts)).float() if len(places) else torch.zeros(0, 1)
 
 

@@ -120,7 +120,7 @@ def class_scores(subject: Subject, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def _scores(subject: Subject, batch: Batch) -> Tensor:
-    answers = subject.model(batch.to(device_of(subject.model))).double().cpu()
+    answers: Tensor = subject.model(batch.to(device_of(subject.model))).double().cpu()
     return answers[:, None] if answers.dim() == 1 else answers.log_softmax(-1).nan_to_num(nan=-1e4, neginf=-1e4)
 
 
