@@ -9,8 +9,7 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {keyof typeof MODES} Mode */
 
 const MODES = { without: "left out", prefixes: "as it is read", gradient: "gradient" };
-const FULL = 2;        // nats at which the colour is full
-const FULL_P = 0.5;    // and change of a probability
+const LEAST = 0.05;    // the colour is full at the largest vote, and at no less than this
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
@@ -39,10 +38,11 @@ export function render(element, data, state) {
   const draw = () => {
     const now = mode(), chosen = number();
     controls.replaceChildren(choices("show", votes.modes, now, (value) => { state.set("mode", value); draw(); }), scale);
-    scale.replaceChildren(...(now === "gradient" ? ["0", html("i", { class: "rise" }), "largest gradient"]
-      : [`against ${data.classes[chosen]}`, html("i", { class: "both" }), `for ${data.classes[chosen]}`]));
+    const full = now === "gradient" ? votes.most(chosen) : Math.max(LEAST, ...data.tokens.map((_, place) => Math.abs(votes.vote(now, place, chosen))));
+    scale.replaceChildren(...(now === "gradient" ? ["0", html("i", { class: "rise" }), full.toPrecision(2)]
+      : [`−${full.toPrecision(2)} against ${data.classes[chosen]}`, html("i", { class: "both" }), `for ${data.classes[chosen]} +${full.toPrecision(2)}`]));
     text.replaceChildren(...data.tokens.map((token, place) => {
-      const vote = votes.vote(now, place, chosen), full = now === "gradient" ? votes.most(chosen) : now === "prefixes" && !data.reward ? FULL_P : FULL;
+      const vote = votes.vote(now, place, chosen);
       return html("span", { class: "token", "data-vote": vote, style: `--heat:${(0.8 * Math.min(1, Math.abs(vote) / full)).toFixed(3)}${vote < 0 ? ";--tint:var(--cold)" : ""}` }, spaced(token));
     }));
     table.replaceChildren(votes.table(chosen));
