@@ -22,7 +22,8 @@ def data_of(page, view):
 def test_a_page_holds_the_modules_of_its_views_and_what_they_import_and_no_others():
     page = make_page("t", "l", [Panel("costs", "table", "Costs", {"columns": [], "rows": []})])
     imports = script(page, "importmap")["imports"]
-    assert {name.removeprefix("chainrule/") for name in imports} == {"page", "panel", "state", "theme", "table", "draw"}
+    names = {"page", "panel", "input", "state", "theme", "table", "draw"}
+    assert {name.removeprefix("chainrule/") for name in imports} == names
     for name, url in imports.items():
         kind, _, code = url.partition(";base64,")
         assert kind == "data:text/javascript;charset=utf-8"
