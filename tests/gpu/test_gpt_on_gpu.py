@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from chainrule import kernels
 from chainrule.device import choose_precision
+from chainrule.flops import activation_bytes
 from chainrule.kernels.ops import compiled
 from chainrule.layers import cross_entropy as chunked
 from chainrule.layers import kv_cache
@@ -16,7 +17,7 @@ from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.model import Batch, cross_entropy, pick
 from chainrule.models import build, kind
 from chainrule.models.gpt import GPT, GPTSettings
-from chainrule.plan import activation_bytes, make_plan
+from chainrule.plan import make_plan
 from chainrule.recipe import make_recipe
 from chainrule.training.pipeline import recipe_for
 
