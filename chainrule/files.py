@@ -16,6 +16,7 @@ from typing import Any
 from chainrule.errors import UserError
 
 SEAL = "seal"    # the name under which a JSON object holds its own sha256
+ASIDE = ".aside"    # how the names of temporary files end
 NAME = 200    # characters of a file's name that the temporary one beside it repeats, since names have 255 bytes at most
 
 
@@ -30,9 +31,9 @@ def write_aside(path: Path) -> Iterator[Path]:
     path = path if device else _followed(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = None if device else path.parent
-    handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name[:NAME]}.", suffix=".aside")
-    os.close(handle)
-    aside = Path(name)
+    if folder is not None:
+        remove_abandoned(folder, path.name)
+    handle, aside = _make_aside(folder, path.name)
     try:
         yield aside
         if device:
@@ -49,6 +50,38 @@ def write_aside(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _make_aside(folder: Path | None, name: str) -> tuple[int, Path]:
+    """A new file, locked as long as the handle is open: so others know that its writer is alive."""
+    while True:
+        handle, made = tempfile.mkstemp(dir=folder, prefix=f".{name[:NAME]}.", suffix=ASIDE)
+        with suppress(OSError):                            # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:                      # else another process had the lock first, and removed it
+            return handle, Path(made)
+        os.close(handle)
+
+
+def remove_abandoned(folder: Path, name: str | None = None) -> None:
+    """Deletes the temporary files of killed processes: those for the file of that name, or all of a folder of ours."""
+    if not folder.is_dir():
+        return
+    begins = "." if name is None else f".{name[:NAME]}."
+    for found in os.scandir(folder):
+        if found.name.startswith(begins) and found.name.endswith(ASIDE) and found.is_file(follow_symlinks=False):
+            _remove_unlocked(Path(found.path))
+
+
+def _remove_unlocked(path: Path) -> None:
+    with suppress(OSError):                                # another process removed or renamed it; or it is at work
+        handle = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(handle)
 
 
 def _is_device(path: Path) -> bool:
@@ -78,7 +111,7 @@ def _take_rights(aside: Path, path: Path) -> None:
     try:
         old = path.stat()
     except FileNotFoundError:
-        aside.chmod(0o666 & ~_umask())
+        aside.chmod(0o666 & ~umask())
         return
     with suppress(PermissionError):                        # another's file in a folder of ours
         os.chown(aside, old.st_uid, old.st_gid)
@@ -178,7 +211,8 @@ def _lock(handle: int, folder: Path) -> None:
         return
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The rights that new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from chainrule import __version__
 from chainrule.device import choose_device
 from chainrule.errors import UserError
-from chainrule.files import SEAL, seal_of, sha256, sync, write_aside, write_text
+from chainrule.files import ASIDE, SEAL, seal_of, sha256, sync, umask, write_aside, write_text
 from chainrule.inference.beam import Beam
 from chainrule.inference.generate import generate, stream_text
 from chainrule.inference.sampling import Sampling
@@ -54,6 +54,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"    # for other programs
 FILES = (MODEL, TOKENIZER, TOKENIZER_CONFIG, LOG, RECIPE)
 ADAPTER, CHAT_TEMPLATE = "adapter.safetensors", "chat_template.jinja"    # that a run may have
 VERIFIED = (MODEL, ADAPTER, TOKENIZER, CHAT_TEMPLATE)
+SAVED = (*VERIFIED, TOKENIZER_CONFIG, LOG)    # all but recipe.json, which is renamed last
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
 CHECKPOINTS, BEGUN, BOARD, CURVES = "checkpoints", "begun.json", "tensorboard", "curves.html"
@@ -256,8 +257,32 @@ def save(
         aside[RECIPE].write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for file in aside.values():
             sync(file)  # a full disk shows itself here at the latest, before any file has been replaced
-    for name in {other, CHAT_TEMPLATE} - aside.keys():
-        (path / name).unlink(missing_ok=True)
+        for name in {other, CHAT_TEMPLATE} - aside.keys():
+            (path / name).unlink(missing_ok=True)
+
+
+def finish_saving(path: Path) -> None:
+    """Renames the files of a run whose process was killed while it renamed them, in a folder that is locked.
+
+    Only then is there a temporary recipe.json that is complete: it is written last, and takes its place last.
+    """
+    for recipe in path.glob(f".{RECIPE}.*{ASIDE}"):
+        try:
+            about = json.loads(recipe.read_text(encoding="utf-8"))
+            if about[SEAL] != seal_of(about):
+                continue
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        aside = {name: file for name in SAVED for file in path.glob(f".{name}.*{ASIDE}")}
+        places = {name: aside.get(name, path / name) for name in about["files"]}
+        if any(not place.is_file() or _facts(place) != about["files"][name] for name, place in places.items()):
+            continue
+        for name in {MODEL, ADAPTER, CHAT_TEMPLATE} - about["files"].keys():
+            (path / name).unlink(missing_ok=True)
+        for name, file in (*aside.items(), (RECIPE, recipe)):
+            file.chmod(0o666 & ~umask())
+            file.replace(path / name)
+        sync(path)
 
 
 def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping[str, Any] = {}) -> Run:

@@ -164,3 +164,21 @@ def test_where_disks_know_no_locks_there_are_none(tmp_path: Path, monkeypatch: p
     with claim(tmp_path / "a"), claim(tmp_path / "a"):
         (tmp_path / "a" / "file").touch()
     assert (tmp_path / "a" / "file").exists()
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_what_a_living_one_writes_is_not(
+    tmp_path: Path
+) -> None:
+    abandoned, other = (tmp_path / f".{name}.k1lled.aside" for name in ("text.txt", "other.txt"))
+    abandoned.write_text("half")
+    other.write_text("half of another file")
+    with write_aside(tmp_path / "text.txt") as alive:
+        write_text(tmp_path / "text.txt", "one")
+        assert alive.exists()
+        alive.write_text("two")
+    assert {file.name for file in tmp_path.iterdir()} == {"text.txt", other.name}
+    assert (tmp_path / "text.txt").read_text() == "two"
+    with write_aside(tmp_path / "text.txt") as alive:
+        files.remove_abandoned(tmp_path)
+        assert alive.exists()
+        assert not other.exists()

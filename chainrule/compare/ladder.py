@@ -27,7 +27,7 @@ from chainrule.inference.text_score import Excerpt, ExcerptBits, excerpt_bits
 from chainrule.model import Batch, CountingModel
 from chainrule.progress import say
 from chainrule.recipe import Recipe
-from chainrule.run import COMPARISON, INSTEAD, differences, load, read_log, recipe_of
+from chainrule.run import COMPARISON, INSTEAD, UNFINISHED, differences, load, read_log, recipe_of
 from chainrule.settings import flatten
 from chainrule.tasks import build_for, recipe_for
 from chainrule.tasks.lm import counting_batches
@@ -150,7 +150,7 @@ def read_comparison(out: Path, plan: LadderPlan) -> dict[str, Any]:
     """The kinds of a comparison that was begun at `out`; refuses another comparison, or other files."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; a comparison is written to a folder. Choose another folder.")
-    if not out.exists() or not any(out.iterdir()):
+    if not out.exists() or all(UNFINISHED.fullmatch(file.name) for file in out.iterdir()):
         return {}
     try:
         about = json.loads((out / COMPARISON).read_text(encoding="utf-8"))

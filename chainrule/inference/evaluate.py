@@ -158,8 +158,11 @@ def losses_by_batch(model: Model, batches: Any, part: int = 0, parts: int = 1) -
 
 
 def count_parameters(model: Model) -> int:
-    """Numbers that a model stores: weights, or entries of tables. Tied weights count once."""
-    stored = {id(tensor): tensor.numel() for tensor in model.state_dict(keep_vars=True).values()}
+    """Numbers that a model stores: weights, or entries of tables. Tied weights count once, and adapters do not, since
+    they are merged when a run is loaded."""
+    every = model.state_dict(keep_vars=True).items()
+    stored = {id(tensor): tensor.numel() for name, tensor in every
+              if "parametrizations." not in name or name.endswith(".original")}
     return sum(stored.values())
 
 

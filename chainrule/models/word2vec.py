@@ -89,9 +89,13 @@ class Word2Vec(Model):
 
     def initialise(self, counts: Tensor, generator: torch.Generator) -> None:
         """Random vectors, and the sampling distributions of words that occur so often, (V,)."""
+        self.set_counts(counts)
         first = torch.rand(self.vectors.shape, generator=generator, device=counts.device, dtype=self.vectors.dtype)
         self.vectors.copy_((2 * first - 1) / self.settings.embedding * (counts > 0)[:, None])
         self.outputs.zero_()
+
+    def set_counts(self, counts: Tensor) -> None:
+        """The sampling distributions, which are not saved: of negatives, and of the words that are kept."""
         powers = counts.double() ** self.settings.noise * (counts > 0)
         self.negative_cdf.copy_((powers / powers.sum()).cumsum(0))
         if self.settings.sample:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.files import SEAL, seal_of, sha256, write_aside, write_text
+from chainrule.files import SEAL, remove_abandoned, seal_of, sha256, write_aside, write_text
 from chainrule.model import BOUNDARY
 from chainrule.progress import bar, say
 from chainrule.recipe import Text
@@ -171,6 +171,7 @@ def _store(parts: tuple[Selection, ...], settings: Text, tokenizer: Tokenizer, f
     path, sidecar = folder / "tokens" / f"{key}.bin", folder / "tokens" / f"{key}.json"
     facts = _facts(path, sidecar)
     if facts is None:
+        remove_abandoned(path.parent)
         facts = _write(path, parts, settings, tokenizer)
         if _fingerprints(part.sources for part in parts) != before:
             names = ", ".join(part.name for part in parts)

@@ -24,7 +24,7 @@ from uuid import uuid4
 import zstandard
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.files import write_aside
+from chainrule.files import remove_abandoned, write_aside
 
 BLOCK = 1 << 20                      # bytes read at a time
 PACKED_BLOCK = 1 << 14               # compressed bytes read at a time: they may unpack to many more
@@ -144,6 +144,7 @@ def _looks_like_text(path: Path) -> bool:
 
 def keep(stream: BinaryIO, name: str, folder: Path) -> Path:
     """Copies a stream to a file named by its sha256, so that the same text gets the same name."""
+    remove_abandoned(folder)
     digest = hashlib.sha256()
     path = folder / f"{uuid4().hex}.txt"
     with write_aside(path) as aside, aside.open("wb") as file:

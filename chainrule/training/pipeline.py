@@ -40,7 +40,7 @@ from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log, spent
 from chainrule.training.trainer import Diverged, train_by_gradient
 from chainrule.training.validation import evaluate_together
-from chainrule.training.word_vectors import PairModel, held_out_loss, train_by_pairs
+from chainrule.training.word_vectors import PairModel, held_out_loss, restore_counts, train_by_pairs
 
 __all__ = ["RunResult", "make_run", "recipe_for", "train_model"]
 
@@ -108,6 +108,7 @@ def make_run(
             run.refuse_unwritable(out)
             if ranks.first:
                 until_made.enter_context(claim(out))
+                run.finish_saving(out)
             about = run.look_before_writing(out, recipe, overwrite)
             if ranks.first:
                 run.remove_unfinished(out)
@@ -122,6 +123,8 @@ def make_run(
         ranks.refuse_different("recipe or text", json.dumps([recipe.as_dict(), splits], default=str))
         if done.finished and (result := log.last("result")):
             return RunResult(out, result, before=True)
+        if done.finished and model.learns_by == "pairs":
+            restore_counts(model, corpus)
         if not done.finished:
             initialise_embeddings(body_of(model), corpus.tokenizer, recipe.model, log)
             initialise(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
@@ -162,9 +165,9 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
             if error.done.rounds:
                 save(error.done)
             raise
-    if done.finished and ranks.first and not isinstance(checkpoints, ShardCheckpoints) and log.last("distance") is None:
-        log_distance(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
-    save(done)                                             # before the evaluation, which may be long, or be killed
+        if done.finished and ranks.first and not isinstance(checkpoints, ShardCheckpoints):
+            log_distance(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
+        save(done)                                         # before the evaluation, which may be long, or be killed
     if done.finished and ranks.first:
         run.forget_checkpoints(out)
     result = _measure(model, corpus, recipe, log, ranks, done.rounds) if done.finished else None

@@ -95,6 +95,13 @@ def held_out_loss(model: PairModel, tokens: Tokens, tokenizer: Tokenizer, seed: 
     return {"nats_per_pair": total / pairs, "pairs": round(pairs)}
 
 
+def restore_counts(model: Any, corpus: Corpus) -> None:
+    """For a trained model that was loaded: by how often words occur, pairs of a text are drawn."""
+    if not model.counts_first:
+        chunks = TextChunks(corpus.splits["train"].tokens, corpus.tokenizer, model.embeddings.device)
+        model.set_counts(chunks.counts(len(model.embeddings)))
+
+
 class TextChunks:
     """A text in chunks that end where a line or document ends, if one does; without words that have no vector."""
 
