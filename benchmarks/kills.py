@@ -12,6 +12,7 @@ but the clock. Processes are forked from one that has imported torch and has one
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+os.environ["TOKENIZERS_PARALLELISM"] = "false"             # its threads could not be forked
 
 import kill_cases
 import safetensors.torch
@@ -304,30 +306,30 @@ class Trials:
             self.undisturbed[case.name] = Undisturbed(left_in(self.now), seconds, places)
         return self.undisturbed[case.name]
 
-    def trial(self, case: Case) -> list[str]:
-        """Kills a command, and ends it; what differs from an undisturbed one."""
+    def trial(self, case: Case) -> tuple[int, list[str]]:
+        """Kills a command, and ends it: how often it was hit, and what differs from an undisturbed one."""
         aim, words = self.reference(case), case.command(self.data, self.base)
         self._clear()
         hits = 0
-        for kill in self._kills(aim):
+        for kill in self._kills(case, aim):
             code, _, _ = start(words, self.now, kill, self.ranks)
             hit = code == -signal.SIGKILL or self._victim() == "not yet"
             hits += hit
             if hit:
                 self.where["seconds" if kill.seconds is not None else "place"] += 1
             if code not in (0, -signal.SIGKILL):
-                return [f"exit code {code} after {hits} kills: {self._said()}"]
+                return hits, [f"exit code {code} after {hits} kills: {self._said()}"]
         self.kills += hits
-        if self.ranks == 1 or not hits:
-            code, _, _ = start(words, self.now, None, self.ranks)
+        if self.ranks == 1:                                # an agent has restarted the ranks itself
+            code, _, _ = start(words, self.now, None)
             if code:
-                return [f"exit code {code} after {hits} kills: {self._said()}"]
-        return different(aim.left, left_in(self.now))
+                return hits, [f"exit code {code} after {hits} kills: {self._said()}"]
+        return hits, different(aim.left, left_in(self.now))
 
-    def _kills(self, aim: Undisturbed) -> Iterator[Kill]:
-        if self.ranks > 1:                                 # agents restart by themselves
+    def _kills(self, case: Case, aim: Undisturbed) -> Iterator[Kill]:
+        if self.ranks > 1:
             rank, steps = self.random.randrange(self.ranks), self.random.randint(1, 6)
-            by_time = self.random.random() < 0.5
+            by_time = self.random.random() < 0.5 or kill_cases.STEPS[0] not in case.words
             yield Kill(self.random.uniform(0, aim.seconds), rank=rank) if by_time else Kill(place=steps, rank=rank)
             return
         for _ in range(self.random.choice((1, 1, 2, 3))):
@@ -359,11 +361,17 @@ class Trials:
 
 
 def run_trials(trials: Trials, number: int, seconds: float, say: Callable[..., None]) -> bool:
-    """All cases in turn, for so many trials and so long; whether all ended as undisturbed."""
+    """All cases in turn, for so many trials and so long; whether all ended as undisturbed.
+
+    A trial in which every kill came too late is none.
+    """
     began, good, done = time.monotonic(), 0, 0
-    while done < number and time.monotonic() - began < seconds:
-        case = trials.cases[done % len(trials.cases)]
-        problems = trials.trial(case)
+    for case in itertools.cycle(trials.cases):
+        if done >= number or time.monotonic() - began > seconds:
+            break
+        hits, problems = trials.trial(case)
+        if not hits and not problems:
+            continue
         done, good = done + 1, good + (not problems)
         if problems:
             say(trial=done, case=case.name, problems=problems[:6])

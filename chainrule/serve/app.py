@@ -153,8 +153,9 @@ def make_app(runs: Runs, text: str, host: str = "127.0.0.1", first: str | None =
 
 
 def bare_app(host: str) -> FastAPI:
-    """Without paths; errors are `{"error": line}`, large bodies and other hosts are refused."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)    # their pages load scripts from other machines
+    """Without paths; errors are `{"error": line}`; large bodies, other hosts and pages of other sites are refused."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None,    # their pages load scripts from other machines
+                  dependencies=[Depends(require_own_origin)])
     app.add_middleware(BodyLimit)
     app.add_middleware(TrustedHosts, host=host, refusal=error_line(
         421, "this server answers only to its own name; open it by the address that it printed."))
@@ -202,6 +203,13 @@ def require_json(request: Request) -> None:
     """Also a protection: without asking the server first, a browser sends no JSON of another site's page."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "the body must be JSON, with content-type: application/json.")
+
+
+def require_own_origin(request: Request) -> None:
+    """Refuses what the page of another site posts. Programs send no Origin."""
+    origin, host = request.headers.get("origin"), request.headers.get("host")
+    if request.method not in ("GET", "HEAD") and origin is not None and origin.partition("//")[2] != host:
+        raise HTTPException(403, "this request comes from the page of another site, which may not ask here.")
 
 
 def view_data(view: View, runs: Runs, question: Question) -> str:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from chainrule.errors import UserError, did_you_mean
 from chainrule.inference.evaluate import count_parameters
 from chainrule.run import ADAPTER, CHAT_TEMPLATE, MODEL, RECIPE, TOKENIZER, Run, load
+from chainrule.serve.slow_clients import TimedHTTP
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import every_view
 
@@ -133,7 +134,7 @@ def server_of(app: ASGIApp) -> uvicorn.Server:
 def config_of(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=GRACE, http=TimedHTTP,
     )
 
 
