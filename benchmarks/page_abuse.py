@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from serve_abuse import TIMEOUT, process_facts, settle, tiny_runs
 
+PATIENCE = 300.0                                # seconds that a client waits among many
 BUSY = (429, 503, 507)                          # "not now" is an answer
 HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "evil.example:80", "10.1.2.3", "[",
          "", "localhost@evil.example", "evil.example#localhost", "\x7f", "0", "[::ffff:10.0.0.1]", "local host")
@@ -65,7 +66,7 @@ def questions(program: str) -> list[tuple[str, str, Any]]:
                                    "seed": 1, "tokens": 4})]
     if program == "look":
         return page
-    return [*page, ("POST", "/v1/completions", {"model": "gpt", "prompt": "the cat", "max_tokens": 4}),
+    return [*page, ("POST", "/v1/completions", {"model": "gpt", "prompt": "the cat", "max_tokens": 4, "seed": 3}),
             ("POST", "/v1/predict", {"model": "encoder-classify", "input": ["the cat"]}),
             ("POST", "/tokenize", {"model": "gpt", "prompt": "the cat"}), ("GET", "/v1/models", None),
             ("GET", "/metrics", None), ("GET", "/health", None)]
@@ -124,10 +125,10 @@ class Fuzzer:
 
 
 def ask(address: str, method: str, path: str, data: bytes = b"", headers: Mapping[str, str] = {},
-        connection: HTTPConnection | None = None) -> tuple[int, bytes, dict[str, str]]:
+        connection: HTTPConnection | None = None, timeout: float = TIMEOUT) -> tuple[int, bytes, dict[str, str]]:
     """The status, the body and the headers of an answer. Paths and headers are sent as they are."""
     where = urlsplit(address)
-    one = connection or HTTPConnection(where.hostname or "", where.port, timeout=TIMEOUT)
+    one = connection or HTTPConnection(where.hostname or "", where.port, timeout=timeout)
     try:
         one.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in ({"host": where.netloc, "content-length": str(len(data))} | dict(headers)).items():
@@ -205,13 +206,13 @@ def crowd(program: str, address: str, clients: int) -> dict[str, Any]:
     asked = [one for one in questions(program) if one[1] not in ("/metrics", "/api/tune", "/api/policy", "/api/cancel")]
     kind = {"content-type": "application/json"}
 
-    def one(place: int) -> tuple[int, int]:
+    def one(place: int) -> tuple[int, int | str]:
         method, path, body = asked[place % len(asked)]
         data = b"" if body is None else json.dumps(body).encode()
         try:
-            return place, ask(address, method, path, data, kind)[0]
-        except OSError:
-            return place, 0
+            return place, ask(address, method, path, data, kind, timeout=PATIENCE)[0]
+        except (OSError, HTTPException) as error:
+            return place, repr(error)
 
     alone = [one(place)[1] for place in range(len(asked))]
     with ThreadPoolExecutor(clients) as pool:
@@ -240,6 +241,7 @@ def slow_clients(address: str, number: int, seconds: float) -> dict[str, Any]:
         status, _, _ = ask(address, "GET", "/")
         longest = max(longest, time.monotonic() - began) if status == 200 else TIMEOUT
         time.sleep(0.5)
+    settle(lambda: all(map(_is_closed, connections)), seconds)
     closed = sum(_is_closed(connection) for connection in connections)
     for connection in connections:
         connection.close()

@@ -8,6 +8,7 @@ Headers must be complete in time; a body may take longer, as long as it comes at
 import asyncio
 from typing import Any
 
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 SECONDS = 20.0          # in which headers must arrive, and between two checks of a body
@@ -22,13 +23,17 @@ class TimedHTTP(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._received = self._checked = 0                 # bytes, now and when the timer was started
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except LocalProtocolError:                         # the rest of a request that is answered already is no HTTP
+            self.transport.close()
+            return
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -70,6 +70,15 @@ def test_the_second_request_of_a_connection_is_not_waited_for_either(url):
         assert until_closed(slow, b"x") < 9
 
 
+def test_what_is_no_http_after_an_answer_ends_the_connection_without_a_traceback(url, capfd):
+    with connect(url) as odd:
+        odd.sendall(HEAD.replace(b"/api/views/die", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n5\r\n")
+        assert odd.recv(12) == b"HTTP/1.1 404"
+        odd.recv(4096)
+        assert until_closed(odd, b"xxxxxxxxxxxxxxxx") < 9
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_body_that_comes_in_parts_but_comes_is_answered(url):
     large = BODY[:-1] + b" " * 3000 + b"}"
     with connect(url) as patient:
