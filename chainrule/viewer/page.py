@@ -8,6 +8,7 @@ the names: here to data URLs within the page, on a server to paths. The modules 
 import base64
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -37,6 +38,7 @@ def pack_array(values: Any, dtype: str = "float32") -> dict[str, Any]:
 WEB = files("chainrule.viewer") / "web"
 IMPORT = re.compile(r'from "chainrule/([a-z_]+)"')
 MAIN = "page"
+LARGE = 50_000    # bytes of a panel's JSON from which on it is compressed
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,16 @@ def script_json(value: Any) -> str:
 
 
 def _panel_json(panel: Panel) -> dict[str, Any]:
-    content = {"error": panel.error} if panel.error else {"data": panel.data}
+    content = {"error": panel.error} if panel.error else _data_json(panel.data)
     return {"name": panel.name, "module": panel.module, "note": panel.note, **content}
+
+
+def _data_json(data: Any) -> dict[str, Any]:
+    """The data; or, if they are large, base64 of their JSON compressed by zlib, which page.js inflates."""
+    text = script_json(data)
+    if len(text) < LARGE:
+        return {"data": data}
+    return {"deflated": base64.b64encode(zlib.compress(text.encode(), 9)).decode()}
 
 
 def _contents(panels: Sequence[Panel]) -> Iterator[str]:

@@ -55,6 +55,15 @@ def test_a_view_that_fails_shows_its_error_and_the_others_are_drawn(open_file, c
 
 
 @pytest.mark.usefixtures("web")
+def test_large_data_are_compressed_in_the_page_and_drawn_as_they_are(open_file):
+    word = "<b>große Worte</b> " * 10_000
+    text = make_page("t", "", [panel("says", {"word": word})])
+    assert len(text) < 60_000
+    shown = open_file(text, bypass_csp=False).locator("#says .panel").evaluate("one => one.textContent")
+    assert shown == f"{word} null"
+
+
+@pytest.mark.usefixtures("web")
 @pytest.mark.parametrize(("left_out", "said"), [(0, 0), (1234, 1)])
 def test_what_is_left_out_of_a_text_is_said(open_file, left_out, said):
     page = open_file(make_page("t", "", [panel("says", {"word": "here", "left_out": left_out})]))

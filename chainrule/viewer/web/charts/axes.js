@@ -101,11 +101,11 @@ export function grid(x, y, { left, right, top, bottom }) {
   ];
 }
 
-/** Names beside the ends of lines, from top to bottom, pushed apart where they would meet. @param {{ name: string, x: number, at: number, color: string, model?: string }[]} named
+/** Names beside the ends of lines, from top to bottom, pushed apart where they would meet. @param {{ name: string, x: number, at: number, color: string, model?: string, before?: boolean }[]} named `before`: left of x
  * @param {{ top: number, bottom: number }} frame @param {number} apart pixels @returns {SVGElement[]} */
 export function endLabels(named, { top, bottom }, apart) {
   const sorted = [...named].sort((one, other) => one.at - other.at);
   let last = top - apart;
   const places = sorted.map(({ at }, place) => (last = Math.max(last + apart, Math.min(at + 4, bottom - apart * (sorted.length - 1 - place)))));
-  return sorted.map(({ name, x, color, model }, place) => svg("text", { class: "end-label", "data-model": model, x, y: places[place], style: `fill:${color}` }, name));
+  return sorted.map(({ name, x, color, model, before }, place) => svg("text", { class: "end-label", "data-model": model, x: before ? x - 12 : x, "text-anchor": before ? "end" : "start", y: places[place], style: `fill:${color}` }, name));
 }

@@ -97,7 +97,7 @@ function drawInto(drawing, picture, width, height, now) {
   const start = picture.labels === "start";
   const named = width < NARROW ? [] : lines.filter((line) => line.label).flatMap((line) => {
     const end = line.points.filter(([, value]) => drawable(value, y)).at(start ? 0 : -1);
-    return end ? [{ name: line.label ?? "", x: start ? across(end[0]) + 6 : frame.right + 8, at: up(/** @type {number} */ (end[1])) - (start ? 6 : 0), color: colorOf(line), model: line.model }] : [];
+    return end ? [{ name: line.label ?? "", x: start ? across(end[0]) + 6 : frame.right + 8, before: start && across(end[0]) > (frame.left + frame.right) / 2, at: up(/** @type {number} */ (end[1])) - (start ? 8 : 0), color: colorOf(line), model: line.model }] : [];
   });
   drawing.replaceChildren(...grid(x, y, frame), ...lines.flatMap((line) => drawLine(line, across, up, y)), ...endLabels(named, frame, APART),
     ...(Number.isNaN(now) ? [] : [svg("line", { class: "cursor", x1: across(now), x2: across(now), y1: frame.top, y2: frame.bottom, "data-at": now })]));
