@@ -37,21 +37,20 @@ class FrozenLayers:
         if not all(key in self.rows for key in keys):
             with torch.no_grad():
                 x, _ = model.stack(model.embedding(tokens, positions), positions, lengths, part=slice(self.blocks))
-            if not self._keep(keys, x, lengths.tolist()):
-                return model.stack(x, positions, lengths, part=slice(self.blocks, None))[0]
-        x = pad_sequence([self.rows[key] for key in keys], batch_first=True)
-        x = nn.functional.pad(x, (0, 0, 0, tokens.shape[1] - x.shape[1]))
-        return model.stack(x, positions, lengths, part=slice(self.blocks, None))[0]
+            self._keep(keys, x, lengths.tolist())
+        if all(key in self.rows for key in keys):
+            x = pad_sequence([self.rows[key] for key in keys], batch_first=True)
+            x = nn.functional.pad(x, (0, 0, 0, tokens.shape[1] - x.shape[1]))
+        hidden: Tensor = model.stack(x, positions, lengths, part=slice(self.blocks, None))[0]
+        return hidden
 
-    def _keep(self, keys: list[bytes], x: Tensor, lengths: list[int]) -> bool:
-        """Whether there was room for all rows."""
+    def _keep(self, keys: list[bytes], x: Tensor, lengths: list[int]) -> None:
+        """All rows of a batch, or none where there is no room for all."""
         new = {key: row[:length] for key, row, length in zip(keys, x, lengths) if key not in self.rows}
         size = sum(row.numel() * row.element_size() for row in new.values())
-        if size > self.left:
-            return False
-        self.left -= size
-        self.rows |= {key: row.clone() for key, row in new.items()}
-        return True
+        if size <= self.left:
+            self.left -= size
+            self.rows |= {key: row.clone() for key, row in new.items()}
 
 
 KEPT: WeakKeyDictionary[Model, FrozenLayers] = WeakKeyDictionary()
