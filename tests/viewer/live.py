@@ -9,6 +9,7 @@ from viewer.tasks import task_subject
 from chainrule.run import save
 from chainrule.serve.app import make_app
 from chainrule.serve.server import Runs, address, open_socket, server_of
+from chainrule.viewer.coverage import tiny_subject
 
 
 @contextmanager
@@ -36,6 +37,7 @@ def saved_runs(folder):
     """One of each sort, so that every view fits some."""
     words = subject("word2vec", unit="words", text="the cat and the dog saw a bird and a cow " * 6, embedding=8)
     tiny = subject("rnn", "a b a b\nb a\n" * 4, "tiny", "words", hidden=3, embedding=2)
-    every = [subject("ngram"), subject("hmm"), subject("rnn"), subject("lstm"), subject("gpt"), tiny,
+    every = [tiny_subject("hmm", "tag"), tiny_subject("rnn", "classify"), subject("ngram"),
+             subject("hmm"), subject("rnn"), subject("lstm"), subject("gpt"), tiny,
              task_subject("seq2seq", "translate"), words]
     return {one.name: save_run(folder / one.name, one) for one in every}
