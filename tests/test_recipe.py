@@ -174,3 +174,9 @@ def test_a_budget_takes_the_place_of_any_other() -> None:
 def test_true_and_false_of_a_file_are_words_where_there_is_a_third() -> None:
     assert recipe({"train.compile": True}, name="lstm").train.compile == "true"
     assert recipe({"train.graph": "auto"}, name="lstm").train.graph == "auto"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_sentence_of_a_kind_stands_alone(name):
+    """A report shows it beside any other kinds: it refers to no other row, and to no setting."""
+    assert not re.search(r"(?i)\bthe same\b|\babove\b|\bbelow\b|(model|train|text)\.[a-z]", KINDS[name].idea)

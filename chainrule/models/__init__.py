@@ -33,7 +33,7 @@ KINDS: Mapping[str, Kind] = {
     "rnn": Kind("rnn:Elman", "recurrent network with a hidden state (Elman)"),
     "gru": Kind("rnn:GRU", "recurrent network with reset and update gates"),
     "lstm": Kind("rnn:LSTM", "recurrent network with a memory cell and input, forget and output gates"),
-    "gpt": Kind("gpt:GPT", "decoder-only Transformer; model.size sets its size"),
+    "gpt": Kind("gpt:GPT", "decoder-only Transformer: attention over all tokens before the next"),
     "seq2seq": Kind("seq2seq:Seq2Seq", "recurrent encoder-decoder with attention, for translation and captions"),
     "encoder": Kind("encoder:TransformerEncoder", "bidirectional Transformer (BERT): masked words, classes, tags"),
     "transformer": Kind("transformer:EncoderDecoder", "Transformer encoder-decoder, for translation and captions"),

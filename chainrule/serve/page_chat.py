@@ -9,10 +9,10 @@ each run, whose cache holds what its model has read, so only what is new is read
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from fastapi import APIRouter, Depends, FastAPI
@@ -93,25 +93,36 @@ class Send:
 
 
 def add_page_chat(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:
-    chats, under_way = PageChat(runs), set[asyncio.Task[None]]()
+    chats = PageChat(runs)
 
     @app.post("/api/chat", dependencies=[Depends(require_json)])
     async def chat(question: ChatQuestion) -> StreamingResponse:
         runs.known(question.run)
-        send, gone = Send(), threading.Event()
-        task = asyncio.create_task(_answer(chats, question, queue, send, gone))
-        under_way.add(task)                                  # which holds it until it ends
-        task.add_done_callback(under_way.discard)
-        return StreamingResponse(_lines(send, gone), headers=HEADERS, media_type="application/x-ndjson")
+        return stream_lines(partial(chats.answer, question), question.run, queue)
 
 
-async def _answer(chats: PageChat, question: ChatQuestion, queue: Queue, send: Send, gone: threading.Event) -> None:
+# Streams of lines
+
+Work: TypeAlias = Callable[[Send, threading.Event], None]    # sends values; the event says that the client has gone
+
+_under_way = set[asyncio.Task[None]]()                       # which holds each until it ends
+
+
+def stream_lines(work: Work, run: str, queue: Queue) -> StreamingResponse:
+    """What `work` sends, a line of JSON each, once the run is free. A client that leaves stops it."""
+    send, gone = Send(), threading.Event()
+    task = asyncio.create_task(_answer(work, run, queue, send, gone))
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    return StreamingResponse(_lines(send, gone), headers=HEADERS, media_type="application/x-ndjson")
+
+
+async def _answer(work: Work, run: str, queue: Queue, send: Send, gone: threading.Event) -> None:
     async def has_gone() -> bool:
         return gone.is_set()
 
     try:
-        work = partial(as_http_error, partial(chats.answer, question, send, gone))
-        await queue.do(work, [question.run], has_gone)
+        await queue.do(partial(as_http_error, partial(work, send, gone)), [run], has_gone)
     except UserError as error:
         send({"error": " ".join(str(error).split())})
     except HTTPException as error:

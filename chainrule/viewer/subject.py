@@ -24,6 +24,7 @@ from chainrule.tasks.classify import DELIMITER
 from chainrule.tasks.task import Task
 
 T = TypeVar("T")
+UNITS = ("characters", "symbols", "bytes", "words")    # tokens that have a name; others are pieces of words
 
 TAB = "\t"          # between a source and the text that is written from it
 ANSWER = 128        # tokens that a model writes from a source by itself, at most
@@ -121,6 +122,11 @@ class Subject:
         recipe = replace(self.run.recipe, task="lm", head=None)
         return [Subject(f"{self.name}: {label}", replace(self.run, model=model, recipe=recipe, labels=()))
                 for label, model in zip(self.run.labels, models, strict=True)]
+
+    @property
+    def unit(self) -> str:
+        """What its tokens are, in the plural: characters, words, bytes, or tokens."""
+        return self.run.tokenizer.unit if self.run.tokenizer.unit in UNITS else "tokens"
 
     @property
     def described(self) -> str:

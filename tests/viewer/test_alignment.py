@@ -13,6 +13,7 @@ from viewer.tasks import task_subject
 from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.model import BOUNDARY, watch
+from chainrule.viewer.page import Panel, make_page
 from chainrule.viewer.views import alignment
 from chainrule.viewer.views.alignment import VIEW
 
@@ -250,3 +251,20 @@ def test_a_live_page_searches_with_another_beam(seq2seq, open_url, tmp_path):
         wait_for_score(page, best(seq2seq, 2)[0].score)
         page.locator("#text").fill("the dog")
         wait_for_score(page, best(seq2seq, 2, text="the dog")[0].score)
+
+
+def test_a_long_tree_scrolls_in_its_place_and_zero_has_no_minus(seq2seq, open_file):
+    data = VIEW.make([seq2seq], LINE, {})
+    node = {"shown": "a", "end": False, "parent": 0, "log_prob": -0.0001, "own": -0.0001}
+    row = data["tree"][0]
+    data["tree"] = [[node], *data["tree"], *([[*row]] * 90)]
+    for one in data["texts"]:
+        one["step"] += 1
+    data["texts"][0] |= {"log_prob": -0.0001, "score": -1.5}
+    page = open_file(make_page("t", "", [Panel("alignment", "alignment", "Alignment", data)]),
+                     viewport={"width": 1280, "height": 720})
+    assert page.locator("#alignment .tree").bounding_box()["height"] > 3000
+    assert page.evaluate("document.documentElement.scrollHeight") < 2000
+    assert f"The tree has {len(data['tree'])} rows" in page.locator("#alignment .alignment-many").inner_text()
+    assert page.locator("#alignment output.readout").inner_text().endswith("log p 0.000, score −1.500")
+    assert page.locator("#alignment .tree-node .small").first.text_content() == "0.00"

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -365,3 +366,83 @@ def test_a_named_head_is_listed_and_a_click_on_its_row_chooses_it(open_view, gpt
     row.locator("button").click()
     assert f"layer 2, head 1: {last['name']}" in page.locator("#attention .readout").inner_text()
     assert "attention.layer=2" in page.url
+
+
+def chosen(page):
+    return page.locator("#attention .lines .chosen").all_inner_texts()
+
+
+def center(page, row, column):
+    """Of a cell of the large map, on the page."""
+    found = page.evaluate("""async ([row, column]) => {
+      const canvas = document.querySelector("#attention .heat canvas"), box = canvas.getBoundingClientRect();
+      const size = document.querySelectorAll("#attention .lines-rows li").length;
+      const cell = Math.min(30, Math.floor((canvas.clientWidth - 12) / size));
+      return [box.right - 1 - (size - column - 0.5) * cell, box.bottom - 1 - (size - row - 0.5) * cell];
+    }""", [row, column])
+    return tuple(found)
+
+
+def test_a_tap_chooses_a_token_and_a_cell_and_they_stay(gpt, open_view):
+    page, _ = open_view(VIEW, [gpt], "the cat", {"tokens": "0"}, has_touch=True, viewport={"width": 390, "height": 844})
+    page.locator("#attention .lines-rows li").nth(3).tap()
+    assert len(chosen(page)) == 1
+    assert page.locator("#attention .lines-rows li").nth(3).get_attribute("class") == "chosen"
+    assert "“e” attends most to" in page.locator("#attention output.readout").inner_text()
+    page.locator("#attention .lines-rows li").nth(3).tap()    # frees it again
+    page.locator("#attention .heat canvas").scroll_into_view_if_needed()
+    page.touchscreen.tap(*center(page, 5, 2))
+    assert "“c” attends to “h”" in page.locator("#attention output.readout").inner_text()
+
+
+def test_a_click_pins_a_token_over_heads_until_escape(gpt, open_view):
+    page, _ = open_view(VIEW, [gpt], "the cat", {"tokens": "0"})
+    rows = page.locator("#attention .lines-rows li")
+    rows.nth(3).click()
+    rows.nth(5).hover()
+    page.mouse.move(1, 1)
+    readout = page.locator("#attention output.readout")
+    assert "pinned" in readout.inner_text()
+    assert rows.nth(3).get_attribute("class") == "chosen"
+    before = readout.inner_text()
+    page.locator("#attention select[data-which=head]").select_option("2")
+    assert rows.nth(3).get_attribute("class") == "chosen"
+    assert readout.inner_text() != before                      # the same token, in another head
+    page.keyboard.press("Escape")
+    assert chosen(page) == []
+    rows.nth(5).hover()
+    assert rows.nth(5).get_attribute("class") == "chosen"
+    page.mouse.move(1, 1)
+    assert chosen(page) == []
+
+
+NAMES_ON_MAP = """() => {
+  const found = [], own = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const { a, b, e } = this.getTransform();
+    const [column, bold] = [this.textAlign !== "right", this.font.startsWith("bold")];
+    found.push({ text, turned: Math.abs(b) > 0.5, column, x: e + a * x, bold });
+    return own.call(this, text, x, y);
+  };
+  document.querySelector("#attention .heat canvas").dispatchEvent(new KeyboardEvent("keydown", { key: "End" }));
+  CanvasRenderingContext2D.prototype.fillText = own;
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("size", [10, 40, 63])
+def test_short_names_above_the_map_are_upright_apart_and_those_pointed_at_always_there(gpt, open_view, size):
+    text = (TEXT * 2)[:size].replace("\n", " ")
+    page, data = open_view(VIEW, [gpt], text, {"tokens": "0"}, viewport={"width": 1000, "height": 800})
+    page.locator("#attention .heat canvas").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowDown")
+    names = page.evaluate(NAMES_ON_MAP)
+    columns = [name for name in names if name["column"]]
+    shown = data["texts"]["text"]["shown"]
+    assert [name["text"] for name in columns if name["bold"]] == [shown[-1]]
+    assert [name["text"] for name in names if name["bold"] and not name["column"]] == [shown[3]]
+    letters = sorted((name for name in columns if len(name["text"]) == 1), key=lambda name: name["x"])
+    assert len(letters) >= min(size, 20) - 1
+    assert not any(name["turned"] for name in letters)
+    assert all(after["x"] - before["x"] > 7 for before, after in pairwise(letters))    # a letter is 6 to 8 wide

@@ -172,3 +172,16 @@ def test_a_phone_shows_it_whole(open_view, text):
     page, _ = open_view(VIEW, [subject("ngram")], text, viewport={"width": 360, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert "There is no token yet" in page.locator("#backoff").inner_text() if not text else True
+
+
+@pytest.mark.parametrize(("unit", "says", "never"), [
+    ("characters", "characters", "words"), ("bytes", "bytes", "words"), ("words", "words", "characters"),
+    ("bpe", "tokens", "words"),
+])
+def test_the_ladder_speaks_of_the_units_of_the_tokenizer(open_view, unit, says, never):
+    page, _ = open_view(VIEW, [subject("ngram", unit=unit)], "the cat")
+    text = page.locator("#backoff").inner_text()
+    assert f"how many {says} followed h" in text
+    assert f"{says} equally probable" in text
+    assert f"without its first {says.removesuffix('s')}." in text
+    assert never not in text

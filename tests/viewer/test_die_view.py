@@ -291,3 +291,51 @@ def test_a_roll_follows_the_weights(open_url, url, pair):
 def test_a_run_that_is_loaded_has_the_same_die(tmp_path, pair):
     run = load(save_run(tmp_path / "run", pair[1]))
     assert live_die(type(pair[1])("again", run), "the")["faces"] == live_die(pair[1], "the")["faces"]
+
+
+def greedy(one, text, count):
+    """What the model itself writes at temperature 0."""
+    return text + generate(one.model, one.run.tokenizer, text, count, Sampling(temperature=0))[0]
+
+
+def written(page):
+    return page.evaluate("document.getElementById('text').value")
+
+
+def test_fast_clicks_and_a_face_between_them_never_use_an_older_die(open_url, url, pair):
+    page = open_url(f"{url}#page.view=die&die.temperature=0")
+    page.evaluate("""() => {
+      const [roll, face] = ['.die-roll', '.die-face'].map((name) => document.querySelector('[data-model=gpt] ' + name));
+      for (let number = 0; number < 4; number++) roll.click();
+    }""")
+    expected = greedy(pair[1], "the c", 4)
+    page.wait_for_function("text => document.getElementById('text').value === text", arg=expected)
+    page.wait_for_selector("html[data-drawn]")
+    assert written(page) == expected
+    assert "page.text" in page.url
+
+
+def test_enter_that_is_held_rolls_as_fast_as_dice_come_and_stops_when_it_is_let_go(open_url, url, pair):
+    page = open_url(f"{url}#page.view=die&die.temperature=0")
+    page.locator("[data-model=gpt] .die-roll").focus()
+    for _ in range(12):
+        page.keyboard.down("Enter")    # after the first one it repeats
+    page.keyboard.up("Enter")
+    page.wait_for_selector("html[data-drawn]")
+    rolled = len(written(page)) - len("the c")
+    assert 1 <= rolled <= 12
+    assert written(page) == greedy(pair[1], "the c", rolled)
+    assert page.evaluate("document.activeElement.className") == "die-roll"
+
+
+def test_what_was_rolled_is_seen_and_white_space_too(open_url, url, pair):
+    page = open_url(f"{url}#page.view=die&page.text=the+cat&die.temperature=0")
+    assert page.locator(".die-text").is_hidden()
+    page.locator("[data-model=ngram] .die-roll").click()
+    page.wait_for_selector(".die-last:visible")
+    assert greedy(pair[0], "the cat", 1) == "the cat "
+    assert page.locator(".die-last").inner_text() == "·"
+    assert page.locator(".die-text").inner_text().startswith("the·cat·")
+    assert page.locator("output.readout").inner_text() == "ngram rolled “·”, which had 100.00 %."
+    page.locator("#text").fill("a dog")
+    page.wait_for_function("document.querySelector('.die-text').hidden")

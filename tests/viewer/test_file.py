@@ -74,3 +74,13 @@ def test_all_views_of_a_file_are_drawn(open_file, three):
     page = open_file(make_file([*three, subject("gpt")], 'the cat said "who?'))
     assert page.locator("section .view > div").count() >= 1
     assert page.locator("[role=alert]").count() == 0
+
+
+def test_radio_buttons_of_different_sections_are_groups_of_their_own(open_file):
+    hmms = [subject("hmm"), subject("hmm", name="other")]
+    page = open_file(make_file(hmms, "the cat", every_view()["trellis"]))
+    checked = "all => all.map(one => [...one.querySelectorAll('input:checked')].map(input => input.value))"
+    groups = page.locator("section fieldset")
+    assert groups.evaluate_all(checked) == [["gamma"], ["gamma"]]
+    groups.nth(1).locator("input[value=alpha]").check()
+    assert groups.evaluate_all(checked) == [["gamma"], ["alpha"]]

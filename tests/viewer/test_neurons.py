@@ -302,3 +302,23 @@ def test_odd_texts_are_drawn(open_view, text):
 def test_nothing_runs_out_of_a_phone_or_a_projector(open_view, width):
     page, _ = open_view(VIEW, [subject("lstm")], TEXT, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_focus_stays_on_every_control(open_view):
+    page, _ = open_view(VIEW, [subject("lstm")], TEXT[:60], address="#neurons.group=0&neurons.unit=2&neurons.feature=0")
+    shown = page.locator("#neurons output b")
+    page.locator("#neurons [data-step='1']").focus()
+    for unit in (3, 4):
+        page.keyboard.press("Enter")
+        assert f"unit {unit}" in shown.inner_text()
+    assert page.evaluate("document.activeElement.dataset.step") == "1"
+    page.locator("#neurons select[data-which=feature]").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.which") == "feature"
+    page.locator("#neurons .neurons-found button").nth(4).focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.closest('.neurons-found') !== null")
+    page.locator("#neurons .neurons-text").focus()
+    page.keyboard.press("n")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#neurons .token.chosen").count() == 1

@@ -28,7 +28,7 @@ def bits_by_step(one, text):
 def test_every_token_has_the_bits_that_it_costs_the_model(several):
     data = VIEW.make(several, TEXT, {})
     assert [strip["kind"] for strip in data["strips"]] == ["ngram", "gpt", "lstm"]
-    assert data["first"] == ["ngram", "gpt"]
+    assert data["first"] == ["ngram", "gpt", "lstm"]
     for one, strip in zip(several, data["strips"]):
         assert "".join(text for text, _ in strip["pieces"]) == TEXT
         assert [bits for _, bits in strip["pieces"]] == pytest.approx(bits_by_step(one, TEXT), abs=1e-5)
@@ -76,5 +76,39 @@ def test_words_that_do_not_reproduce_the_text_are_not_compared_with_letters(open
 
 def test_an_empty_text_is_reported_and_keys_do_no_harm(open_view, several):
     page, _ = open_view(VIEW, several, "")
-    assert page.get_by_text("The text is empty.").count() == 2
-    page.locator("select[data-which=one]").press("ArrowRight")
+    assert page.get_by_text("The text is empty.").count() == 3
+    page.locator("input[value=difference]").press("ArrowRight")
+
+
+def test_the_totals_say_which_model_predicts_the_text_best(open_view, several):
+    page, data = open_view(VIEW, several, TEXT)
+    assert page.locator(".strip h3").all_inner_texts() == ["ngram", "gpt", "lstm"]    # all that were chosen
+    assert page.locator("select").first.is_hidden()
+    totals = {one.name: sum(bits_by_step(one, TEXT)) for one in several}
+    for one, strip in zip(several, data["strips"]):
+        tokens = len(one.run.tokenizer.encode(TEXT))
+        expected = totals[one.name] / len(TEXT.encode()), 2 ** (totals[one.name] / tokens), tokens
+        found = [strip["totals"][name] for name in ("bits_per_byte", "perplexity", "tokens")]
+        assert found == pytest.approx(expected, rel=1e-4)
+    best, second = sorted(totals, key=totals.__getitem__)[:2]
+    line = page.locator(".surprise-best").inner_text()
+    gap = totals[second] - totals[best]
+    assert line == f"{best} predicts this text best, with {totals[best]:.1f} bits: {gap:.1f} fewer than {second}."
+    assert page.locator(".surprise-totals .best th").all_inner_texts() == [best]
+
+
+def test_one_run_offers_no_second(open_view, several):
+    page, _ = open_view(VIEW, several[:1], TEXT)
+    assert page.locator("select, input[type=radio]").count() == 0
+    assert page.locator(".surprise-totals tbody tr").count() == 1
+    assert page.locator(".surprise-best").inner_text() == ""
+
+
+def test_bits_of_words_that_lose_the_text_are_not_compared_with_those_of_letters(open_view, several):
+    words = subject("ngram", unit="words", name="words")
+    page, _ = open_view(VIEW, [several[0], words, several[2]], TEXT)
+    line = page.locator(".surprise-best").inner_text()
+    assert "The tokens of words do not give the text back, so its bits cannot be compared." in line
+    assert page.locator("tr[data-model=words] td").nth(1).inner_text() == "–"
+    page, _ = open_view(VIEW, [words, subject("hmm", unit="words")], TEXT)
+    assert "predicts this text best" in page.locator(".surprise-best").inner_text()    # the same tokens

@@ -14,7 +14,7 @@ from chainrule.formats.hand_written import built_in_models, read_hand_written
 from chainrule.run import Run
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import trellis
-from chainrule.viewer.views.trellis import LIMIT, VIEW
+from chainrule.viewer.views.trellis import LIMIT, VIEW, symbol_frequencies, typical_symbols
 
 WORDS = 'the cat said\nthe dog "who'
 
@@ -240,3 +240,32 @@ def test_states_with_names_are_shown_by_them(tmp_path):
     assert (data["names"], data["path"]) == (["rainy", "sunny"], [0, 0, 1, 1])
     assert data["symbols"] == [["umbrella", "none"], ["none", "umbrella"]]    # and no symbol that is never emitted
     assert "names" not in VIEW.make([subject("hmm")], "the cat", {})
+
+
+def test_a_state_is_labelled_by_what_is_typical_of_it_not_by_what_is_frequent():
+    emission = torch.tensor([[0.5, 0.3, 0.2, 0.0], [0.5, 0.05, 0.0, 0.45]])
+    frequencies = torch.tensor([0.5, 0.2, 0.1, 0.2])            # lifts: 1, 1.5, 2, – and 1, 0.25, –, 2.25
+    assert typical_symbols(emission, frequencies) == [[2, 1, 0], [3, 0, 1]]
+
+
+def test_frequencies_of_symbols_are_those_of_a_long_text():
+    model = drawn_anew(states=3).model
+    share = np.linalg.matrix_power(model.transition.double().numpy(), 500)[0]
+    expected = share @ model.emission.double().numpy()
+    assert symbol_frequencies(model).numpy() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_states_are_not_cut(open_view, width):
+    words = " ".join(f"extraordinarily{number} it a{number}" for number in range(12))
+    one = subject("hmm", text=f"{words}\n" * 2, unit="words", states=6)
+    page, data = open_view(VIEW, [one], "it a1", viewport={"width": width, "height": 700})
+    boxes = page.evaluate("""() => {
+      const names = document.querySelector('.trellis-names'), right = names.getBoundingClientRect().right;
+      const within = (one) => one.getBoundingClientRect().right <= right + 1;
+      return [...names.querySelectorAll('tspan')].map((one) => [one.textContent, within(one)]);
+    }""")
+    assert len(boxes) == 6
+    for (text, fits), labels in zip(boxes, data["labels"]):
+        assert fits, text
+        assert all(word in labels or word.endswith("…") for word in text.split())

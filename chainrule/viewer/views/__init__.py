@@ -55,7 +55,7 @@ class Table:
 
 
 GROUPS = {
-    "predict": ("die", "surprise", "hidden_word", "in_context", "chat"),
+    "predict": ("die", "write", "surprise", "hidden_word", "in_context", "chat"),
     "count": ("backoff", "word_features"),
     "hidden states": ("trellis", "influence"),
     "vectors": ("vectors", "contextual"),

@@ -4,7 +4,7 @@
     mle           p(w | h) = c(hw) / c(h·)
     add-k         p(w | h) = (c(hw) + k) / (c(h·) + kV)
 
-h' is h without its first word; below unigrams lies the uniform 1 / V. An order whose context was never seen takes the
+h' is h without its first token; below unigrams lies the uniform 1 / V. An order whose context was never seen takes the
 probability of the order below. Every order has the name of its formula and the numbers in it.
 """
 
@@ -33,6 +33,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "k": model.settings.k,
         "order": model.order,
         "vocab": model.vocab,
+        "unit": subject.unit,
         "left_out": read.left_out,
         "shown": read.shown,
         "tokens": [_token(model, ladder) for ladder in ladders],
@@ -114,7 +115,7 @@ def _add_shares(orders: list[dict[str, Any]]) -> None:
 VIEW = View(
     "backoff", "The back-off ladder",
     "Each token is coloured by the longest n-gram ending in it that was seen in training. Choose one to see every "
-    "order: its counts, the probability it reserves for words unseen in this context, and its result.",
+    "order: its counts, the probability it reserves for tokens unseen in this context, and its result.",
     lambda subject: subject.of_classes[0].continues_text and hasattr(subject.of_classes[0].model, "backoff"), _make,
     needs="an n-gram language model",
 )

@@ -27,6 +27,9 @@ from chainrule.viewer.views import Options, View
 LIMIT = 201      # tokens that are read, including the boundary before the first
 STATES = 64      # states that are shown
 SYMBOLS = 12     # of each state, the most probable emissions
+LABELS = 5       # and those that it emits most in proportion to their frequency: what is typical of it,
+FREQUENT = 40    # among so many of its most probable
+ROUNDS = 100     # of the power method
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,31 @@ def _model(subject: Subject, shown: Tensor) -> dict[str, Any]:
         "initial": pack_array(model.initial[shown]),
         "transition": pack_array(model.transition[shown][:, shown]),        # (K, K)
         "symbols": [subject.show(some) for some in symbols.tolist()],
+        "labels": [subject.show(some) for some in typical_symbols(model.emission[shown], symbol_frequencies(model))],
         "emission": pack_array(probabilities),                              # (K, SYMBOLS)
     }
+
+
+def symbol_frequencies(model: HMM) -> Tensor:
+    """(V,) p(w) in a long text: emissions of the states, by the stationary distribution of the chain."""
+    share = torch.full_like(model.initial, 1 / len(model.initial))
+    for _ in range(ROUNDS):
+        share = (share + share @ model.transition) / 2      # with the mean a cycle of states converges too
+    return share @ model.emission
+
+
+def typical_symbols(emission: Tensor, frequencies: Tensor) -> list[list[int]]:
+    """(K, V), (V,): of each state the symbols of the largest lift p(w | s) / p(w), the largest first.
+
+    By p(w | s) alone, all states of a model of words would be called "the".
+    """
+    found = []
+    for row in emission:
+        p, frequent = row.topk(min(FREQUENT, len(row)))
+        frequent = frequent[p > 0]
+        order = (row[frequent] / frequencies[frequent].clamp_min(1e-30)).argsort(descending=True, stable=True)
+        found.append(frequent[order[:LABELS]].tolist())
+    return found
 
 
 def _read(subject: Subject, texts: Sequence[Tensor], messages: Messages, shown: Tensor) -> dict[str, Any]:
@@ -153,8 +179,8 @@ def _finite(number: Tensor) -> float | None:
 
 VIEW = View(
     "trellis", "The trellis",
-    "States from top to bottom, time from left to right; the line is the most probable path (Viterbi). Choose a cell "
-    "to see the sum that gives its value, and the emissions and transitions of its state. The states of a tagger are "
-    "its tags.",
+    "States from top to bottom, each with the symbols that are typical of it; time from left to right; the line is the "
+    "most probable path (Viterbi). Choose a cell to see the sum that gives its value, and the emissions and "
+    "transitions of its state. The states of a tagger are its tags.",
     _fits, _make, needs="a hidden Markov model (hmm) or a tagger",
 )

@@ -29,25 +29,33 @@ export function svg(name, attributes = {}, ...children) {
   return made;
 }
 
-/** @param {number | null | undefined} value @param {number} [digits] */
-export const fixed = (value, digits = 3) => (value == null ? "–" : value.toFixed(digits));
+/** With a minus sign, not a hyphen, and none before zero. @param {number | null | undefined} value @param {number} [digits] */
+export const fixed = (value, digits = 3) => (value == null ? "–" : signed(value.toFixed(digits)));
+
+/** @param {string} digits */
+const signed = (digits) => digits.replace("-", Number(digits) === 0 ? "" : "−");
+
+/** White space made visible. @param {string} text */
+export const visible = (text) => text.replaceAll("\n", "↵").replaceAll(" ", "·").replaceAll("\t", "⇥");
 
 /** 1234567 -> 1.23M. @param {number | null | undefined} value */
 export function short(value) {
   if (value == null) return "–";
   for (const [scale, letter] of /** @type {[number, string][]} */ ([[1e18, "E"], [1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]))
-    if (Math.abs(value) >= scale) return Number((value / scale).toPrecision(3)) + letter;
-  return String(Number(value.toPrecision(3)));
+    if (Math.abs(value) >= scale) return signed(String(Number((value / scale).toPrecision(3)))) + letter;
+  return signed(String(Number(value.toPrecision(3))));
 }
 
 /** The colour of a kind; grey if it has none. @param {number | null | undefined} color */
 export const hue = (color) => (color == null ? "var(--soft)" : `var(--hue${color})`);
 
+let groups = 0;    // of radio buttons on this page: each has a name of its own, or they would be one group
+
 /** A group of radio buttons.
  * @param {string} title @param {Record<string, string>} options value -> label @param {string} chosen
  * @param {(value: string) => void} onchange */
 export function choices(title, options, chosen, onchange) {
-  const name = `choice-${title.replaceAll(" ", "-")}`;
+  const name = `choice-${title.replaceAll(" ", "-")}-${++groups}`;
   return html("fieldset", { class: "choices" }, html("legend", {}, title),
     ...Object.entries(options).map(([value, label]) => html("label", { class: "choice" },
       html("input", { type: "radio", name, value, checked: value === chosen, change: () => onchange(value) }), label)));

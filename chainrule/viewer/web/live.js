@@ -31,6 +31,8 @@ let requests = 0, latest = 0, typing = 0;
 let drawn = null;
 /** @type {AbortController | null} */
 let question = null;
+/** The text of what is drawn. @type {string | null} */
+let shown = null;
 
 /** The server's answer, or null after an error, which is then shown.
  * @param {string} path @param {object} [body] @param {AbortSignal} [signal] @returns {Promise<any>} */
@@ -104,9 +106,10 @@ async function refresh() {
   if (drawn?.key !== key) place.replaceChildren();
   if (!names.length) return settle(...unfit(view));
   const options = (/** @type {Record<string, string>} */ more = {}) => ({ runs: names, text: area.value, options: { ...state.every(), ...more } });
-  const path = `/api/views/${view.name}`;
+  const path = `/api/views/${view.name}`, asked = area.value;
   const answer = await ask(path, options(), question.signal);
   if (number !== latest) return;
+  shown = asked;
   if (!answer) return settle();
   problem();
   const live = {
@@ -115,7 +118,7 @@ async function refresh() {
       if (found && asked === latest) problem();
       return asked === latest ? found?.data ?? null : null;
     },
-    write, text: () => area.value,
+    write, text: () => area.value, current: () => area.value === shown,
   };
   if (drawn?.key === key && drawn.update) drawn.update(answer.data);
   else {

@@ -6,8 +6,8 @@
 import { html } from "chainrule/draw";
 import { showInput } from "chainrule/input";
 
-/** What a view may ask of the server that serves it.
- * @typedef {{ ask(options: Record<string, string>): Promise<any>, write(text: string): void, text(): string }} Live */
+/** What a view may ask of the server that serves it. `current`: is what is drawn of the text as it is now?
+ * @typedef {{ ask(options: Record<string, string>): Promise<any>, write(text: string): void, text(): string, current(): boolean }} Live */
 /** @typedef {((data: any) => void) | null} Update shows other data in what is drawn already */
 
 /** Draws a view, and gives what can update it, if it can be updated.

@@ -3,6 +3,7 @@
  *
  * Tokens are elements; lines are painted on a canvas as high as what is seen, so that a thousand tokens scroll smoothly. */
 import { fixed, html } from "chainrule/draw";
+import { Pin } from "chainrule/pin";
 import { colour, keepPainted, stretch } from "chainrule/paint";
 
 /** @typedef {import("chainrule/heat").Weights} Weights */
@@ -11,8 +12,8 @@ import { colour, keepPainted, stretch } from "chainrule/paint";
 
 const MOST = 20000;    // lines that are drawn at once: the heaviest
 
-/** @param {(spot: Spot | null) => void} pick null: none of them */
-export function makeLines(pick) {
+/** @param {(spot: Spot | null) => void} pick null: none of them @param {Pin} [pin] */
+export function makeLines(pick, pin = new Pin()) {
   const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { "aria-hidden": true }));
   const sides = { rows: column("rows", "tokens that attend"), columns: column("columns", "tokens that are attended to") };
   const middle = html("div", { class: "lines-middle" }, canvas);
@@ -33,8 +34,8 @@ export function makeLines(pick) {
   };
   let asked = 0;
   const soon = () => { asked ||= requestAnimationFrame(() => { asked = 0; paint(); }); };
-  for (const side of /** @type {("rows" | "columns")[]} */ (["rows", "columns"])) follow(sides[side], side, () => spot, pick);
-  element.addEventListener("pointerleave", () => pick(null));
+  for (const side of /** @type {("rows" | "columns")[]} */ (["rows", "columns"])) follow(sides[side], side, () => spot, pick, pin);
+  element.addEventListener("pointerleave", (event) => { if (pin.follows(event)) pick(null); });
   element.addEventListener("scroll", soon);
   new ResizeObserver(soon).observe(element);
   return {
@@ -121,14 +122,21 @@ function tell(sides, { weight }, spot) {
   }
 }
 
-/** @param {HTMLElement} list @param {"rows" | "columns"} side @param {() => Spot | null} spot @param {(spot: Spot | null) => void} pick */
-function follow(list, side, spot, pick) {
+/** @param {HTMLElement} list @param {"rows" | "columns"} side @param {() => Spot | null} spot @param {(spot: Spot | null) => void} pick @param {Pin} pin */
+function follow(list, side, spot, pick, pin) {
+  const at = (/** @type {Event} */ event) => [...list.children].indexOf(/** @type {Element} */ (/** @type {Element} */ (event.target).closest("li")));
   list.addEventListener("pointerover", (event) => {
-    const place = [...list.children].indexOf(/** @type {Element} */ (/** @type {Element} */ (event.target).closest("li")));
-    if (place >= 0) pick({ side, place });
+    const place = at(event);
+    if (place >= 0 && pin.follows(event)) pick({ side, place });
+  });
+  list.addEventListener("click", (event) => {
+    const place = at(event);
+    if (place < 0) return;
+    pin.toggle({ side, place });
+    pick({ side, place });
   });
   list.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") pick(null);
+    if (event.key === "Escape") { pin.free(); pick(null); }
     const now = spot(), at = now?.side === side ? now.place : -1, last = list.children.length - 1;
     /** @type {Record<string, number>} */
     const moves = { ArrowUp: at - 1, ArrowDown: at + 1, PageUp: at - 10, PageDown: at + 10, Home: 0, End: last };
@@ -136,6 +144,7 @@ function follow(list, side, spot, pick) {
     event.preventDefault();
     const place = Math.min(last, Math.max(0, moves[event.key]));
     list.children[place]?.scrollIntoView({ block: "nearest" });
+    pin.move({ side, place });
     pick({ side, place });
   });
 }

@@ -1,9 +1,9 @@
 // @ts-check
-/** An answer that streams as lines of JSON: {"piece": text}, and at the end {"done": …} or {"error": line}. */
+/** An answer that streams as lines of JSON: {"piece": what is new}, and at the end {"done": …} or {"error": line}. */
 
 /** How it ended. @typedef {{ finish?: string, dropped?: number, context?: number | null, error?: string }} End */
 
-/** @param {string} path @param {object} body @param {AbortSignal} signal @param {(piece: string) => void} onpiece @returns {Promise<End>} */
+/** @param {string} path @param {object} body @param {AbortSignal} signal @param {(piece: any) => void} onpiece @returns {Promise<End>} */
 export async function stream(path, body, signal, onpiece) {
   /** @type {End} */
   let end = { error: "The answer broke off. Is the server still running?" };

@@ -14,6 +14,8 @@ import { ROW, TOP, tree } from "chainrule/tree";
 /** @typedef {{ ask(options: Record<string, string>): Promise<Data | null> }} Live */
 /** @typedef {{ text: number, layer: number, head: number }} Chosen text from 0, layer from 1; head from 1, or 0: their mean */
 
+const ROWS = 16;    // of the tree, that are seen at once
+
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state @param {Live | null} live */
 export function render(element, data, state, live) {
   const controls = html("div", { class: "choices" });
@@ -21,9 +23,11 @@ export function render(element, data, state, live) {
   const readout = html("output", { class: "readout alignment-said", "aria-live": "polite" });
   const texts = html("ol", { class: "alignment-texts" });
   const branches = html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the tree of the beam search" });
+  const many = html("p", { class: "note alignment-many" });
   const heat = makeHeat({ title: "which source tokens each token attended to; arrow keys go from cell to cell", height: ROW, top: TOP, most: 44,
     pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); report(cell); } });
 
+  const both = html("div", { class: "alignment picture", tabindex: 0, role: "region", "aria-label": "the tree and the map; a long one scrolls" }, branches, heat.element);
   const now = () => chosen(data, state);
   const report = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...summary(data, now(), cell));
   const choose = (/** @type {Partial<Chosen>} */ change) => {
@@ -42,9 +46,10 @@ export function render(element, data, state, live) {
     renew(texts, ...data.texts.map((one, place) => listed(one, place === text, () => choose({ text: place }))));
     renew(branches, tree(data.tree, data.texts, text, (place) => choose({ text: place })));
     heat.show({ rows: data.texts[text].shown.map((shown) => ({ text: shown, own: true })), columns: data.source.map((shown) => ({ text: shown })), weight: weight(data, now()) });
+    many.textContent = data.tree.length > ROWS ? `The tree has ${data.tree.length} rows: scroll in it to see them all.` : "";
     report(null);
   };
-  element.append(controls, formula, readout, html("div", { class: "alignment picture" }, branches, heat.element), html("h3", {}, "Finished texts of the beam search, the best first"), texts);
+  element.append(controls, formula, readout, many, both, html("h3", {}, "Finished texts of the beam search, the best first"), texts);
   draw();
   return (/** @type {Data} */ other) => { data = other; state.set("text", "0"); draw(); };
 }

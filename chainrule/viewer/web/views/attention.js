@@ -5,6 +5,7 @@ import { makeHeat } from "chainrule/heat";
 import { makeLines } from "chainrule/lines";
 import { unpack } from "chainrule/arrays";
 import { makeOverview } from "chainrule/overview";
+import { Pin } from "chainrule/pin";
 import { renew } from "chainrule/renew";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
@@ -29,24 +30,35 @@ export function render(element, data, state, live) {
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const formula = html("p", { class: "note attention-formula" });
   const overview = makeOverview((layer, head) => choose({ layer, head }));
-  const lines = makeLines((spot) => (spot ? select(spot, null) : rest()));
-  const heat = makeHeat({ title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? select({ side: "rows", place: cell.row }, cell.column) : rest()) });
+  const pin = new Pin();
+  const lines = makeLines((spot) => (spot ? select(spot, null) : rest()), pin);
+  const heat = makeHeat({ pin, title: "weights of the chosen head; arrow keys go from cell to cell", pick: (cell) => (cell ? select({ side: "rows", place: cell.row }, cell.column) : rest()) });
   const why = html("p", { class: "note" });
   const closer = html("div", { class: "attention-head picture" }, lines.element, heat.element);
   const scores = html("details", { class: "attention-scores", hidden: true });
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
   let latest = 0;
+  /** @type {{ spot: Spot, column: number | null, size: number } | null} */
+  let selected = null;
 
   const select = (/** @type {Spot} */ spot, /** @type {number | null} */ column) => {
+    selected = { spot, column, size: weights.rows.length };
     lines.mark(spot);
     heat.mark(spot.side === "rows" ? { row: spot.place, column: column ?? -1 } : { row: -1, column: -1 });
-    readout.replaceChildren(...summary(weights, spot, column));
+    readout.replaceChildren(...summary(weights, spot, column), pin.held ? html("small", { class: "attention-pinned" }, " pinned; Escape frees it") : "");
   };
   const rest = () => {
+    selected = null;
     lines.mark(null);
     heat.mark({ row: -1, column: -1 });
-    readout.replaceChildren(html("b", {}, named(now(), data)), "Point at a token or a cell, or focus them and use the arrow keys.");
+    readout.replaceChildren(html("b", {}, named(now(), data)), "Point at a token or a cell, or focus them and use the arrow keys. A click or a tap pins it.");
+  };
+  /** What is pinned stays, in another head of the same tokens. */
+  const restore = () => {
+    if (pin.held && selected?.size === weights.rows.length) return select(selected.spot, selected.column);
+    pin.free();
+    rest();
   };
   const choose = async (/** @type {Partial<Chosen>} */ change, again = false) => {
     const next = { ...now(), ...change }, turn = ++latest;
@@ -69,7 +81,7 @@ export function render(element, data, state, live) {
     if (found && state.get("words", "") === "whole") weights = merged(weights, data.texts[part.queries], data.texts[part.keys]);
     lines.show(weights, Number(state.get("least", String(LEAST))));
     heat.show(weights);
-    rest();
+    restore();
   };
   const drawAll = () => {
     const part = partOf(data, now());
@@ -82,9 +94,10 @@ export function render(element, data, state, live) {
   };
   const draw = () => { drawAll(); drawHead(); };
   element.append(controls, readout, overview.element, why, formula, closer, scores);
+  element.addEventListener("keydown", (event) => { if (/** @type {KeyboardEvent} */ (event).key === "Escape") { pin.free(); rest(); } });
   draw();
   if (live && !exact(data, now())) choose({});
-  return (/** @type {Data} */ other) => { data = other; latest++; draw(); };
+  return (/** @type {Data} */ other) => { data = other; latest++; pin.free(); draw(); };
 }
 
 /** The chosen head, by the address; else as the server sent it. @param {Data} data @param {import("chainrule/state").State} state @returns {Chosen} */

@@ -7,7 +7,7 @@ import { digits, number, over, result } from "chainrule/formula";
 /** @typedef {{ order: number, by: Formula, found: boolean, whole: boolean, weight: number, p: number, share: number,
  *   count: number, total: number, kinds: [number, number, number], discounts: [number, number, number, number] }} Order */
 /** @typedef {{ p: number, bits: number | null, answered: number, floor: number, orders: Order[] }} Token */
-/** @typedef {{ name: string, estimator: string, k: number, order: number, vocab: number, shown: string[], tokens: Token[] }} Data */
+/** @typedef {{ name: string, estimator: string, k: number, order: number, vocab: number, unit: string, shown: string[], tokens: Token[] }} Data */
 /** @typedef {import("chainrule/draw").Child} Child */
 
 /** The estimators, as in the lectures. */
@@ -18,11 +18,14 @@ const FORMULAS = {
   "add-k": ["p(w | h) = ", over("c(hw) + k", "c(h·) + kV")],
 };
 const SYMBOLS = {
-  "kneser-ney": "h is the context and h′ the same without its first word. N₁, N₂, N₃: how many words followed h once, twice, more often. "
-    + "Below the highest order c counts how many different words came before, unless h starts at the beginning of the text.",
-  mle: "h is the context. For a context that was never seen, the order below gives the probability.",
-  "add-k": "h is the context, V the size of the vocabulary. Only a context that was never seen uses a shorter one, and those are uniform.",
+  "kneser-ney": (/** @type {string} */ unit) => `h is the context and h′ the same without its first ${one(unit)}. N₁, N₂, N₃: how many ${unit} followed h once, twice, more often. `
+    + `Below the highest order c counts how many different ${unit} came before, unless h starts at the beginning of the text.`,
+  mle: () => "h is the context. For a context that was never seen, the order below gives the probability.",
+  "add-k": () => "h is the context, V the size of the vocabulary. Only a context that was never seen uses a shorter one, and those are uniform.",
 };
+
+/** One of them: characters -> character. @param {string} unit */
+const one = (unit) => unit.replace(/s$/, "");
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
@@ -79,7 +82,7 @@ function legend({ tokens, order }) {
 
 /** @param {Data} data @param {number} at */
 function ladder(data, at) {
-  const { estimator, shown, tokens, vocab } = data;
+  const { estimator, shown, tokens, vocab, unit } = data;
   const token = tokens[at];
   const plain = token.orders.some((entry) => entry.by === "table" || entry.by === "weighted");
   const formula = FORMULAS[/** @type {keyof typeof FORMULAS} */ (estimator)];
@@ -89,11 +92,11 @@ function ladder(data, at) {
       html("small", {}, token.bits == null ? " – impossible" : ` = 1 in ${digits(1 / token.p, 3)}, ${token.bits.toFixed(2)} bits`)),
     html("div", { class: "scroll formula backoff-formula" }, ...formula),
     html("p", { class: "note" }, plain ? "This model was pruned, or imported without counts: its orders show its tables, "
-      + "p(w | h) if hw is in them, and else the back-off weight of h times p(w | h′)." : SYMBOLS[/** @type {keyof typeof SYMBOLS} */ (estimator)]),
+      + "p(w | h) if hw is in them, and else the back-off weight of h times p(w | h′)." : SYMBOLS[/** @type {keyof typeof SYMBOLS} */ (estimator)](unit)),
     ...(token.p === 0 ? [] : [shares(token)]),
     html("ol", { class: "backoff-orders" }, ...token.orders.map((entry, place) => orderElement(entry, token, data, at, place)),
       html("li", { class: "backoff-row backoff-floor" }, html("b", { class: "backoff-order" }, "0"),
-        html("div", {}, html("p", {}, `all ${vocab.toLocaleString("en")} words equally probable`), html("p", { class: "backoff-sum" }, "1 / V = 1 / ", vocab, " = ", result(1 / vocab))))),
+        html("div", {}, html("p", {}, `all ${vocab.toLocaleString("en")} ${unit} equally probable`), html("p", { class: "backoff-sum" }, "1 / V = 1 / ", vocab, " = ", result(1 / vocab))))),
   ];
 }
 

@@ -3,7 +3,7 @@
  *
  * p = softmax(β y) with β = 1 / temperature, over the faces that pass every cut. All log-probabilities are here, so the
  * sliders change the bars without a request. */
-import { fixed, html } from "chainrule/draw";
+import { fixed, html, visible } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {{ temperature: number, "top-k": number, "top-p": number, "min-p": number }} Dials */
@@ -12,6 +12,7 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {{ models: string[], text: string, pieces: string[], dice: Record<string, Die[]> }} Data
  * of a file: dice by `pieces read:faces taken`; of a live page: one for the text as it is */
 
+const TAIL = 80;    // characters of the text, and pieces written here, that are shown with visible white space
 const FIRST = matchMedia("(max-width: 40rem)").matches ? 10 : 20;    // faces that are drawn at first
 const steps = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ by) =>
   Array.from({ length: Math.round((to - from) / by) + 1 }, (_, place) => Number((from + place * by).toFixed(4)));
@@ -47,13 +48,14 @@ export function render(element, data, state, live) {
   const readout = html("output", { class: "readout", "aria-live": "polite" });
   const formula = html("p", { class: "die-formula" });
   const place = new Place(data, state, live);
-  const columns = data.models.map((name) => new Column(name, (face) => write(face)));
+  const queue = new Queue(() => place.current);
+  const columns = data.models.map((name) => new Column(name, queue, write));
   const dials = () => /** @type {Dials} */ (Object.fromEntries(Object.keys(DIALS).map((name) => [name, setting(state, name)])));
 
-  /** @param {Face} face */
-  function write([shown, spelled]) {
-    if (spelled === null) readout.textContent = `${shown} adds no text: it is the end, or a part of a character.`;
-    else readout.textContent = place.write(spelled) ? "" : `${shown}: what follows is not in this file; open the live page with chainrule look RUN to continue.`;
+  /** @param {Face} face @param {string} [drawn] by what roll it was drawn */
+  function write([shown, spelled], drawn = "") {
+    if (spelled === null) readout.textContent = `${drawn}${shown} adds no text: it is the end, or a part of a character.`;
+    else readout.textContent = place.write(spelled) ? drawn : `${drawn}${shown}: what follows is not in this file; open the live page with chainrule look RUN to continue.`;
     if (!live) draw();
   }
 
@@ -64,17 +66,44 @@ export function render(element, data, state, live) {
     const all = dice.map((die) => weigh(die.logProbs, now));
     const most = Math.max(...all.map((probs) => probs[0] || 0), ...dice.map((die) => Math.exp(die.logProbs[0]) || 0));
     dice.forEach((die, number) => columns[number].draw(die, all[number], most));
+    place.showWritten();
   }
 
   const controls = html("div", { class: "die-dials" }, ...Object.keys(DIALS).map((name) => dial(name, state, draw)),
     html("button", { type: "button", class: "die-reset", click: () => reset(controls) }, "reset"));
-  const text = live ? [] : [place.strip(() => { readout.textContent = ""; draw(); })];
-  element.append(controls, formula, readout, html("div", { class: "picture" }, ...text, html("div", { class: "die-models" }, ...columns.map((column) => column.element))));
+  const text = live ? place.text : place.strip(() => { readout.textContent = ""; draw(); });
+  element.append(controls, formula, readout, html("div", { class: "picture" }, text, html("div", { class: "die-models" }, ...columns.map((column) => column.element))));
   draw();
   return (/** @type {Data} */ other) => {
     place.data = other;
     draw();
+    queue.proceed();
   };
+}
+
+/** Rolls and chosen faces, in order. They wait until the dice are those of the text as it is: no roll draws from an older die. */
+class Queue {
+  /** @param {() => boolean} current whether the dice follow the text */
+  constructor(current) {
+    this.current = current;
+    /** @type {(() => void)[]} */
+    this.waiting = [];
+  }
+
+  /** @param {() => void} act */
+  add(act) {
+    this.waiting.push(act);
+    this.proceed();
+  }
+
+  proceed() {
+    while (this.waiting.length && this.current()) this.waiting.shift()?.();
+  }
+
+  /** A key that is held down rolls as fast as dice come, and no longer than it is held. @param {KeyboardEvent} event */
+  hold(event) {
+    if (event.repeat && (this.waiting.length || !this.current())) event.preventDefault();
+  }
 }
 
 /** Where in the text the dice are. */
@@ -85,6 +114,13 @@ class Place {
     this.state = state;
     this.live = live;
     this.text = html("p", { class: "text die-text" });
+    /** What faces and rolls have added to the text of a live page. @type {string[]} */
+    this.written = [];
+  }
+
+  /** Whether the dice are those of the text as it is now. */
+  get current() {
+    return this.live ? this.live.current() : true;
   }
 
   get read() {
@@ -104,6 +140,7 @@ class Place {
   /** Appends a face to the text; false if this file does not contain what follows. @param {string} spelled */
   write(spelled) {
     if (this.live) {
+      this.written.push(spelled);
       this.live.write(this.live.text() + spelled);
       return true;
     }
@@ -119,6 +156,18 @@ class Place {
     this.state.set("read", String(read));
     this.state.set("taken", taken);
     this.mark();
+  }
+
+  /** The end of a live page's text with what was written here, white space made visible. */
+  showWritten() {
+    if (!this.live) return;
+    const text = this.live.text();
+    if (!text.endsWith(this.written.join(""))) this.written = [];    // it was changed by hand
+    const before = text.slice(0, text.length - this.written.join("").length), some = this.written.slice(-TAIL);
+    this.text.hidden = !this.written.length;
+    this.text.replaceChildren(html("span", { class: "end" }, marked(before.slice(-TAIL))), ...(some.length < this.written.length ? ["…"] : []),
+      ...some.map((piece, number) => html("span", { class: number === some.length - 1 ? "die-drawn die-last" : "die-drawn" }, marked(piece))),
+      html("small", { class: "end" }, "  · space, ↵ line break"));
   }
 
   /** The text of a file, token by token: a click goes there. @param {() => void} moved */
@@ -146,10 +195,15 @@ class Place {
   }
 }
 
+/** @param {string} text */
+const marked = (text) => visible(text).replaceAll("↵", "↵\n");
+
 /** One model's die. */
 class Column {
-  /** @param {string} name @param {(face: Face) => void} write */
-  constructor(name, write) {
+  /** @param {string} name @param {Queue} queue @param {(face: Face, drawn?: string) => void} write */
+  constructor(name, queue, write) {
+    this.name = name;
+    this.queue = queue;
     this.shown = FIRST;
     /** @type {{ faces: Face[], probs: number[], logProbs: Float32Array, most: number, left_out: number } | null} */
     this.now = null;
@@ -158,7 +212,8 @@ class Column {
     this.sum = html("p", { class: "note die-sum" });
     this.more = html("button", { type: "button", class: "die-more", click: () => { this.shown *= 2; this.fill(); } }, "more faces");
     this.facts = html("span", { class: "die-facts" });
-    const roll = html("button", { type: "button", class: "die-roll", click: () => this.roll() }, "roll");
+    const roll = html("button", { type: "button", class: "die-roll", click: () => this.queue.add(() => this.roll()),
+      keydown: (event) => this.queue.hold(/** @type {KeyboardEvent} */ (event)) }, "roll");
     this.element = html("section", { class: "strip", "data-model": name }, html("h3", {}, name), html("p", { class: "die-head" }, roll, this.facts), this.list, this.sum, this.more);
   }
 
@@ -183,7 +238,10 @@ class Column {
 
   /** @param {number} place */
   row(place) {
-    const choose = () => { if (this.now) this.write(this.now.faces[place]); };
+    const choose = () => {
+      const face = this.now?.faces[place];    // as it is seen now, whatever rolls come first
+      if (face) this.queue.add(() => this.write(face));
+    };
     return html("li", {}, html("button", { type: "button", class: "die-face", click: choose },
       html("span", { class: "die-name" }), html("span", { class: "die-bar", "aria-hidden": true }), html("span", { class: "die-p" })));
   }
@@ -194,8 +252,8 @@ class Column {
     let point = Math.random(), place = 0;
     while (place < probs.length - 1 && point >= probs[place]) point -= probs[place++];
     while (probs[place] === 0) place -= 1;                   // rounding may go past the last face
-    this.write(faces[place] ?? ["a face without a name", null]);
-    this.list.querySelectorAll(".die-face").forEach((face, number) => face.classList.toggle("die-rolled", number === place));
+    const face = faces[place] ?? ["a face without a name", null];
+    this.write(face, `${this.name} rolled “${face[0]}”, which had ${percent(probs[place])}. `);
   }
 
   /** @param {KeyboardEvent} event */
@@ -218,7 +276,6 @@ function paint(row, [shown, spelled], p, own, most) {
   const [name, bar, number] = /** @type {HTMLElement[]} */ ([...button.children]);
   button.classList.toggle("die-cut", p === 0);
   button.classList.toggle("die-mute", spelled === null);
-  button.classList.remove("die-rolled");
   Object.assign(button.dataset, { p, own });
   button.title = `the model’s own probability: ${own}`;
   button.setAttribute("aria-label", `${shown}: ${p === 0 ? "cut off" : percent(p)}`);

@@ -1,7 +1,8 @@
 // @ts-check
 /** A text coloured by one unit, a feature of the text beside it, and the units that correlate most with each feature. */
-import { fixed, html, svg } from "chainrule/draw";
+import { fixed, html, svg, visible } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
+import { renew } from "chainrule/renew";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {{ group: number, unit: number, r: number }} Found */
@@ -37,11 +38,11 @@ export function render(element, data, state, live) {
   };
   const draw = () => {
     const now = chosen(data, state, known, live);
-    controls.replaceChildren(...pickers(data, known, live, now, choose));
-    table.replaceChildren(found(data, now, choose));
+    renew(controls, ...pickers(data, known, live, now, choose));
+    renew(table, found(data, now, choose));
     const values = known.get(key(now));
     if (!values) return void choose({});
-    place.replaceChildren(...picture(data, values, features[now.feature], now, readout));
+    renew(place, ...picture(data, values, features[now.feature], now, readout));
   };
   element.addEventListener("keydown", (event) => {
     const { key: pressed, target, altKey, ctrlKey, metaKey } = /** @type {KeyboardEvent} */ (event);
@@ -140,7 +141,7 @@ function picture(data, values, feature, now, readout) {
     tokens[at].classList.add("chosen");
     for (const cursor of cursors) for (const [name, value] of [["x1", at + 0.5], ["x2", at + 0.5], ["visibility", "visible"]]) cursor.setAttribute(String(name), String(value));
     readout.replaceChildren(html("b", {}, `“${visible(data.tokens[at])}”`), html("span", { "data-value": values[at] }, `${named(data, now)} ${fixed(values[at], 4)}, `),
-      html("span", { "data-feature": feature[at] }, `${title} ${Number(fixed(feature[at], 2))}`));
+      html("span", { "data-feature": feature[at] }, `${title} ${rounded(feature[at])}`));
   };
   readout.replaceChildren(html("b", {}, named(data, now)), "Point at a token, or focus the text and use the arrow keys; the keys n and p go to the next and the previous unit.");
   follow(text, tokens, mark, () => at);
@@ -153,9 +154,12 @@ function picture(data, values, feature, now, readout) {
     html("p", { class: "scale" }, ...legend(values, most), html("span", {}, `· line below a token: ${title}`)),
     text,
     html("p", { class: "neurons-label" }, `${named(data, now)}, token by token`), strips[0],
-    html("p", { class: "neurons-label" }, `${title}, 0 to ${Number(fixed(largest(feature, 0), 2))}`), strips[1],
+    html("p", { class: "neurons-label" }, `${title}, 0 to ${rounded(largest(feature, 0))}`), strips[1],
   ];
 }
+
+/** @param {number} value */
+const rounded = (value) => String(Number(value.toFixed(2))).replace("-", "−");
 
 /** @param {Values} values */
 const signed = (values) => Array.from(values).some((value) => value < 0);
@@ -218,6 +222,3 @@ function found(data, now, choose) {
     feature.best.length ? null : "constant in this text")));
   return html("table", { class: "neurons-found" }, html("tbody", {}, ...rows));
 }
-
-/** White space made visible. @param {string} token */
-const visible = (token) => token.replaceAll("\n", "↵").replaceAll(" ", "·").replaceAll("\t", "⇥");

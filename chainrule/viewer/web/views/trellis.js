@@ -7,7 +7,7 @@ import { unpack } from "chainrule/arrays";
 /** @typedef {import("chainrule/arrays").Packed} Packed */
 /** @typedef {import("chainrule/arrays").Values} Values */
 /** @typedef {"alpha" | "gamma" | "delta"} Mode */
-/** @typedef {{ name: string, states: number, shown: number[], names?: string[], symbols: string[][], initial: Packed, transition: Packed, emission: Packed,
+/** @typedef {{ name: string, states: number, shown: number[], names?: string[], symbols: string[][], labels?: string[][], initial: Packed, transition: Packed, emission: Packed,
  *   tokens?: string[], begins: number[], log_p?: (number | null)[], scale: number[], height: (number | null)[], path: number[],
  *   modes?: Mode[], truth?: number[], begin?: Packed, alpha_terms?: Packed, gamma_terms?: Packed, delta_terms?: Packed,
  *   alpha: Packed, beta: Packed, gamma: Packed, delta: Packed, arriving: Packed, emits: Packed, winner: Packed }} Data */
@@ -19,6 +19,8 @@ const TERMS = 8;             // at most so many are written out one by one
 const MATTERS = 1e-4;        // and such as are more than this share of the sum
 const ROW = 24;              // pixels of a state
 const LONGEST = 14;          // characters of a state's name beside the grid
+const NARROW = matchMedia("(max-width: 40rem)").matches;
+const [LABEL, LETTER] = NARROW ? [10, 6.2] : [20, 8];    // characters of a state's typical symbols, and pixels of one
 const HEAD = 30;             // pixels of the tokens' names
 const ARRAYS = /** @type {const} */ (["initial", "transition", "emission", "alpha", "beta", "gamma", "delta", "arriving", "emits", "winner", "begin", "alpha_terms", "gamma_terms", "delta_terms"]);
 
@@ -155,16 +157,27 @@ function paint(grid, hmm, mode, time, row) {
     svg("rect", { class: "chosen", x: time * width + 1, y: HEAD + row * ROW + 1, width: width - 2, height: ROW - 2, rx: 3 }));
   const scroll = grid.querySelector(".scroll");
   if (scroll) return void scroll.replaceChildren(made);
-  const names = hmm.data.shown.map((_, at) => hmm.name(at).slice(0, LONGEST)), beside = Math.max(34, 12 + 8 * Math.max(...names.map((name) => name.length)));
-  const below = (/** @type {number} */ at) => (hmm.data.symbols?.[at] ?? []).slice(0, 5).join(" ");
-  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true, style: `width: calc(${hmm.tags ? "0.5rem" : "7.5rem"} + ${beside}px)` }, ...names.map((name, at) =>
-    svg("text", { x: 0, y: y(at) + 5 }, name, svg("tspan", { class: "trellis-soft", x: beside }, below(at))))),
+  const labels = hmm.data.shown.map((_, at) => fitting(hmm.data.labels?.[at] ?? [])), widest = Math.max(...labels.map((label) => [...label].length));
+  const names = hmm.data.shown.map((_, at) => cut(hmm.name(at), LONGEST)), beside = Math.max(34, 12 + 8 * Math.max(...names.map((name) => name.length)));
+  const said = (/** @type {number} */ at) => (hmm.data.labels ? `state ${hmm.name(at)}; it emits most, in proportion to their frequency: ${hmm.data.labels[at].join(" ")}` : hmm.name(at));
+  grid.append(svg("svg", { class: "trellis-names", height, "aria-hidden": true, width: beside + widest * LETTER + (widest ? 16 : 8) }, ...names.map((name, at) =>
+    svg("text", { x: 0, y: y(at) + 5 }, name, svg("title", {}, said(at)), svg("tspan", { class: "trellis-soft", x: beside }, labels[at])))),
     html("div", { class: "scroll", tabindex: 0, role: "application", "aria-label": "the trellis: the arrow keys choose a cell" }, made));
+}
+
+/** @param {string} text @param {number} most */
+const cut = (text, most) => ([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);
+
+/** As many whole symbols as there is room for. @param {string[]} labels */
+function fitting(labels) {
+  let text = cut(labels[0] ?? "", LABEL);
+  for (const label of labels.slice(1)) if ([...text].length + 1 + [...label].length <= LABEL) text += ` ${label}`;
+  return text;
 }
 
 /** @param {Trellis} hmm @param {number} time @param {(at: number) => number} x */
 const heads = (hmm, time, x) => (hmm.data.tokens ?? []).map((token, at) =>
-  svg("text", { class: at === time ? "trellis-now" : "", x: x(at), y: HEAD - 10, "text-anchor": "middle" }, [...token].slice(0, 12).join("")));
+  svg("text", { class: at === time ? "trellis-now" : "", x: x(at), y: HEAD - 10, "text-anchor": "middle" }, cut(token, 12)));
 
 /** Those that can be seen. @param {Trellis} hmm @param {Mode} mode @param {number} width */
 function* cells(hmm, mode, width) {
@@ -327,7 +340,7 @@ function model(hmm, row, choose) {
   return [
     html("section", {}, html("h3", {}, symbols(`b_{${hmm.name(row)},o}`), html("small", {}, `  emissions of state ${hmm.name(row)}`)), html("ul", { class: "trellis-bars" }, ...bars)),
     html("section", {}, html("h3", {}, symbols(`a_{${hmm.name(row)},s'}`), html("small", {}, "  transitions from it")),
-      html("ul", { class: "trellis-bars" }, ...moves.map(({ to, p }) => bar(`${hmm.name(to)}  ${hmm.data.symbols[to].slice(0, 4).join(" ")}`, p, moves[0].p))),
+      html("ul", { class: "trellis-bars" }, ...moves.map(({ to, p }) => bar(`${hmm.name(to)}  ${hmm.data.labels[to].slice(0, 4).join(" ")}`, p, moves[0].p))),
       html("p", { class: "trellis-sum" }, symbols(`π_{${hmm.name(row)}}`), " = ", number(initial[row]))),
     html("section", {}, html("h3", {}, symbols("a_{s,s'}"), html("small", {}, "  from each row to each column")), matrix(hmm, row, choose)),
   ];
