@@ -32,6 +32,25 @@ BANNED = {
 }
 """Words that may not come back, and what to write instead."""
 
+PHRASES = {
+    "have not what this view shows": "This view needs …",
+    "as the model is": "reset",
+    "words whole": "merge pieces into words",
+    "tokens it goes on with": "continue for … tokens",
+    "lines from 0": "hide weights below",
+    "takes of": "attends to",
+    "gives most to": "is attended to most by",
+    "it goes by": "colour: …",
+    "near each other is": "… are neighbours",
+    "passes none on": "0: its output layer starts at zero",
+    "fair ones": "as uncertain as a fair die with … sides",
+    "different words; all": "followed … different contexts; … in all",
+    "before it is learned": "measured before the model learns from it",
+    "a look at": "the name of the text",
+}
+"""Phrases of the pages that stopped readers, and what to write instead."""
+
+
 def pages():
     """Every text of the project that a person reads."""
     for folder, kinds in (("chainrule", "py js html toml"), ("docs", "md"), ("recipes", "toml")):
@@ -53,6 +72,13 @@ def test_the_words_are_those_of_the_field(path):
     lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
     found = [(number, *word) for number, line in lines for word in banned_words(line)]
     assert found == []
+
+
+@pytest.mark.parametrize("path", sorted(path for path in pages() if path.is_relative_to(PACKAGE / "viewer")),
+                         ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_speak_as_people_do(path):
+    text = path.read_text(encoding="utf-8").lower()
+    assert [(phrase, better) for phrase, better in PHRASES.items() if phrase in text] == []
 
 
 def test_a_banned_word_is_found_whatever_its_case():

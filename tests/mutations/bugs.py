@@ -19,6 +19,8 @@ TRAINER = "tests/training/test_trainer.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED, ADAPTED = "tests/training/test_finetune.py", "tests/training/test_finetune_adapters.py"
 CHATS, TURNS = "tests/tasks/test_chat_task.py", "tests/chat/test_conversation.py"
+WRITE = ("tests/viewer/test_write_view.py::"
+         "test_the_text_is_that_of_sample_and_the_bits_those_before_temperature_and_cuts")
 KILLED = "tests/training/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 
@@ -1578,6 +1580,26 @@ BUGS = [
         "replayed < FASTER * first",
         "True",
         ("tests/training/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
+        "the bits of what is written are those of a token before",
+        "chainrule/viewer/views/write.py",
+        'return {**after, "log_probs": own.gather(1, after["tokens"][:, None])[:, 0]}',
+        'return {**after, "log_probs": own.gather(1, values["tokens"][:, None])[:, 0]}',
+        (f"{WRITE}[sampling0]",),
+    ),
+    Bug(
+        "what is written at a low temperature seems more certain than it is",
+        "chainrule/viewer/views/write.py",
+        "own = logits.float().log_softmax(-1)",
+        "own = (logits.float() / self.sampling.temperature).log_softmax(-1)",
+        (f"{WRITE}[sampling1]",),
+    ),
+    Bug(
+        "states are labelled by what is frequent",
+        "chainrule/viewer/views/trellis.py",
+        "order = (row[frequent] / frequencies[frequent].clamp_min(1e-30)).argsort(descending=True, stable=True)",
+        "order = row[frequent].argsort(descending=True, stable=True)",
+        ("tests/viewer/test_trellis.py::"
+         "test_a_state_is_labelled_by_what_is_typical_of_it_not_by_what_is_frequent",),
     ),
     Bug(
         "an ARPA file whose weights make no distribution is taken",

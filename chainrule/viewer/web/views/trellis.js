@@ -340,7 +340,7 @@ function model(hmm, row, choose) {
   return [
     html("section", {}, html("h3", {}, symbols(`b_{${hmm.name(row)},o}`), html("small", {}, `  emissions of state ${hmm.name(row)}`)), html("ul", { class: "trellis-bars" }, ...bars)),
     html("section", {}, html("h3", {}, symbols(`a_{${hmm.name(row)},s'}`), html("small", {}, "  transitions from it")),
-      html("ul", { class: "trellis-bars" }, ...moves.map(({ to, p }) => bar(`${hmm.name(to)}  ${hmm.data.labels[to].slice(0, 4).join(" ")}`, p, moves[0].p))),
+      html("ul", { class: "trellis-bars" }, ...moves.map(({ to, p }) => bar(`${hmm.name(to)}  ${(hmm.data.labels?.[to] ?? []).slice(0, 4).join(" ")}`, p, moves[0].p))),
       html("p", { class: "trellis-sum" }, symbols(`π_{${hmm.name(row)}}`), " = ", number(initial[row]))),
     html("section", {}, html("h3", {}, symbols("a_{s,s'}"), html("small", {}, "  from each row to each column")), matrix(hmm, row, choose)),
   ];
