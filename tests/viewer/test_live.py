@@ -89,6 +89,7 @@ def test_an_answer_that_comes_after_the_next_question_is_not_shown(open_url, url
 def test_a_link_shows_the_same(open_url, url):
     page = open_url(url)
     page.locator("#runs input[value=ngram]").check()
+    page.locator("#runs input[value=lstm]").check()
     page.locator("#runs input[value=word2vec]").uncheck()
     page.locator("#text").fill("a bird\n& ümlaut 🙂")
     tab(page, "surprise")
@@ -97,7 +98,7 @@ def test_a_link_shows_the_same(open_url, url):
     assert again.locator("#text").input_value() == "a bird\n& ümlaut 🙂"
     assert again.locator("#surprise input[value=difference]").is_checked()
     assert again.locator("#runs input:checked").evaluate_all("all => all.map(one => one.value)") == [
-        "ngram", "seq2seq-translate"
+        "ngram", "lstm", "seq2seq-translate"
     ]
     assert again.locator("#surprise .view").inner_text() == page.locator("#surprise .view").inner_text()
 

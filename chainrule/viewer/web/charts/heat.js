@@ -15,7 +15,8 @@ const LEGIBLE = 12;     // pixels from one line of text to the next: of smaller 
 const SHORT = 18;       // pixels of a name that is not turned above its column,
 const MANY = 0.2;       // unless more than this share of the names is longer
 const SMALLEST = 8;     // pixels of a cell, unless it has to be smaller to fit
-const LABEL = 108;      // pixels for a label, at most
+const LABEL = 108;      // pixels for a label, at most,
+const RARE = 56;        // or fewer where only some labels are long: a map of letters needs no margin for the name of its boundary
 
 /** @param {Choices} choices */
 export function makeHeat({ title, pick, height, top, most = 30, pin = new Pin() }) {
@@ -80,7 +81,10 @@ export function makeHeat({ title, pick, height, top, most = 30, pin = new Pin() 
 function framed(canvas, { rows, columns }, available, height, top, most) {
   const brush = /** @type {import("chainrule/paint").Brush} */ (canvas.getContext("2d"));
   brush.font = font(LABEL);
-  const longest = (/** @type {Label[]} */ labels) => Math.min(LABEL, Math.max(0, ...labels.map(({ text }) => brush.measureText(text).width)) + 10);
+  const longest = (/** @type {Label[]} */ labels) => {
+    const widths = labels.map(({ text }) => brush.measureText(text).width + 10);
+    return Math.min(widths.filter((width) => width > RARE).length > MANY * widths.length ? LABEL : RARE, Math.max(0, ...widths));
+  };
   const named = [...rows, ...columns].some(({ text }) => text), left = named ? longest(rows) : 1;
   const turned = longest(columns);
   const fitting = (available - left - 3) / Math.max(columns.length, 1);
