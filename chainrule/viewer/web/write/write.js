@@ -20,7 +20,7 @@ const SETTINGS = /** @type {const} */ ({
 export function render(element, data, state, live) {
   const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at a token to see its bits.");
   const columns = data.models.map((name) => new Column(name, data.prompt, readout, live));
-  const place = html("div", { class: "strips write-columns" }, ...columns.map((column) => column.element));
+  const place = html("div", { class: "strips write-columns picture" }, ...columns.map((column) => column.element));
   if (!live) {
     element.append(html("p", { class: "note" }, `${data.tokens} tokens of each model, at temperature 1, seed ${data.seed}. The live page, chainrule look RUN, writes more, with any settings.`), scale(), readout, place);
     data.written?.forEach((pieces, number) => { pieces.forEach((piece) => columns[number].add(piece)); columns[number].close({}); });
