@@ -1580,6 +1580,8 @@ BUGS = [
         "replayed < FASTER * first",
         "True",
         ("tests/training/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
+    ),
+    Bug(
         "the bits of what is written are those of a token before",
         "chainrule/viewer/views/write.py",
         'return {**after, "log_probs": own.gather(1, after["tokens"][:, None])[:, 0]}',
