@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from chainrule.inference.score import score_stream
-from chainrule.inference.text_score import TextTotals, pieces_with_bits
 from chainrule.inference.statistics import Bits
+from chainrule.inference.text_score import TextTotals, pieces_with_bits
 from chainrule.model import BOUNDARY
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.viewer.subject import Subject
