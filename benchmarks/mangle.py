@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import resource
 import selectors
 import shutil
@@ -96,9 +97,8 @@ def _peak() -> int:
 
 
 def limit_process() -> None:
-    with Path("/proc/self/statm").open() as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    used = int(re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))    # not what is only reserved
     resource.setrlimit(resource.RLIMIT_CPU, (CPU, CPU + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -314,6 +314,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    torch.zeros(1 << 20)        # its allocator reserves 1 GB of addresses with the first tensor
     warm_up()
     runs = [run for run in all_runs() if args.runs is None or run.name in args.runs]
     with tempfile.TemporaryDirectory(prefix="mangle") as name:

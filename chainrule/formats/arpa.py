@@ -138,7 +138,7 @@ def _contexts(model: NGram, length: int) -> torch.Tensor:
     weights = model.table("backoff", length)
     count = min(CHECKED, len(weights))
     spread = torch.linspace(0, len(weights) - 1, count).round().long()
-    place: torch.Tensor = torch.cat([weights.topk(count).indices, spread]).unique()  # type: ignore[no-untyped-call]
+    place = torch.tensor(sorted({*weights.topk(count).indices.tolist(), *spread.tolist()}))
     columns = []
     for order in range(length, 1, -1):                           # from the last word to the first
         columns.append(model.table("words", order)[place].long())
