@@ -9,10 +9,14 @@ command line is made of the same functions.
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chainrule.compare.budgets import fit_to_minutes
+from chainrule.defaults.choose import choose_defaults
+from chainrule.defaults.example_defaults import default_kind
+from chainrule.defaults.rates import SIZES
+from chainrule.device import choose_device, fastest_threads
 from chainrule.errors import UserError, did_you_mean
 from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
@@ -24,9 +28,6 @@ from chainrule.training.pipeline import Observer, make_run
 
 Files: TypeAlias = str | Path | Sequence[str | Path]
 """Files, folders, globs, or names from `chainrule data`: one or several."""
-
-KIND = "ngram"    # where none is given
-
 
 def train(
     text: Files,
@@ -52,15 +53,21 @@ def train(
     called with the model, as it is then, and each record of the log: a dict, as in log.jsonl.
     """
     texts, held_out = as_list(text), as_list(valid)
-    made_by = training_recipe(
-        texts, kind=kind, task=task, base=base, recipe=recipe, valid=held_out, minutes=minutes, device=device,
-        settings={**settings, **dotted(keywords)},
-    )
-    made = make_run(
-        texts, made_by, Path(out) if out is not None else default_out(made_by.kind, texts), valid=held_out,
-        test=as_list(test), overwrite=overwrite, device=device, observe=observe,
-    )
+    with threads_for(minutes, device):
+        made_by = training_recipe(
+            texts, kind=kind, task=task, base=base, recipe=recipe, valid=held_out, minutes=minutes, device=device,
+            settings={**settings, **dotted(keywords)}, out=out,
+        )
+        made = make_run(
+            texts, made_by, Path(out) if out is not None else default_out(made_by.kind, texts), valid=held_out,
+            test=as_list(test), overwrite=overwrite, device=device, observe=observe,
+        )
     return load(made.path, device)
+
+
+def threads_for(minutes: float | None, device: str) -> AbstractContextManager[Any]:
+    """Against the clock on a CPU: the number of threads that is fastest there now."""
+    return nullcontext() if minutes is None or choose_device(device).type != "cpu" else fastest_threads()
 
 
 def as_list(files: Files) -> list[str]:
@@ -83,8 +90,13 @@ def training_recipe(
     minutes: float | None,
     settings: Mapping[str, Any],
     device: str,
+    out: str | Path | None = None,
 ) -> Recipe:
-    """The recipe of a training run: the settings of a file, then those given; sizes are chosen to fit `minutes`."""
+    """The recipe of a training run: the settings of a file, then those given; the rest is chosen for the data.
+
+    With a file nothing is chosen that it could have said, unless `minutes` are given and it has no size. `out`: where
+    the run will be, or has begun.
+    """
     table = {} if recipe is None else flatten(read_toml(Path(recipe)))
     from_file = {name: str(table.pop(name)) for name in ("kind", "task", "from") if name in table}
     given = over(table, ({} if minutes is None else {"train.minutes": minutes}) | dict(settings))
@@ -94,13 +106,18 @@ def training_recipe(
     task = task or from_file.get("task", "lm")
     if base is None and find_task(task).needs_base:
         raise UserError(f"--task {task} tunes a language model that is trained already: --from RUN says which.")
-    if base is None and "train.minutes" in given:
-        refuse_minutes(kind or KIND, task)
-    chosen = recipe_for(kind or KIND, given, task) if base is None else finetune_recipe(base, given, task, kind)
-    refuse_settings(texts, chosen)
-    if minutes is None or base is not None:
+    if base is not None:
+        chosen = finetune_recipe(base, given, task, kind)
+        refuse_settings(texts, chosen)
         return chosen
-    return fit_to_minutes(chosen, given, texts, valid, minutes, device)
+    kind = kind or default_kind(task)
+    if "train.minutes" in given:
+        refuse_minutes(kind, task)
+    chosen = recipe_for(kind, given, task)
+    refuse_settings(texts, chosen)
+    where = Path(out) if out is not None else default_out(kind, texts)
+    whole = recipe is not None and (minutes is None or any(f"model.{size}" in table for size in SIZES))
+    return choose_defaults(chosen, given, texts, valid=valid, device=device, out=where, fixed=whole)
 
 
 def is_language(text: str) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 BOUNDARY = 0
 """The one token that begins and ends every text, in every vocabulary."""

@@ -28,7 +28,8 @@ class Text(Settings, part="text"):
 
     tokenizer: str = "bpe"          # bytes, characters, words, bpe, symbols, or the path of a tokenizer.json
     vocab: Annotated[int, Range(1, 1 << 31)] | None = None  # largest vocabulary; none: all tokens (bpe: by text size)
-    min_count: Count = 2            # words that occur less often become <unk> (words only)
+    min_count: Count | None = None  # words that occur less often become <unk> (words only); none: 2, or 1 where the
+                                    # text holds <unk> already
     errors: Literal["strict", "replace"] = "strict"  # for bytes that are not UTF-8: stop with an error, or read U+FFFD
     separator: str = "<|endoftext|>"  # a line that holds only this separates two documents
     held_out: BelowOne = 0.1        # fraction held out for validation without --valid: whole documents, or a text's end
@@ -93,6 +94,8 @@ class Gradient(Settings, part="train"):
     clip: NonNegative = 1.0             # clip the global gradient norm to this; 0: no clipping
     evaluate: Annotated[float, Range(0)] | None = None  # steps between evaluations on the validation split; 0: none;
                                         # less than 1: as a fraction of all steps; none: once an epoch
+    evaluate_tokens: Count | None = None  # evaluate on a sample of the validation split of about so many tokens, drawn
+                                        # by the seed; none: on all of it
     patience: Count | None = None       # early stopping after so many evaluations without improvement; none: off
     keep_best: bool = True              # save the weights of the best evaluation; false: those of the last step
     precision: Precision = "auto"       # of matrix products, or of the residual stream too; auto: bfloat16 where fast

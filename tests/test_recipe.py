@@ -17,7 +17,7 @@ def recipe(given=None, preset=None, name="uniform"):
 
 
 def test_what_the_user_gave_wins_over_preset_kind_and_house() -> None:
-    assert recipe().text.min_count == 2
+    assert recipe().text.min_count is None
     assert recipe().text.tokenizer == "words"
     assert recipe(preset={"text.tokenizer": "bytes"}).text.tokenizer == "bytes"
     assert recipe({"text.tokenizer": "bpe"}, {"text.tokenizer": "bytes"}).text.tokenizer == "bpe"

@@ -10,9 +10,9 @@ from typing import Any
 
 from chainrule import __version__
 from chainrule.api import text_name
-from chainrule.compare.budgets import Budget, Compare, ladder_kinds
 from chainrule.compare.ladder import LadderPlan, Rung, Stopped, climb, corpus_for, held_out
 from chainrule.compare.report import ranking, report_page
+from chainrule.defaults.budgets import Budget, Compare, ladder_kinds
 from chainrule.device import choose_device
 from chainrule.errors import UserError, did_you_mean
 from chainrule.files import write_text

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, get_args, get_origin
 
 from chainrule import models
-from chainrule.compare.budgets import Compare
+from chainrule.defaults.budgets import Compare
 from chainrule.errors import UserError, did_you_mean
 from chainrule.flops import GPUS
 from chainrule.models.published import PUBLISHED, Published

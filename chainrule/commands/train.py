@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chainrule.api import default_out, training_recipe
+from chainrule.api import default_out, threads_for, training_recipe
 from chainrule.errors import UserError
 from chainrule.files import write_text
 from chainrule.preferences.curves import read_curves
@@ -32,16 +32,17 @@ def train_command(args: Namespace) -> dict[str, Any]:
         if args.task not in (None, REWARDED) or (args.task is None and args.recipe is None):
             raise UserError(f"--reward {args.reward} is for --task {REWARDED}; --task {args.task or 'lm'} has none.")
         settings = {**settings, "train.reward": args.reward}
-    recipe = training_recipe(
-        args.text, kind=args.kind, task=args.task, base=args.base, recipe=args.recipe, valid=args.valid,
-        minutes=args.minutes, settings=settings, device=args.device,
-    )
-    out = Path(args.out) if args.out else default_out(recipe.kind, args.text)
-    page = CurvesPage(out)
-    made = make_run(
-        args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device,
-        observe=page.observe,
-    )
+    with threads_for(args.minutes, args.device):
+        recipe = training_recipe(
+            args.text, kind=args.kind, task=args.task, base=args.base, recipe=args.recipe, valid=args.valid,
+            minutes=args.minutes, settings=settings, device=args.device, out=args.out,
+        )
+        out = Path(args.out) if args.out else default_out(recipe.kind, args.text)
+        page = CurvesPage(out)
+        made = make_run(
+            args.text, recipe, out, valid=args.valid, test=args.test, overwrite=args.overwrite, device=args.device,
+            observe=page.observe,
+        )
     page.finish(made)
     if not args.json and speaks():
         print_result(made, next_for(recipe))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from chainrule import __version__, models
-from chainrule.compare.budgets import Budget, CorpusSize, DottedSettings, recipe_for_budget, rounds_in, token_flops
+from chainrule.defaults.budgets import Budget, CorpusSize, DottedSettings, recipe_for_budget, rounds_in, token_flops
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text

@@ -26,8 +26,8 @@ from chainrule.models.gpt import GPT, GPTSettings
 VERSION = "5.0.0"    # of transformers, from which on the keys of config.json are these
 CARRIED = {          # settings that every config has, or that matter in training alone
     "size", "layers", "width", "heads", "context", "head_size", "kv_heads", "hidden", "epsilon", "rope_theta", "tied",
-    "rope_factor", "trained_context", "dropout", "zero_init", "init", "vectors", "vectors_frozen", "active",
-    "balance_loss", "router_z_loss",
+    "rope_factor", "trained_context", "dropout", "attention_dropout", "zero_init", "init", "vectors",
+    "vectors_frozen", "active", "balance_loss", "router_z_loss",
 }  # fmt: skip
 NOT_YARN = ("none", "linear", "llama3")    # a norm after RoPE removes YaRN's factor of queries and keys
 ROPE_TYPES = ("none", "linear", "yarn", "llama3")
@@ -125,7 +125,7 @@ def gpt2_config(settings: GPTSettings) -> dict[str, Any]:
         "layer_norm_epsilon": settings.epsilon,
         "resid_pdrop": settings.dropout,
         "embd_pdrop": settings.dropout,
-        "attn_pdrop": settings.dropout,
+        "attn_pdrop": settings.dropout if settings.attention_dropout is None else settings.attention_dropout,
     }
 
 

@@ -203,9 +203,10 @@ def _attention(cls: type[A], settings: TransformerSettings, **options: Any) -> A
     size, norms = settings.head_size, None
     if settings.qk_norm:
         norms = make_norm(settings, size), make_norm(settings, size)
+    drop = settings.dropout if settings.attention_dropout is None else settings.attention_dropout
     return cls(
         settings.width, settings.heads, settings.kv_heads, size,
-        bias=settings.biases, dropout=settings.dropout, norms=norms, scaled=settings.scaled, **options,
+        bias=settings.biases, dropout=drop, norms=norms, scaled=settings.scaled, **options,
     )
 
 

@@ -73,6 +73,8 @@ class TransformerSettings(Settings):
     activation: Literal["relu2", "relu", "gelu", "gelu-tanh", "swiglu", "geglu"] = "relu2"  # of the feed-forward layer
     biases: bool = False        # linear layers and LayerNorms have a learned bias; experts have none
     dropout: BelowOne = 0.0     # dropout of embeddings, attention weights and each sub-layer's output
+    attention_dropout: BelowOne | None = None  # dropout of attention weights; none: as dropout. Above 0 torch has no
+    # fused attention on a CPU
     zero_init: bool = True      # zero-initialise the output projections
     init: NonNegative = 0.0     # standard deviation of the initial weights; 0: 1/√(inputs)
 

@@ -29,7 +29,7 @@ from chainrule.model import BOUNDARY, Tap
 from chainrule.settings import BelowOne, Range, Size
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,

@@ -31,7 +31,7 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 from chainrule.settings import Positive
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 
 MIN_CHUNK = 256    # tokens
@@ -225,8 +225,9 @@ class GPT(Decoder):
         small, medium = budget.parameters < 5e5, budget.parameters < 5e6
         layers, context = (2, 64) if small else (4, 128) if medium else (6, 256)
         heads = {width: width // (32 if width < 256 else 64) for width in widths}
-        return [{"model.layers": layers, "model.width": width, "model.heads": heads[width], "model.context": context}
-                for width in widths]
+        fixed: dict[str, Any] = {} if budget.gpu else {"model.attention_dropout": 0.0}    # torch's fused attention
+        return [{**fixed, "model.layers": layers, "model.width": width, "model.heads": heads[width],
+                 "model.context": context} for width in widths]
 
     def encode(self, tokens: Tensor, lengths: Tensor | None = None, more: Tensor | None = None) -> Tensor:
         """(B, T) -> (B, T, D), for heads. The causal mask hides the padding, which comes after all other tokens."""

@@ -30,7 +30,7 @@ from chainrule.model import Tap
 from chainrule.settings import BelowOne, Range, Size
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 
 class VariationalDropout(nn.Module):

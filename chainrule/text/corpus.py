@@ -60,6 +60,30 @@ class MixedSplit(Split):
 
 
 @dataclass(frozen=True)
+class SampledSplit(Split):
+    """Blocks of a split, drawn at random, one after the other."""
+
+    said: str                                # how it was drawn
+
+
+BLOCK = 2048                                 # tokens that are drawn together
+
+
+def sample_split(split: Split, tokens: int, seed: int, tokenizer: Tokenizer) -> tuple[SampledSplit, str]:
+    """About `tokens` tokens of a split, in blocks that are drawn by the seed and stay in order; and a note of it."""
+    targets = len(split.tokens) - 1
+    size = min(BLOCK, max(1, tokens))
+    count, blocks = max(1, tokens // size), targets // size
+    places = np.sort(np.random.default_rng(seed).choice(blocks, min(count, blocks), replace=False)) * size
+    parts = [split.tokens[:1], *(split.tokens[1 + place : 1 + place + size] for place in places.tolist())]
+    drawn = np.concatenate(parts)
+    said = f"{len(places)} of {blocks} blocks of {size:,} tokens, drawn by seed {seed}"
+    length = len(tokenizer.decode(drawn[1:].tolist()).encode()) if tokenizer.lossless else 0
+    sample = SampledSplit(drawn, length, split.documents, split.sha256, said, packed=split.packed)
+    return sample, f"evaluations read a sample of the validation text: {said} (train.evaluate_tokens={tokens})"
+
+
+@dataclass(frozen=True)
 class Corpus:
     splits: Mapping[str, Split]              # train, and where there are any valid and test
     tokenizer: Tokenizer

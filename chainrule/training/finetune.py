@@ -50,8 +50,11 @@ NO_VECTORS = {"vectors": None, "vectors_frozen": False}
 NAMED = 4    # new parameters that are listed by name; of more, only the number is given
 
 
-def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Any, log: Log) -> None:
-    """From `model.vectors`, if it is set; a token without a vector there keeps its random one."""
+def initialise_embeddings(
+    model: Model, tokenizer: Tokenizer, settings: Any, log: Log, *, predicts: bool = True
+) -> None:
+    """From `model.vectors`, if it is set; a token without a vector there keeps its random one. `predicts`: it predicts
+    tokens, and is not the body of a head."""
     path, frozen = getattr(settings, "vectors", None), getattr(settings, "vectors_frozen", False)
     if path is None:
         if frozen:
@@ -68,12 +71,23 @@ def initialise_embeddings(model: Model, tokenizer: Tokenizer, settings: Any, log
                         "its tokens are words, as those of text.tokenizer=words.")
     ids, places = map(list, zip(*found))
     with torch.no_grad():
-        matrix[ids] = torch.from_numpy(vectors.matrix[places]).to(matrix)
+        rows = torch.from_numpy(vectors.matrix[places]).to(matrix)
+        length = float(matrix[ids].norm(dim=1).mean())
+        scale = length / max(1e-9, float(rows.norm(dim=1).mean())) if predicts and _tied(model) else 1.0
+        matrix[ids] = scale * rows
     matrix.requires_grad_(not frozen)
     share = len(found) / len(tokenizer)
     line = f"{path}: vectors for {len(found):,} of {len(tokenizer):,} tokens ({share:.1%})"
+    line += "" if scale == 1 else f", times {scale:.3g}, which makes them as long as random ones (tied output)"
     log("vectors", f"{line}, {'frozen' if frozen else 'trained further'}",
-        path=str(path), covered=len(found), share=share, frozen=frozen)
+        path=str(path), covered=len(found), share=share, frozen=frozen, scale=scale)
+
+
+def _tied(model: Model) -> bool:
+    """Whether the embedding is also the output matrix, where long vectors make all first predictions certain."""
+    holders: tuple[Any, ...] = (model, getattr(model, "embedding", None))
+    output = next((holder.output_matrix for holder in holders if hasattr(holder, "output_matrix")), None)
+    return output is cast(Embeddings, model).embeddings
 
 
 def load_vectors(path: Path) -> Vectors:

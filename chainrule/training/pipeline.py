@@ -20,7 +20,7 @@ from chainrule.recipe import Recipe
 from chainrule.run import Done
 from chainrule.tasks import build_for, find_task, recipe_for
 from chainrule.tasks.task import Task
-from chainrule.text.corpus import Corpus, MixedSplit
+from chainrule.text.corpus import Corpus, MixedSplit, SampledSplit, sample_split
 from chainrule.text.mixing import report_mix
 from chainrule.text.tokenizers.symbols import SymbolLevel
 from chainrule.training.checkpoint import Checkpoints, ShardCheckpoints
@@ -115,6 +115,7 @@ def make_run(
             tokenizer = tokenizer_of(recipe, out)
             corpus = task.prepare(recipe, texts, valid, test, tokenizer, chat_template_of(recipe, out, tokenizer))
             splits = {name: _facts(split) for name, split in corpus.splits.items()}
+            corpus = sample_validation(corpus, recipe)
             if about is not None and not run.same_text(out, about, splits, overwrite):
                 about = None
             if about is None and ranks.first:
@@ -126,12 +127,22 @@ def make_run(
         if done.finished and model.learns_by == "pairs":
             restore_counts(model, corpus)
         if not done.finished:
-            initialise_embeddings(body_of(model), corpus.tokenizer, recipe.model, log)
+            body = body_of(model)
+            initialise_embeddings(body, corpus.tokenizer, recipe.model, log, predicts=body is model)
             initialise(model, recipe, len(corpus.tokenizer), out, log, getattr(corpus, "labels", ()))
         if observe is not None:
             log.observe = partial(observe, model)
         checkpoints = (ShardCheckpoints if sharded else Checkpoints)(out, recipe, splits, ranks)
         return _train(_to_device(model, ranks, sharded), corpus, recipe, log, done, checkpoints)
+
+
+def sample_validation(corpus: Corpus, recipe: Recipe) -> Corpus:
+    """With train.evaluate_tokens, the corpus with a seeded sample in the place of its validation split."""
+    most, valid = getattr(recipe.train, "evaluate_tokens", None), corpus.splits.get("valid")
+    if most is None or valid is None or not find_task(recipe.task).running_text or len(valid.tokens) - 1 <= most:
+        return corpus
+    sample, note = sample_split(valid, most, recipe.train.seed, corpus.tokenizer)
+    return replace(corpus, splits={**corpus.splits, "valid": sample}, notes=(*corpus.notes, note))
 
 
 def _refuse_without_boundary(recipe: Recipe, task: Task) -> None:
@@ -264,6 +275,8 @@ def _measure(
                 result["mix"] = _by_text(model, corpus, recipe, log, ranks, steps, stop)
     except KeyboardInterrupt:
         return None
+    if isinstance(sample := corpus.splits.get("valid"), SampledSplit):
+        result["sample"] = sample.said
     result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)
     log("result", split="valid", **result)
     return result

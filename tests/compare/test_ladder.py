@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from chainrule.compare import ladder
-from chainrule.compare.budgets import Budget, Compare, ladder_kinds
 from chainrule.compare.ladder import LadderPlan, Stopped, chosen_settings, climb, held_out
+from chainrule.defaults.budgets import Budget, Compare, ladder_kinds
 from chainrule.errors import UserError
 from chainrule.inference.statistics import compare_scores
 from chainrule.models.hmm.hmm import HMM

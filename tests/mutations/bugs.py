@@ -1683,4 +1683,32 @@ BUGS = [
         'origin.partition("//")[2] != host and False',
         ("tests/serve/test_slow_clients.py::test_a_page_of_another_site_may_not_ask",),
     ),
+    Bug(
+        "a budget in steps gets another learning rate than one in minutes",
+        "chainrule/defaults/choose.py",
+        "chosen |= rate_settings(optimizer, budget.parameters)",
+        "chosen |= rate_settings(optimizer, budget.parameters) if self.seconds else {}",
+        ("tests/defaults/test_choose.py::test_the_same_choice_however_the_budget_is_given[lstm]",),
+    ),
+    Bug(
+        "the batch is not shortened on a slow machine",
+        "chainrule/defaults/choose.py",
+        'tokens = min(chosen["train.tokens"], int(clock.tokens / STEPS))',
+        'tokens = max(chosen["train.tokens"], int(clock.tokens / STEPS))',
+        ("tests/defaults/test_choose.py::test_a_slow_machine_gets_short_steps_and_a_small_network",),
+    ),
+    Bug(
+        "the bytes of a sample are those of the whole split",
+        "chainrule/text/corpus.py",
+        "sample = SampledSplit(drawn, length,",
+        "sample = SampledSplit(drawn, split.bytes,",
+        ("tests/text/test_sampled_split.py::test_a_sample_is_blocks_of_the_split_in_order",),
+    ),
+    Bug(
+        "a text with <unk> loses its rare words",
+        "chainrule/text/tokenizers/words.py",
+        "(1 if counts[UNKNOWN.encode()] else MIN_COUNT)",
+        "MIN_COUNT",
+        ("tests/text/test_tokenizer.py::test_a_text_that_holds_unk_keeps_its_rare_words",),
+    ),
 ]

@@ -314,3 +314,11 @@ def test_a_long_word_is_split_as_by_the_library_wherever_it_leaves_ascii(far):
 def test_a_word_is_looked_through_only_as_far_as_a_match_is_long():
     """Else a text of one word takes quadratic time."""
     assert bpe.ASCII_SPLIT.findall("x" * 2000 + "é")[:2] == ["x" * 128] * 2
+
+
+@pytest.mark.parametrize(("text", "kept"), [("a a b\n", False), ("a a b <unk>\n", True)])
+def test_a_text_that_holds_unk_keeps_its_rare_words(text, kept):
+    tokenizer = train_tokenizer(Text(tokenizer="words"), [text])
+    assert (tokenizer.id("b") is not None or "b" in tokenizer.decode(tokenizer.encode("b"))) == kept
+    again = train_tokenizer(Text(tokenizer="words", min_count=2), [text])
+    assert "b" not in again.decode(again.encode("b"))

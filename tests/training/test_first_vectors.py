@@ -23,7 +23,7 @@ WIDTHS = {
 }
 QUICK = {
     "text.tokenizer": "words", "train.steps": 3, "train.tokens": 64, "train.length": 8, "train.lr": 1e-9,
-    "train.weight_decay": 0.0, "train.evaluate": 0.0,
+    "train.weight_decay": 0.0, "train.evaluate": 0.0, "model.tied": False,
 }
 
 
@@ -54,6 +54,16 @@ def test_any_network_is_initialised_with_them(desk, kind, capsys):
     assert "vectors for 2 of 9 tokens (22.2%), trained further" in capsys.readouterr().err
     (told,) = [record for record in run.read_log(desk / "run") if record["event"] == "vectors"]
     assert (told["covered"], told["share"], told["frozen"]) == (2, 2 / 9, False)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gpt"])
+def test_under_a_tied_output_they_are_as_long_as_random_ones(desk, kind, capsys):
+    made, plain = (trained(desk, kind, **{"model.tied": True, **given}) for given in ({}, {"model.vectors": None}))
+    ours, random = (torch.stack([row(one, word) for word in ("cat", "dog")]).norm(dim=1) for one in (made, plain))
+    assert float(ours.mean()) == pytest.approx(float(random.mean()), rel=1e-3)
+    cosine = torch.cosine_similarity(row(made, "cat"), torch.from_numpy(MATRIX[0]), dim=0)
+    assert float(cosine) == pytest.approx(1, abs=1e-5)
+    assert "which makes them as long as random ones (tied output)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", WIDTHS)

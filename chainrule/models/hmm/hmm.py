@@ -24,7 +24,7 @@ from chainrule.models.hmm.forward_backward import PackedTexts, pack_texts
 from chainrule.settings import Count, NonNegative, Range, Settings
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 ROUNDS = 60    # of EM that should fit in the budget of a comparison; it decides the number of states
 

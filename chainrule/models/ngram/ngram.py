@@ -33,7 +33,7 @@ from chainrule.models.ngram.smoothing import (
 from chainrule.settings import NonNegative, Positive, Range, Settings
 
 if TYPE_CHECKING:
-    from chainrule.compare.budgets import Budget, CorpusSize
+    from chainrule.defaults.budgets import Budget, CorpusSize
 
 Found: TypeAlias = tuple[Tensor, Tensor]   # positions in a text, sorted, and the n-grams that end there
 

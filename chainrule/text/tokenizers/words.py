@@ -101,6 +101,7 @@ def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
 
 
 UNKNOWN = "<unk>"
+MIN_COUNT = 2                           # rarer words are <unk>, unless the text has given up its rare words to <unk>
 RESERVED = (UNKNOWN, "<s>", "</s>")     # not counted as words: ARPA files give them a special meaning
 SPACE = " \t\r\v\f"
 GAP = re.compile(rb"[ \n]")
@@ -136,13 +137,12 @@ class WordLevel(Unit):
         if settings.vocab is not None and settings.vocab < 3:
             raise UserError(f"text.vocab={settings.vocab} is too small: two ids are the boundary and {UNKNOWN}.")
         counts = count_words(part for chunk in chunks for part in slices(chunk.encode()))
+        least = settings.min_count or (1 if counts[UNKNOWN.encode()] else MIN_COUNT)
         for name in RESERVED:
             counts.pop(name.encode(), None)
-        kept = sorted((-count, word) for word, count in counts.items() if count >= settings.min_count)
+        kept = sorted((-count, word) for word, count in counts.items() if count >= least)
         if not kept:
-            raise UserError(
-                f"no word of the text occurs {settings.min_count} times. Use more text, or text.min_count=1."
-            )
+            raise UserError(f"no word of the text occurs {least} times. Use more text, or text.min_count=1.")
         size = None if settings.vocab is None else settings.vocab - 2
         return cls.spec(word.decode() for _, word in kept[:size])
 

@@ -1,33 +1,31 @@
-"""Budgets of a comparison: model sizes such that all kinds get the same text and the same time or FLOPs.
+"""Budgets, and the model sizes that fit them: all kinds of a comparison get the same text and the same time or FLOPs.
 
 A network is as large as the budget can train (TOKENS_PER_PARAMETER), and a token costs all networks about the same, so
 with the same FLOPs they see the same number of tokens. All are trained by Muon at one learning rate. Counting has no
 budget: an n-gram reads the text once, and EM gets as many rounds as fit. The choices are printed, and every one can be
-overridden (`gpt.model.layers=4`). `--minutes` of `chainrule train` sizes a single network in the same way.
+overridden (`gpt.model.layers=4`). A single network of `chainrule train` gets its size in the same way (choose.py).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
 from chainrule import models, settings
-from chainrule.device import choose_device
+from chainrule.defaults.rates import MAX_EPOCHS, dropout_for, rate_settings
 from chainrule.errors import UserError
 from chainrule.model import LanguageModel
 from chainrule.models.published import PUBLISHED
 from chainrule.plan import work_of
-from chainrule.progress import say
 from chainrule.recipe import Recipe, over
-from chainrule.tasks import find_task, recipe_for
-from chainrule.text.corpus import Corpus, prepare
+from chainrule.tasks import recipe_for
+from chainrule.text.corpus import Corpus
 
 SPEED = {"cpu": 5e10, "cuda": 2e13}
 """FLOPs per second of small networks in training: to choose sizes by, never to measure by."""
 
 TOKENS_PER_PARAMETER = 8    # more would be wasted in so short a time
-MAX_EPOCHS = 4              # epochs beyond which a network overfits
 MAX_ROUNDS = 500            # of EM
 SMALL = 1e6                 # parameters of a small network
 WIDTHS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560,
@@ -134,50 +132,37 @@ def rounds_in(budget: float, each: float) -> int:
 
 
 def _network(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> DottedSettings:
-    """The candidate whose FLOPs per token are nearest to those of the budget's number of parameters."""
-    training = _training(corpus, budget, given)
-    sizes = [over(size, training) for size in candidates(kind, budget, corpus)]
-    flops = [token_flops(recipe_for(kind, over(size, given)), corpus) or 1.0 for size in sizes]
-    best = min(range(len(sizes)), key=lambda place: abs(math.log(flops[place] / (6 * budget.parameters))))
+    """Size and training of a network that gets the whole budget."""
+    epochs = TOKENS_PER_PARAMETER * budget.parameters / corpus.tokens
+    training = training_settings(corpus, budget, epochs, given)
+    size = size_for(kind, corpus, budget, over(training, given))
     end = {"train.minutes": budget.seconds / 60}
     if budget.by == "flops":
-        end = {"train.total_tokens": max(1, round(budget.flops / flops[best]))}
-    return {**sizes[best], **end}
+        flops = token_flops(recipe_for(kind, over({**size, **training}, given)), corpus) or 1.0
+        end = {"train.total_tokens": max(1, round(budget.flops / flops))}
+    return {**size, **training, **end}
 
 
-def _training(corpus: CorpusSize, budget: Budget, given: DottedSettings) -> DottedSettings:
-    """The same for all networks. More than one epoch needs dropout; more than MAX_EPOCHS, early stopping as well."""
-    small, tokens = budget.is_small, corpus.tokens // 16
-    epochs = TOKENS_PER_PARAMETER * budget.parameters / corpus.tokens
-    muon = {"train.optimizer": "muon", "train.lr": 2e-2 if small else 6e-3, "train.momentum": 0.9 if small else 0.95}
+def size_for(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> DottedSettings:
+    """The candidate whose FLOPs per token are nearest to those of the budget's number of parameters."""
+    sizes = candidates(kind, budget, corpus)
+    flops = [token_flops(recipe_for(kind, over(size, given)), corpus) or 1.0 for size in sizes]
+    best = min(range(len(sizes)), key=lambda place: abs(math.log(flops[place] / (6 * budget.parameters))))
+    return sizes[best]
+
+
+def training_settings(corpus: CorpusSize, budget: Budget, epochs: float, given: DottedSettings) -> DottedSettings:
+    """The same for all networks. More than one epoch needs dropout; more than MAX_EPOCHS, evaluations as well."""
+    optimizer = str(given.get("train.optimizer", "muon"))
     return {
-        **(muon if given.get("train.optimizer", "muon") == "muon" else {}),    # another has its own learning rate
-        "train.tokens": min(1024, max(64, tokens)) if small else min(8192, max(256, tokens)),
-        "train.schedule": "linear", "train.final_lr": 0.0, "train.checkpoint": 30.0,
+        **rate_settings(optimizer, budget.parameters),
+        "train.tokens": step_tokens(corpus, budget), "train.checkpoint": 30.0,
         "train.evaluate": 0.05 if epochs > MAX_EPOCHS or "train.patience" in given else 0.0,
-        "model.dropout": 0.2 if epochs > MAX_EPOCHS else 0.1 if epochs > 1 else 0.0,
+        "model.dropout": dropout_for(epochs, budget.parameters / corpus.tokens),
     }
 
 
-# A single network: `chainrule train --minutes`
-
-SIZES = ("size", "layers", "width", "hidden", "heads", "context", "embedding", "order")
-PRINTED = ("model.layers", "model.width", "model.hidden", "model.context", "model.dropout", "train.tokens", "train.lr")
-
-
-def fit_to_minutes(
-    recipe: Recipe, given: Mapping[str, Any], texts: Sequence[str], valid: Sequence[str], minutes: float, device: str
-) -> Recipe:
-    """The recipe with all settings that were not given chosen for the text and the time; unchanged, if a size was given
-    or the kind has no sizes to choose from."""
-    fixed = recipe.kind not in ladder_kinds() or models.model_class(recipe.kind).learns_by != "gradient"
-    if not find_task(recipe.task).running_text or fixed or any(f"model.{size}" in given for size in SIZES):
-        return recipe
-    corpus = prepare(texts, recipe.text, valid=valid)
-    budget = Budget.of(minutes, choose_device(device).type, Compare())
-    chosen = recipe_for_budget(recipe.kind, CorpusSize.of(corpus), budget, given)
-    parts = ((name, *name.split(".")) for name in PRINTED)
-    made = [f"{name}={getattr(getattr(chosen, part), field):g}" for name, part, field in parts
-            if getattr(getattr(chosen, part), field, None) is not None]
-    say(f"for {minutes:g} minutes: {', '.join(made)} (each can be given instead)")
-    return chosen
+def step_tokens(corpus: CorpusSize, budget: Budget) -> int:
+    """Targets in one step."""
+    tokens = corpus.tokens // 16
+    return min(1024, max(64, tokens)) if budget.is_small else min(8192, max(256, tokens))

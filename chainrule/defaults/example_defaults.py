@@ -1,0 +1,149 @@
+"""Defaults of tasks that learn from examples: classify, tag, translate and those like them.
+
+An epoch has at least some steps, and training takes about STEPS of them, so few examples are read more often. A network
+that reads the whole text reads it in both directions; on a CPU it is smaller.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainrule import models
+from chainrule.defaults.rates import SIZES, rate_settings
+from chainrule.layers.transformer_settings import TransformerSettings
+from chainrule.models.rnn import StackSettings
+from chainrule.progress import short
+from chainrule.recipe import BUDGETS, Recipe
+from chainrule.tasks import find_task
+from chainrule.tasks.example_task import ExampleTask
+from chainrule.tasks.examples import gather_examples
+
+STEPS = 3000                # of training, about
+EPOCHS = (3.0, 60.0)        # passes over the examples, at least and at most
+PER_EPOCH = 100             # steps of an epoch, where there are enough examples
+TOKENS = {"classify": (64, 2048), "tag": (128, 2048), "translate": (256, 8192)}    # of a step, at least and at most
+OTHERS = (512, 4096)
+LARGE = 3e6                 # words of all examples, from which on a network is larger
+
+DottedSettings = Mapping[str, Any]
+DECAY = {"train.schedule": "linear", "train.final_lr": 0.0}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The examples, as far as the choice depends on them."""
+
+    task: str
+    device: str
+    count: int
+    words: int                  # of all texts in them
+    longest: int                # words of the longest
+
+    def training(self) -> DottedSettings:
+        """Batch size and epochs."""
+        least, most = TOKENS.get(self.task, OTHERS)
+        if self.device == "cpu":
+            most = max(least, most // 2)
+        tokens = max(2 * self.longest, min(most, max(least, self.words // PER_EPOCH)))
+        epochs = min(EPOCHS[1], max(EPOCHS[0], STEPS * tokens / max(1, self.words)))
+        return {"train.tokens": tokens, "train.epochs": float(round(epochs)), **DECAY}
+
+    @property
+    def large(self) -> bool:
+        return self.device != "cpu" and self.words > LARGE
+
+
+def example_settings(
+    recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str], device: str
+) -> tuple[DottedSettings, str]:
+    """What is chosen, and by what it was."""
+    task = find_task(recipe.task)
+    recipe = task.complete(recipe, texts)
+    if not isinstance(task, ExampleTask) or getattr(recipe.text, "input", None) == "frames":
+        return _rates(recipe, given), f"{recipe.kind} by its size"
+    facts = facts_of(task, recipe, texts, valid, device)
+    chosen = {**_size(recipe, facts), **facts.training()}
+    if any(f"model.{name}" in given for name in SIZES):
+        chosen = {name: value for name, value in chosen.items() if name.removeprefix("model.") not in SIZES}
+    if "model.vectors" in given:
+        chosen.pop("model.embedding", None)
+    if getattr(recipe.model, "hidden", 0) % 2 or getattr(recipe.head, "auxiliary", 0):
+        chosen.pop("model.bidirectional", None)    # which needs as many units each way, and predicts no text
+    if any(f"train.{name}" in given for name in BUDGETS):
+        chosen.pop("train.epochs", None)
+    return chosen, f"{short(facts.count)} examples of {facts.words / max(1, facts.count):.0f} words, on {device}"
+
+
+def facts_of(
+    task: ExampleTask[Any], recipe: Recipe, texts: Sequence[str], valid: Sequence[str], device: str
+) -> Facts:
+    """Of the training examples; a text of letters or bytes has as many words as tokens."""
+    train = gather_examples(task.read, texts, recipe.text, valid=valid, seed=recipe.train.seed).splits["train"]
+    lengths = [max(map(_words, example.written), default=1) for example in train]
+    return Facts(task.name, device, len(train), sum(lengths), max(lengths, default=1))
+
+
+def _words(text: str) -> int:
+    return 1 + text.count(" ")
+
+
+def _size(recipe: Recipe, facts: Facts) -> DottedSettings:
+    model, task = recipe.model, facts.task
+    if isinstance(model, TransformerSettings):
+        return _transformer(recipe, facts)
+    if task in ("classify", "tag") and isinstance(model, StackSettings):
+        return _bidirectional(task, facts)
+    if isinstance(model, StackSettings) and hasattr(model, "label_smoothing"):    # seq2seq
+        hidden = 256 if facts.device == "cpu" else 512
+        return {"model.layers": 2, "model.hidden": hidden, "model.dropout": 0.4, "model.label_smoothing": 0.1,
+                "train.lr": 1e-3}
+    words = {"text.tokenizer": "words"} if task in ("classify", "tag") else {}
+    return {"train.lr": 1e-3, **words, **({"model.dropout": 0.3} if hasattr(model, "dropout") else {})}
+
+
+def _bidirectional(task: str, facts: Facts) -> DottedSettings:
+    """A recurrent network that reads words in both directions."""
+    small = facts.device == "cpu"
+    both = {
+        "text.tokenizer": "words", "model.bidirectional": True, "model.tied": False, "model.weight_dropout": 0.0,
+        "train.optimizer": "muon", "train.lr": 5e-3,
+    }
+    if task == "classify":
+        return {**both, "model.layers": 1, "model.hidden": 256 if small else 512, "model.embedding": 200,
+                "model.dropout": 0.3, "model.embedding_dropout": 0.1, "head.pool": "max", "head.dropout": 0.5}
+    return {**both, "model.layers": 1 if small else 2, "model.hidden": 256 if small else 400, "model.embedding": 200,
+            "model.dropout": 0.5, "model.embedding_dropout": 0.2, "head.char_cnn": True, "head.dropout": 0.5}
+
+
+def _transformer(recipe: Recipe, facts: Facts) -> DottedSettings:
+    small = facts.device == "cpu"
+    layers, width = (2, 128) if small else (6, 512) if facts.large else (4, 256)
+    chosen: dict[str, Any] = {
+        "model.layers": layers, "model.width": width, "model.heads": width // 64 if width > 128 else 4,
+        "model.dropout": 0.1 if facts.large else 0.3, "train.warmup": 0.05,
+    }
+    if small:
+        chosen["model.attention_dropout"] = 0.0
+    if facts.task == "translate":
+        chosen |= {"model.label_smoothing": 0.1} if hasattr(recipe.model, "label_smoothing") else {}
+        chosen |= {"model.tied": True} if hasattr(recipe.model, "tied") else {}
+        chosen |= {"train.optimizer": "muon", "train.lr": 3e-3, "train.weight_decay": 0.5}
+    else:
+        chosen |= {"train.optimizer": "muon", "train.lr": 2e-3}
+    return chosen
+
+
+def _rates(recipe: Recipe, given: DottedSettings) -> DottedSettings:
+    """Where only the network's own size decides: optimizer and learning rate."""
+    model = recipe.model
+    if not isinstance(model, TransformerSettings):
+        return {}
+    optimizer = str(given.get("train.optimizer", "muon"))
+    return rate_settings(optimizer, 12 * model.layers * model.width**2)
+
+
+def default_kind(task: str) -> str:
+    """Where no kind is given."""
+    suits = find_task(task).suits
+    usual = {"classify": "lstm", "tag": "hmm", "mask": "encoder"}.get(task)
+    return usual or next(kind for kind in ("ngram", "transformer") if suits(models.model_class(kind)))

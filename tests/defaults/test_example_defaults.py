@@ -1,0 +1,79 @@
+"""Defaults of tasks that learn from examples: few examples are read often, and what is given stays."""
+
+import pytest
+
+from chainrule.api import training_recipe
+from chainrule.defaults.example_defaults import STEPS, Facts, default_kind
+
+ROWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8
+TAGS = "the\tDET\ncat\tNOUN\nran\tVERB\n\n" * 30
+PAIRS = "source\ttarget\n" + "a b c\tc b a\nb a c\tc a b\n" * 20
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"reviews.tsv": ROWS, "tags.conllu": TAGS, "pairs.tsv": PAIRS}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def chosen(file, task, kind=None, **given):
+    return training_recipe([file], kind=kind, task=task, base=None, recipe=None, valid=[], minutes=None, settings=given,
+                           device="cpu")
+
+
+def facts(words, task="classify", device="cuda", longest=20):
+    return Facts(task, device, words // 10, words, longest)
+
+
+def test_training_takes_about_as_many_steps_whatever_the_size():
+    for words in (60_000, 200_000, 600_000):
+        training = facts(words).training()
+        steps = training["train.epochs"] * words / training["train.tokens"]
+        assert STEPS / 1.5 < steps < STEPS * 1.5, words
+    assert facts(10**8).training()["train.epochs"] == 3
+    assert facts(1000).training()["train.epochs"] == 60
+
+
+def test_a_step_holds_the_longest_example():
+    assert facts(10_000, longest=3000).training()["train.tokens"] >= 3000
+
+
+def test_a_classifier_reads_words_in_both_directions(desk):
+    made = chosen("reviews.tsv", "classify")
+    assert made.kind == "lstm"
+    assert (made.model.bidirectional, made.text.tokenizer, made.head.pool) == (True, "words", "max")
+    assert made.train.epochs == 60
+
+
+@pytest.mark.parametrize(("task", "file", "kind", "given"), [
+    ("classify", "reviews.tsv", "lstm", {"model.hidden": 7, "train.epochs": 2.0}),
+    ("classify", "reviews.tsv", "gpt", {"model.width": 6, "model.heads": 3, "train.steps": 9}),
+    ("classify", "reviews.tsv", "gru", {"head.auxiliary": 0.5}),
+    ("tag", "tags.conllu", "gru", {"head.char_cnn": False, "train.lr": 0.7}),
+    ("tag", "tags.conllu", "encoder", {"model.dropout": 0.45}),
+    ("translate", "pairs.tsv", "transformer", {"model.layers": 1, "model.width": 10, "model.heads": 5}),
+    ("translate", "pairs.tsv", "seq2seq", {"model.hidden": 10, "train.minutes": 1.0}),
+    ("classify", "reviews.tsv", "feedforward", {"train.optimizer": "sgd"}),
+])
+def test_what_is_given_stays_and_fits_what_is_chosen(desk, task, file, kind, given):
+    made = chosen(file, task, kind, **given)
+    for name, value in given.items():
+        part, _, field = name.partition(".")
+        assert getattr(getattr(made, part), field) == value
+    budgets = [made.train.steps, made.train.minutes, made.train.epochs]
+    assert sum(budget is not None for budget in budgets) == 1
+
+
+def test_one_line_says_it(desk, capsys):
+    chosen("tags.conllu", "tag", "lstm")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("chosen for 27 examples of 3 words, on cpu: ")
+    assert "head.char_cnn=True" in line
+
+
+def test_each_task_has_a_kind():
+    assert [default_kind(task) for task in ("lm", "classify", "tag", "translate", "mask", "caption")] == [
+        "ngram", "lstm", "hmm", "transformer", "encoder", "transformer"]
