@@ -60,7 +60,8 @@ def choose_defaults(
     """The recipe with all that was not given chosen for the data. `out`: where its run may have begun already; `fixed`:
     a recipe file says what is not given, and only the evaluation is fitted to the minutes."""
     task, train = find_task(recipe.task), recipe.train
-    if not isinstance(train, Gradient) or recipe.kind in PUBLISHED or (fixed and train.minutes is None):
+    own = task.train or task.own_training    # the task has defaults of its own
+    if own or not isinstance(train, Gradient) or recipe.kind in PUBLISHED or (fixed and train.minutes is None):
         return recipe
     where = choose_device(device).type
     if task.name == "lm" and recipe.kind in ladder_kinds():

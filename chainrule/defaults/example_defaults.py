@@ -146,4 +146,4 @@ def default_kind(task: str) -> str:
     """Where no kind is given."""
     suits = find_task(task).suits
     usual = {"classify": "lstm", "tag": "hmm", "mask": "encoder"}.get(task)
-    return usual or next(kind for kind in ("ngram", "transformer") if suits(models.model_class(kind)))
+    return usual or next((kind for kind in ("ngram", "transformer") if suits(models.model_class(kind))), "ngram")
