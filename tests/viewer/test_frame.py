@@ -3,21 +3,25 @@
 from pathlib import Path
 
 import pytest
-from viewer.live import saved_runs, served
+from viewer.live import save_run, saved_runs, served
 from viewer.subjects import TEXT
+from viewer.tasks import task_subject
 
 from chainrule.viewer.hues import HUES, OF_KIND, css_string, hues_of
 from chainrule.viewer.views import GROUPS, NAMES, every_view
 
 BARRIERS = (Path(__file__).parent / "accessibility.js").read_text()    # a function
 PROJECTOR = {"width": 1280, "height": 720}
-HIGHEST = 130    # pixels above a picture, at most
+HIGHEST = 150    # pixels above a picture, at most
 MEASURED = "cost"    # which takes its time with each run
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    with served(saved_runs(tmp_path_factory.mktemp("runs")), text=TEXT[:300]) as address:
+    folder = tmp_path_factory.mktemp("runs")
+    tasks = [task_subject("gpt", "classify"), task_subject("encoder", "tag")]
+    runs = saved_runs(folder) | {one.name: save_run(folder / one.name, one) for one in tasks}
+    with served(runs, text=TEXT[:300]) as address:
         yield address
 
 
@@ -30,7 +34,11 @@ def opened(page, view):
 def test_the_picture_of_every_view_begins_at_the_top_of_a_projector_and_nothing_bars_a_reader(open_url, url):
     page = open_url(f"{url}#page.runs=lstm", viewport=PROJECTOR)
     found = list[str]()
+    unfit = page.locator("#views a.live-unfit").evaluate_all("all => all.map(one => one.dataset.view)")
+    assert set(unfit) <= {"hidden_word", "word_features"}
     for name, view in every_view().items():
+        if name in unfit:
+            continue
         if name == MEASURED:
             page.goto(f"{url}#page.runs=ngram")
             page.reload()
