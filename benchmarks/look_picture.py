@@ -9,7 +9,7 @@ import argparse
 import json
 import shutil
 
-from look import served    # beside this file
+from look import served
 from playwright.sync_api import Page, sync_playwright
 
 from chainrule.viewer.notebook import find_runs
