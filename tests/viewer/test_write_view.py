@@ -107,7 +107,7 @@ def test_all_models_write_from_one_prompt_in_columns_and_a_seed_repeats(open_url
 
 
 def test_stop_ends_all_columns_and_another_text_does_too(open_url, url):
-    page = open_url(f"{url}#page.view=write&write.tokens=60000")
+    page = open_url(f"{url}#page.view=write&write.tokens=60000&write.temperature=0")
     page.get_by_role("button", name="write on").click()
     page.wait_for_selector("[data-model=ngram] .token")
     page.get_by_role("button", name="stop").click()
