@@ -83,7 +83,9 @@ class Column {
   constructor(name, prompt, readout, live) {
     this.name = name;
     this.written = "";
-    this.bits = this.count = 0;
+    this.bits = this.count = this.frame = 0;
+    /** Tokens that are drawn with the next frame: a fast model writes thousands a second. @type {HTMLElement[]} */
+    this.waiting = [];
     this.facts = html("p", { class: "note write-facts" });
     this.text = html("p", { class: "text write-text", tabindex: 0, role: "group", "aria-label": `${name}, token by token` });
     this.take = /** @type {HTMLButtonElement} */ (html("button", { type: "button", click: () => live?.write(live.text() + this.written) }, "take this text"));
@@ -100,7 +102,7 @@ class Column {
 
   /** @param {string} prompt */
   clear(prompt) {
-    [this.written, this.bits, this.count] = ["", 0, 0];
+    [this.written, this.bits, this.count, this.waiting] = ["", 0, 0, []];
     this.facts.textContent = "";
     this.take.disabled = true;
     this.text.replaceChildren(html("span", { class: "end" }, prompt.slice(-200).replaceAll("\n", "↵\n")));
@@ -109,13 +111,19 @@ class Column {
   /** @param {Piece} piece */
   add([text, bits, tokens]) {
     const heat = Math.min(1, (bits ?? Infinity) / HOT) * 0.85;
-    const below = this.text.scrollTop + this.text.clientHeight > this.text.scrollHeight - 30;    // the reader is at the end
-    this.text.append(html("span", { class: text ? "token" : "token end", "data-text": text, "data-bits": bits, style: `--heat:${heat.toFixed(3)}` }, text ? text.replaceAll("\n", "↵\n") : "⏹"));
-    if (below) this.text.scrollTop = this.text.scrollHeight;
+    this.waiting.push(html("span", { class: text ? "token" : "token end", "data-text": text, "data-bits": bits, style: `--heat:${heat.toFixed(3)}` }, text ? text.replaceAll("\n", "↵\n") : "⏹"));
     this.written += text;
     this.bits += bits ?? Infinity;
     this.count += tokens;
-    this.said("");
+    this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.draw(""); });
+  }
+
+  /** Appends what waits, and scrolls along if the reader is at the end. @param {string} line how it ended */
+  draw(line) {
+    const below = this.text.scrollTop + this.text.clientHeight > this.text.scrollHeight - 30;
+    this.text.append(...this.waiting.splice(0));
+    if (below) this.text.scrollTop = this.text.scrollHeight;
+    this.said(line);
   }
 
   /** @param {string} line */
@@ -127,6 +135,8 @@ class Column {
   /** @param {import("chainrule/chat_stream").End} end */
   close({ finish, error }) {
     this.take.disabled = !this.written;
-    this.said(error ?? (finish === "stopped" ? "stopped" : finish === "stop" ? "it ended the text" : ""));
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.draw(error ?? (finish === "stopped" ? "stopped" : finish === "stop" ? "it ended the text" : ""));
   }
 }
