@@ -305,7 +305,8 @@ def written(page):
 def test_fast_clicks_and_a_face_between_them_never_use_an_older_die(open_url, url, pair):
     page = open_url(f"{url}#page.view=die&die.temperature=0")
     page.evaluate("""() => {
-      const [roll, face] = ['.die-roll', '.die-face'].map((name) => document.querySelector('[data-model=ngram] ' + name));
+      const find = (name) => document.querySelector(`[data-model=ngram] .die-${name}`);
+      const [roll, face] = [find('roll'), find('face')];
       for (let number = 0; number < 4; number++) roll.click();
       face.click();    // the “a” that is seen while the rolls wait
       roll.click();
