@@ -21,9 +21,14 @@ from chainrule.tasks.examples import gather_examples
 STEPS = 3000                # of training, about
 EPOCHS = (3.0, 60.0)        # passes over the examples, at least and at most
 PER_EPOCH = 100             # steps of an epoch, where there are enough examples
+FEWEST = 8                  # steps of an epoch, of the fewest examples
 TOKENS = {"classify": (64, 2048), "tag": (128, 2048), "translate": (256, 8192)}    # of a step, at least and at most
 OTHERS = (512, 4096)
 LARGE = 3e6                 # words of all examples, from which on a network is larger
+
+OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
+               "head.dropout")
+"""Regularisation that goes with the size that is chosen: a small network of the user's would learn too little."""
 
 DottedSettings = Mapping[str, Any]
 DECAY = {"train.schedule": "linear", "train.final_lr": 0.0}
@@ -44,7 +49,7 @@ class Facts:
         least, most = TOKENS.get(self.task, OTHERS)
         if self.device == "cpu":
             most = max(least, most // 2)
-        tokens = max(2 * self.longest, min(most, max(least, self.words // PER_EPOCH)))
+        tokens = max(self.longest, min(most, max(min(least, self.words // FEWEST), self.words // PER_EPOCH)))
         epochs = min(EPOCHS[1], max(EPOCHS[0], STEPS * tokens / max(1, self.words)))
         return {"train.tokens": tokens, "train.epochs": float(round(epochs)), **DECAY}
 
@@ -64,7 +69,8 @@ def example_settings(
     facts = facts_of(task, recipe, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
     if any(f"model.{name}" in given for name in SIZES):
-        chosen = {name: value for name, value in chosen.items() if name.removeprefix("model.") not in SIZES}
+        chosen = {name: value for name, value in chosen.items()
+                  if name.removeprefix("model.") not in SIZES and name not in OF_OUR_SIZE}
     if "model.vectors" in given:
         chosen.pop("model.embedding", None)
     if getattr(recipe.model, "hidden", 0) % 2 or getattr(recipe.head, "auxiliary", 0):

@@ -90,7 +90,7 @@ def pictures(tmp_path):
 def test_pictures_get_a_caption(chainrule, complaint, pictures, tmp_path):
     chainrule("train", pictures, "--valid", pictures, "--task", "caption", "--kind", "transformer", "--out", "runs/p",
               "model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "model.convolutions=4,8",
-              "text.tokenizer=words", "train.epochs=20", "train.tokens=108", "train.lr=0.01")
+              "text.tokenizer=words", "train.epochs=40", "train.tokens=108", "train.lr=0.01")
     measured = chainrule("eval", "runs/p", pictures, "--json").json
     assert (measured["exact"], measured["texts"]) == (1.0, 24)
     assert "exact 100" in chainrule("eval", "runs/p", pictures).out

@@ -77,3 +77,10 @@ def test_one_line_says_it(desk, capsys):
 def test_each_task_has_a_kind():
     assert [default_kind(task) for task in ("lm", "classify", "tag", "translate", "mask", "caption")] == [
         "ngram", "lstm", "hmm", "transformer", "encoder", "transformer"]
+
+
+def test_a_network_of_a_given_size_keeps_the_dropout_of_its_kind(desk):
+    small = {"model.width": 16, "model.heads": 2}
+    own, sized = (chosen("pairs.tsv", "translate", "transformer", **given) for given in ({}, small))
+    assert (own.model.dropout, own.model.label_smoothing, own.train.weight_decay) == (0.3, 0.1, 0.5)
+    assert (sized.model.dropout, sized.model.label_smoothing, sized.train.weight_decay) == (0.0, 0.0, None)
