@@ -84,7 +84,7 @@ class FakeGraph:
 @pytest.mark.usefixtures("gpu")
 def test_a_graph_reads_new_inputs_and_goes_on_from_its_own_state(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(device, "_capture_fast", lambda graph: nullcontext())
+    monkeypatch.setattr(device, "_capture_fast", lambda graph, share: nullcontext())
     added, total, cache = torch.zeros(2), torch.zeros(2), torch.zeros(3)
 
     def add():

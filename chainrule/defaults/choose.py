@@ -74,6 +74,8 @@ def choose_defaults(
         return recipe
     else:
         chosen, why = example_settings(recipe, given, texts, valid, where)
+    if "train.lr" in given and "train.optimizer" not in given:    # a learning rate is for the kind's own optimizer
+        chosen = {name: value for name, value in chosen.items() if name not in ("train.optimizer", "train.momentum")}
     made = recipe_for(recipe.kind, over(chosen, given), recipe.task)
     return made if fixed else _tell(recipe, made, why)
 

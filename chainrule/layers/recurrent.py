@@ -79,7 +79,8 @@ class RecurrentLayer(nn.Module):
         self.state_names, self.activations, self.step = CELLS[cell].state, CELLS[cell].activations, CELLS[cell].step
         self.rnn = CELLS[cell].module(inputs, hidden, bidirectional=directions == 2)
         self.moment = Tap()                       # (B, 1, H): h of one time step, where it goes to the next and upward
-        self.cell_moment = Tap()                  # (B, H): c of one time step, for its h and for the next
+        if "cell" in self.state_names:
+            self.cell_moment = Tap()              # (B, H): c of one time step, for its h and for the next
 
     def weights(self) -> list[Weights]:
         """Those of each direction; during training with dropout of W."""

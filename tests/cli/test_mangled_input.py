@@ -66,11 +66,18 @@ def test_a_word_of_any_length_makes_a_short_line(complaint, book):
     ("lstm", "model.hidden=1e20"), ("ngram", "model.order=99999999999999999999"), ("lstm", "train.length=1e20"),
     ("gpt", "model.layers=1e20"), ("gpt", "train.lr=1e20"), ("gpt", "train.layer_decay=1e308"),
     ("gpt", "train.clip=1e16"), ("gpt", "train.weight_decay=1e300"), ("hmm", "model.smoothing=1e20"),
-    ("gpt", "train.freeze=" + "9" * 5000),
 ])  # fmt: skip
 def test_numbers_beyond_all_sense(complaint, book, words):
     kind, setting = words
     assert setting.partition("=")[0] in complaint("train", book, "--kind", kind, setting, "--out", "runs/n")
+
+
+def test_more_layers_to_freeze_than_a_number_can_say(chainrule, book):
+    answer = chainrule("train", book, "--kind", "gpt", "train.freeze=" + "9" * 5000, "--out", "runs/n")
+    last = answer.err.splitlines()[-1]
+    assert answer.code == 2
+    assert last.startswith("chainrule: train.freeze=999")
+    assert len(last) < 500
 
 
 def test_the_json_of_a_score_is_written_in_pieces(chainrule, book, trained, monkeypatch):

@@ -50,6 +50,15 @@ def test_the_same_choice_however_the_budget_is_given(book, slow, kind):
     assert made[0].lr > 0.01
 
 
+def test_a_learning_rate_is_for_the_optimizer_of_the_kind(book):
+    own = recipe_for("lstm", {}).train.optimizer
+    assert own != "muon"
+    made = chosen(book, "lstm", **CHARACTERS, **SMALL["lstm"], **{"train.lr": 0.005}).train
+    assert (made.optimizer, made.lr, made.schedule) == (own, 0.005, "linear")
+    assert chosen(book, "lstm", **CHARACTERS, **SMALL["lstm"], **{"train.lr": 0.005, "train.optimizer": "muon"}
+                  ).train.optimizer == "muon"
+
+
 def test_what_is_given_stays(book):
     given = {"train.lr": 0.5, "train.optimizer": "sgd", "train.tokens": 48, "model.dropout": 0.3,
              "train.schedule": "wsd", "train.steps": 7, "model.attention_dropout": 0.2}
