@@ -137,6 +137,8 @@ class Text:
 
     def choose(self) -> DottedSettings:
         budget = Budget.of((self.seconds or 60 * USUAL_MINUTES) / 60, self.device, Compare())
+        if not candidates(self.recipe.kind, budget, self.size):    # a kind that proposes no sizes keeps its settings
+            return {}
         chosen = self._settings(self._fitted(budget))
         if self.seconds is None or not self._measures():
             return chosen if self.seconds is None else {**chosen, **self.evaluation(chosen)}

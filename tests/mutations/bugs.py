@@ -1611,13 +1611,6 @@ BUGS = [
         ("tests/formats/test_arpa.py::test_weights_that_make_no_distribution_are_refused",),
     ),
     Bug(
-        "of a long word not the last part before a character beyond ASCII is left to the library",
-        "chainrule/text/tokenizers/bpe.py",
-        "[{OTHER}A-Za-z0-9]{{0,{LONGEST_MATCH}}}+",
-        "[{OTHER}A-Za-z0-9]{{0,8}}+",
-        ("tests/text/test_tokenizer.py::test_a_long_word_is_split_as_by_the_library_wherever_it_leaves_ascii",),
-    ),
-    Bug(
         "a table of any size is read",
         "chainrule/text/tables.py",
         "            if done > most:\n",

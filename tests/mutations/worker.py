@@ -41,7 +41,7 @@ def main() -> None:
 
 def copy(root: Path, folder: Path) -> None:
     shutil.copy(root / "pyproject.toml", folder)
-    for name in ("chainrule", "tests"):
+    for name in ("benchmarks", "chainrule", "tests"):
         shutil.copytree(root / name, folder / name)    # with the bytecode of what stays as it is: a copy keeps its time
 
 

@@ -164,7 +164,7 @@ def test_texts_of_unlike_number_are_refused():
 
 def test_a_tokenizer_without_the_special_tokens_is_a_bug():
     plain = train_tokenizer(Text(tokenizer="bytes"), [])
-    with pytest.raises(ValueError, match=r"has no <\|extract\|>"):
+    with pytest.raises(ValueError, match=r"has no special token <\|extract\|>"):
         encode_labelled(labelled("a"), plain, ("a",), None)
 
 

@@ -137,6 +137,6 @@ def test_on_the_page_touch_points_and_bits_are_a_choice(open_view, gpt):
     page.touchscreen.tap(box["x"] + box["width"] * 0.95, box["y"] + box["height"] / 2)
     typed = page.locator(".in-context-shots output [data-model]").get_attribute("data-typed")
     assert float(typed) == data["models"][0]["examples"]["typed"][-1]
-    page.locator("text=bits").first.click()
+    page.locator("label", has_text="bits").click()
     assert page.locator(".in-context-shots svg >> text=bits of the answer").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

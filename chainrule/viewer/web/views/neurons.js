@@ -179,7 +179,7 @@ const largest = (values, least = 1e-9) => Array.from(values).reduce((most, value
 /** @param {string} token @param {number} place @param {number} share of the unit's largest value @param {number} feature of the feature's largest value @param {number} value */
 function spot(token, place, share, feature, value) {
   const tint = share < 0 ? "--tint:var(--cold);" : "";
-  return html("span", { class: place ? "token" : "token end", "data-value": value, style: `${tint}--heat:${(Math.abs(share) * 0.85).toFixed(3)};--feature:${Math.abs(feature).toFixed(3)}` },
+  return html("span", { class: place ? "token" : "token end", "data-value": value, style: `${tint}--heat:${Math.abs(share).toFixed(3)};--feature:${Math.abs(feature).toFixed(3)}` },
     place ? token.replaceAll("\n", "↵\n") : `${token} `);
 }
 
