@@ -35,7 +35,7 @@ QUIET = ["--no-sandbox", "--disable-background-networking"]
 OURS = ("file:", "data:", "http://127.0.0.1:")
 
 
-@pytest.fixture(scope="module")    # while it lives its thread has an event loop, and asyncio.run refuses to start another
+@pytest.fixture(scope="module")    # its thread has an event loop while it lives, so asyncio.run cannot start another
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
