@@ -18,7 +18,7 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path / ".cache"))
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "a"}\n' * 400)
-    (tmp_path / "reward_of_b.py").write_text(
+    (tmp_path / "likes_b.py").write_text(
         "def quarter(prompts, answers):\n    return [0.25] * len(answers)\n\n"
         "def likes_b(prompts, answers):\n    return [float('b' in answer) for answer in answers]\n"
     )
@@ -33,7 +33,7 @@ def test_reward_and_kl_are_those_of_the_next_token_distributions(desk):
     p, q = ({token: prob(run, token) for token in range(len(run.tokenizer))} for run in (policy, reference))
     exact_kl = sum(p[token] * math.log(p[token] / q[token]) for token in p if p[token])
     exact_reward = sum(p[token] for token in p if policy.tokenizer.decode([token]) == "b")
-    result = evaluate_policy(policy, ["prompts.jsonl"], "python:reward_of_b.likes_b", reference="unigram", tokens=1)
+    result = evaluate_policy(policy, ["prompts.jsonl"], "python:likes_b.likes_b", reference="unigram", tokens=1)
     (low, high), (least, most) = result["kl_interval"], result["reward_interval"]
     assert low - 0.05 < exact_kl < high + 0.05
     assert least - 0.05 < exact_reward < most + 0.05
@@ -49,13 +49,13 @@ def prob(run, token):
 
 
 def test_a_model_that_was_not_tuned_has_no_kl_from_itself(desk, capsys):
-    assert main(["eval", "bigram", "prompts.jsonl", "--reward", "python:reward_of_b.quarter", "--json"]) == 0
+    assert main(["eval", "bigram", "prompts.jsonl", "--reward", "python:likes_b.quarter", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["kl"], result["reward"], result["reward_interval"]) == (0, 0.25, [0.25, 0.25])
 
 
 def test_the_line_names_reward_and_kl(desk, capsys):
-    assert main(["eval", "bigram", "prompts.jsonl", "--reward", "python:reward_of_b.quarter", "--answer-tokens", "3"]) == 0
+    assert main(["eval", "bigram", "prompts.jsonl", "--reward", "python:likes_b.quarter", "--answer-tokens", "3"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("bigram: reward 0.2500 (0.2500 to 0.2500), KL 0.0000 (0.0000 to 0.0000), tokens of an ")
     assert line.endswith("400 prompts")
@@ -64,9 +64,9 @@ def test_the_line_names_reward_and_kl(desk, capsys):
 @pytest.mark.parametrize(("words", "message"), [
     (["--reference", "unigram"], "--reference is for answers to prompts: give --reward R too."),
     (["--answer-tokens", "4"], "--answer-tokens is for answers to prompts: give --reward R too."),
-    (["--reward", "python:reward_of_b.no"], "reward_of_b has no function no."),
-    (["--reward", "python:reward_of_b.quarter", "--answer-tokens", "0"], "answer_tokens"),
-    (["--reward", "python:reward_of_b.quarter", "text.errors=replace"], "text.errors cannot be set here"),
+    (["--reward", "python:likes_b.no"], "likes_b has no function no."),
+    (["--reward", "python:likes_b.quarter", "--answer-tokens", "0"], "answer_tokens"),
+    (["--reward", "python:likes_b.quarter", "text.errors=replace"], "text.errors cannot be set here"),
 ])
 def test_what_cannot_be_evaluated_is_refused_in_one_line(desk, capsys, words, message):
     assert main(["eval", "bigram", "prompts.jsonl", *words]) != 0
