@@ -1,4 +1,4 @@
-"""Are the defaults good on data nobody tuned? Each set is trained with the defaults and by a small search around them.
+"""Are the defaults good on data that no recipe was tuned on? Each set is trained by them and by a small search.
 
     python benchmarks/defaults.py [--sets language,author,xpos,phonemes,gpt,lstm] [--device cpu] [--jobs 2]
                                   [--seconds 270] [--only default] [--threads 1]

@@ -193,7 +193,7 @@ class Subject:
         return list(found.texts[0].tokens) if found.texts else []
 
     def _blank_source(self) -> Tensor:
-        """Zeros in place of a picture or vectors, which nobody can type."""
+        """Zeros in place of a picture or vectors, which cannot be typed."""
         settings = self.run.recipe.model
         shape = settings.picture or (FRAMES, settings.source_features)
         return torch.zeros((1, *shape), device=device_of(self.model))
