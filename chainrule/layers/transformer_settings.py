@@ -43,7 +43,7 @@ class TransformerSettings(Settings):
     width: Annotated[int, Range(0, 1 << 22)] = 0  # dimension of the residual stream; 0: by the size
     heads: Annotated[int, Range(0, 1 << 22)] = 0  # attention heads; 0: by the size
     context: SizeOr0 = 0        # longest sequence, in tokens; 0: by the size
-    head_size: SizeOr0 = 0      # dimension of a head; 0: width / heads
+    head_size: Annotated[int, Range(0, 1 << 13)] = 0  # dimension of a head; 0: width / heads
     kv_heads: SizeOr0 = 0       # key/value heads (grouped-query attention); 0: as many as heads
     attention: tuple[AttentionKind, ...] = ()  # what a layer attends to; a list (local,compressed) is repeated over
     # the layers. Empty: full, or sliding where model.window is given

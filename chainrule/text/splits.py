@@ -22,6 +22,7 @@ LONG_LINE = 1 << 20                  # characters; a longer line comes in pieces
 SPACE = " \t\r\v\f"                  # where a long line may be cut
 LINE_END = re.compile(r"\r?(?:\n|\Z)")
 JSON_LINES = (".jsonl", ".ndjson")
+RAREST = 1_000_000                   # every such document is held out, if text.held_out asks for even fewer
 
 
 def documents(sources: Sequence[Source], settings: Text) -> Iterator[tuple[int, str]]:
@@ -189,7 +190,7 @@ def hold_out_documents(sources: tuple[Source, ...], settings: Text) -> tuple[Sel
         raise UserError(f"text.held_out={share} must be at least 0 and less than 1.")
     if share == 0:
         return Selection(sources), None, "validation: none, since text.held_out=0"
-    nth = max(round(1 / share), 2)
+    nth = max(round(1 / max(share, 1 / RAREST)), 2)
     count, sizes = _survey(sources, settings, nth)
     if count < nth and not any(is_json_lines(source.path) for source in sources):
         train, valid, note = _hold_out_end(sources, share)

@@ -134,6 +134,14 @@ def test_a_share_that_is_none_is_refused(share, book, cache):
         prepare([str(book)], Text(tokenizer="bytes", held_out=share), cache=cache)
 
 
+@pytest.mark.parametrize("share", [1e-9, 1e-320])
+def test_a_share_of_almost_nothing_holds_out_nothing_and_takes_no_memory(share, book):
+    train, valid, note = hold_out_documents((Source(book),), Text(held_out=share))
+    assert valid is None
+    assert "too short" in note
+    assert "".join(piece for _, piece in train.pieces(Text())) == book.read_text()
+
+
 @given(
     text=st.text("ab é\n日", min_size=1, max_size=60),
     share=st.sampled_from([0.1, 0.3, 0.5, 0.9]),
