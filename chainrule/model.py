@@ -90,6 +90,7 @@ class Model(nn.Module):
     stacked_on: ClassVar[Mapping[str, str]] = {}     # a stack of layers -> the one below it, where layers are in two
     source_parameters: ClassVar[tuple[str, ...]] = ()    # patterns of names: weights that multiply a source's vectors
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
+    label_smoothing: float = 0.0                     # fraction of each target that training spreads over all labels
     packs: bool = False                              # whether it keeps the documents of a packed row apart by itself
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 

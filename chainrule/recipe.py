@@ -92,6 +92,8 @@ class Gradient(Settings, part="train"):
     lora: Size | None = None            # rank of LoRA adapters, which train while the base of --from is frozen
     lora_alpha: Positive | None = None  # LoRA's alpha: the update is scaled by alpha / rank; none: twice the rank
     clip: NonNegative = 1.0             # clip the global gradient norm to this; 0: no clipping
+    r_drop: NonNegative = 0.0           # R-Drop: weight of the divergence between two passes over a batch, each with
+                                        # its own dropout; 0: one pass
     evaluate: Annotated[float, Range(0)] | None = None  # steps between evaluations on the validation split; 0: none;
                                         # less than 1: as a fraction of all steps; none: once an epoch
     evaluate_tokens: Count | None = None  # evaluate on a sample of the validation split of about so many tokens, drawn
@@ -130,6 +132,9 @@ class Gradient(Settings, part="train"):
             raise UserError("train.lora needs the whole model on each rank; leave out train.shard=true.")
         if self.shard and self.graph == "true":
             raise UserError("train.graph=true needs the whole model on each rank; leave out train.shard=true.")
+        if self.r_drop and self.batching == "streams":
+            raise UserError("train.r_drop reads each batch twice, and streams go on from the state of one pass; "
+                            "leave out train.batching=streams.")
         if self.patience is not None and self.evaluate == 0:
             raise UserError("train.patience needs evaluations on the validation split; train.evaluate=0 has none.")
 

@@ -175,12 +175,16 @@ class CharCNN(nn.Module):
         embedding: int = 32,     # embedding size of a byte
         filters: int = 64,       # of each width
         dropout: float = 0.0,    # of the pooled features
+        *,
+        zero_init: bool = False,    # its vectors are 0 at first: under a pretrained body, which is to begin as it is
     ):
         super().__init__()
         self.embedding = nn.Embedding(256, embedding, padding_idx=0)
         self.filters = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
         self.dropout = nn.Dropout(dropout)
         self.project = nn.Linear(filters * len(WIDTHS), size, bias=False)
+        if zero_init:
+            nn.init.zeros_(self.project.weight)
 
     def forward(self, characters: Tensor | None) -> Tensor:
         """(B, T, F) -> (B, T, E). The result for a word without characters, such as padding, is not defined."""

@@ -48,7 +48,6 @@ class Decoder(LanguageModel):
 
     embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding", "stack.bias")
     context: int
-    label_smoothing = 0.0
 
     def __init__(self, settings: DecoderSettings, vocab: int, *, cross: bool = False):
         super().__init__()

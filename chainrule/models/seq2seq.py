@@ -69,7 +69,7 @@ class Seq2Seq(NeuralLanguageModel):
         above = settings.layers - below
         self.drop_input, self.between, self.drop_output = make_dropouts(settings)
         self.embedding = TokenEmbedding(vocab, size, hidden, tied=settings.tied, dropout=settings.embedding_dropout)
-        self.embedding.label_smoothing = settings.label_smoothing
+        self.label_smoothing = self.embedding.label_smoothing = settings.label_smoothing
         self.pictures = make_picture_encoder(settings)
         self.source_embedding = self._source_embedding(size)
         self.encoder = self._encoder(size)

@@ -92,7 +92,8 @@ class Tag(ExampleTask[Any]):
         from chainrule.models.heads import TokenClassifier
 
         body = models.build(recipe.kind, recipe.model, vocab)
-        char_cnn = CharCNN(body.inputs) if recipe.head.char_cnn else None
+        pretrained = recipe.base is not None
+        char_cnn = CharCNN(body.inputs, zero_init=pretrained) if recipe.head.char_cnn else None
         head = recipe.head
         return TokenClassifier(
             body, head.outputs or len(labels), head.dropout, char_cnn=char_cnn, hidden=head.hidden

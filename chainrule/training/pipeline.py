@@ -155,6 +155,25 @@ def _refuse_without_boundary(recipe: Recipe, task: Task) -> None:
         raise UserError(f"text.tokenizer=symbols has no boundary token, and {why}. Use text.tokenizer=characters.")
 
 
+def _refuse_r_drop(recipe: Recipe, model: Model, trained: Model) -> None:
+    """R-Drop compares predictions with different dropout, and has no place for a loss beside that of the targets."""
+    if not getattr(recipe.train, "r_drop", 0):
+        return
+    if trained is not model:
+        raise UserError(f"train.r_drop is for models that predict tokens or labels; --task {recipe.task} has a loss of "
+                        "its own. Leave it out.")
+    if getattr(recipe.head, "auxiliary", 0):
+        raise UserError("train.r_drop and head.auxiliary are two losses beside that of the class; set one of them to "
+                        "0.")
+    if getattr(recipe.model, "experts", 0):
+        raise UserError("train.r_drop is not for a mixture of experts, whose router has a loss of its own. Leave it "
+                        "out.")
+    settings = {**asdict(recipe.model), **({} if recipe.head is None else {"head_dropout": recipe.head.dropout})}
+    if not any(value for name, value in settings.items() if name.endswith("dropout") and not isinstance(value, bool)):
+        raise UserError("train.r_drop compares two passes with different dropout, and this model has none. "
+                        "Add model.dropout=0.1.")
+
+
 def _to_device(model: Model, ranks: Ranks, sharded: bool) -> Any:
     """On one device, a copy on each of several (data parallel), or a shard of it on each (FSDP)."""
     ranks.broadcast(model.state_dict().values())
@@ -190,6 +209,7 @@ def _train(model: Model, corpus: Corpus, recipe: Recipe, log: Log, done: Done, c
 def _objective(model: Model, recipe: Recipe, ranks: Ranks) -> Model:
     """What is trained: the model, or what its task puts around it for the time of training."""
     trained = find_task(recipe.task).objective(model, recipe)
+    _refuse_r_drop(recipe, model, trained)
     if trained is model:
         return model
     if getattr(recipe.train, "shard", False):

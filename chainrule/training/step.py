@@ -1,30 +1,38 @@
 """One training step: gradient accumulation over micro-batches, all-reduce, gradient clipping, and the optimizer.
 
     g = Σ over micro-batches and ranks of ∇ nats, divided once by the number of targets; clipped; then the optimizer
+    R-Drop: nats = ½ [-log p(y) - log q(y) + α · ½ (KL(p‖q) + KL(q‖p))],  p and q: two passes, each with its own dropout
 
 The sum is exact: how a batch is cut into micro-batches changes no result. No GPU is waited for here: sums, norms and
 the flags of gradients that are not finite stay there until `report` reads them. If memory runs out, the micro-batch is
 halved and the step is begun again.
 
-Shapes: P parameters.
+Shapes: P parameters; B rows, T tokens, V vocabulary.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from chainrule import kernels
 from chainrule.device import Precision
 from chainrule.errors import UserError, out_of_memory
 from chainrule.layers.experts import Balance
-from chainrule.model import Batch, Model, State, join, map_state
+from chainrule.model import IGNORE, Batch, Model, State, join, map_state
 from chainrule.preferences.objective import Objective
 from chainrule.progress import say
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.fsdp import is_sharded, local
 from chainrule.training.param_groups import Optimizers
+
+Loss: TypeAlias = Callable[[Batch, State], tuple[Tensor, Tensor, State]]
+"""As `Model.loss`: the summed nats of a batch, the number of its targets, and the state after it."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,13 @@ class StepReport:
 class Step:
     def __init__(
         self, model: Model, optimizers: Optimizers, precision: Precision, clip: float, micro_batch: int, carries: bool,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ALONE, r_drop: float = 0.0,
     ):
         self.model, self.optimizers, self.precision, self.ranks = model, optimizers, precision, ranks
         self.carries = carries                             # whether the state goes on to the next step (streams)
         self.clip, self.micro_batch = clip or math.inf, micro_batch    # rows in a micro-batch
-        self.loss = model.loss
+        self.eager_loss: Loss = partial(r_drop_loss, model, r_drop) if r_drop else model.loss
+        self.loss = self.eager_loss                        # or compiled (compile/runner.py)
         self.fused = False                                 # whether fused kernels are used
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
@@ -179,3 +188,22 @@ class Step:
 
 def _rows_of(state: State, here: slice) -> State:
     return None if state is None else map_state(state, lambda tensor: tensor[here])
+
+
+def r_drop_loss(model: Model, weight: float, batch: Batch, state: State = None) -> tuple[Tensor, Tensor, State]:
+    """Regularised dropout (Liang et al. 2021): the rows are read twice, and the predictions should agree.
+
+    Both passes are one batch of 2B rows, whose dropout masks differ. As with label smoothing, the value is the
+    cross-entropy alone, and the gradient that of the whole objective.
+    """
+    mask = batch.loss_mask
+    log_probs = model(batch.map(lambda tensor: torch.cat([tensor, tensor]))).float().log_softmax(-1)    # (2B, …, V)
+    targets = batch.targets.where(mask, IGNORE).flatten().repeat(2)
+    nats = functional.nll_loss(log_probs.flatten(0, -2), targets, ignore_index=IGNORE, reduction="sum") / 2
+    p, q = log_probs.chunk(2)
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2                # (B, …): ½ (KL(p‖q) + KL(q‖p))
+    objective = nats + weight / 2 * (divergence * mask).sum()
+    if model.label_smoothing:
+        spread = -((p.mean(-1) + q.mean(-1)) * mask).sum() / 2              # cross-entropy of a uniform target
+        objective = objective + model.label_smoothing * (spread - nats)
+    return nats.detach() + (objective - objective.detach()), mask.sum(), None

@@ -91,7 +91,9 @@ class Trainer:
         self.optimizers = Optimizers(model, settings)
         micro_batch = min(settings.micro_batch or len(self.loader.own), len(self.loader.own))
         carries = settings.batching == "streams"
-        self.step = Step(model, self.optimizers, self.precision, settings.clip, micro_batch, carries, ranks)
+        self.step = Step(
+            model, self.optimizers, self.precision, settings.clip, micro_batch, carries, ranks, settings.r_drop
+        )
         self.runner = StepRunner(self.step, settings, self._seconds_left)
         schedule = make_evaluation_schedule(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks, task)

@@ -11,6 +11,7 @@ from training.topics import QUICK, SMALL, fine_tune, weights
 
 from chainrule import run
 from chainrule.errors import UserError
+from chainrule.layers.embedding import CharCNN
 from chainrule.layers.lora import LoRA, NewTokenRows, add_parametrization, body_of, load_body
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
@@ -172,6 +173,12 @@ def test_a_head_of_other_parts_is_new_as_a_whole(desk):
     letters = fine_tune(desk, base, "letters", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_char_cnn=True).path
     assert {"output.weight", "output.bias"} < set(began(letters)["new"])
     assert not torch.equal(weights(base)["output.weight"], weights(letters)["output.weight"])
+
+
+def test_characters_add_nothing_at_first_to_a_pretrained_body(desk):
+    made = fine_tune(desk, desk / "gru", "base", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_char_cnn=True)
+    assert weights(made.path)["char_cnn.project.weight"].abs().max() < 1e-20
+    assert CharCNN(4).project.weight.abs().min() > 0
 
 
 def test_a_head_that_came_along_learns_on_and_over_adapters_too(desk, gpt):

@@ -25,7 +25,7 @@ class Gpu:
         self.now, self.eager, self.captured, self.trials = 0.0, eager, 0, []
         self.replayed, self.compiled = eager / 10 if replayed is None else replayed, compiled
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, loss="as written", take=self.take)
-        step.model, step.ranks = SimpleNamespace(loss="as written", compiles=True), ALONE
+        step.model, step.eager_loss, step.ranks = SimpleNamespace(compiles=True), "as written", ALONE
         step.gradient_norm = lambda batch, state: 1.0
         self.step = step
         event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)

@@ -93,7 +93,7 @@ class StepRunner:
         if compiles and self.seconds_left(seconds * best / first) > LONG and self._compile(batch, state):
             times["compiled"] = self._seconds(batch, state)
             if times["compiled"] >= FASTER * best:
-                self.step.loss = self.step.model.loss
+                self.step.loss = self.step.eager_loss
         self._say_choice(times, time.monotonic() - began)
 
     def _seconds(self, batch: Batch, state: State) -> float:
@@ -113,7 +113,7 @@ class StepRunner:
 
     def _say_choice(self, times: dict[str, float], seconds: float) -> None:
         measured = ", ".join(f"{1000 * each:.1f} ms {name}" for name, each in times.items())
-        ways = ["compiled"] * (self.step.loss != self.step.model.loss) + ["as CUDA graphs"] * self.captures
+        ways = ["compiled"] * (self.step.loss != self.step.eager_loss) + ["as CUDA graphs"] * self.captures
         say(f"one pass over a batch takes {measured}; steps run {' and '.join(ways) or 'eagerly'} from here on "
             f"(train.compile and train.graph choose without this trial, which took {seconds:.1f} s)")
 
@@ -139,7 +139,7 @@ class StepRunner:
         """A trial shows whether it works, and whether the gradient norm is about that of the eager model."""
         say("compiling the model, which takes half a minute (train.compile=false turns this off)")
         expected = self.step.gradient_norm(batch, state)
-        self.step.loss = compiled(self.step.model.loss)
+        self.step.loss = compiled(self.step.eager_loss)
         try:
             norm = self.step.gradient_norm(batch, state)
             if not expected / TOLERANCE <= norm <= expected * TOLERANCE:
@@ -148,7 +148,7 @@ class StepRunner:
             if self.settings.compile == "true":
                 raise UserError(f"train.compile=true: torch.compile fails on this model: {_reason(error)}") from error
             say(f"torch.compile fails on this model, so it runs eagerly: {_reason(error)}")
-            self.step.loss = self.step.model.loss
+            self.step.loss = self.step.eager_loss
             return False
         return True
 
