@@ -56,7 +56,7 @@ class Step:
         self.carries = carries                             # whether the state goes on to the next step (streams)
         self.clip, self.micro_batch = clip or math.inf, micro_batch    # rows in a micro-batch
         self.eager_loss: Loss = partial(r_drop_loss, model, r_drop) if r_drop else model.loss
-        self.loss = self.eager_loss                        # or compiled (compile/runner.py)
+        self.loss: Loss = self.eager_loss                  # or compiled (compile/runner.py)
         self.fused = False                                 # whether fused kernels are used
         named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
         self.names, self.parameters = [name for name, _ in named], [parameter for _, parameter in named]
