@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.live import save_run, served
 from viewer.subjects import TEXT, subject
 from viewer.tasks import task_subject
@@ -365,7 +366,7 @@ def test_a_named_head_is_listed_and_a_click_on_its_row_chooses_it(open_view, gpt
     assert row.locator("td").nth(2).inner_text() == f"{last['scores']['previous']:.3f}"
     row.locator("button").click()
     assert f"layer 2, head 1: {last['name']}" in page.locator("#attention .readout").inner_text()
-    assert "attention.layer=2" in page.url
+    assert "attention.layer=2" in address(page)
 
 
 def chosen(page):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.subjects import subject
 from viewer.tasks import task_subject
 
@@ -125,7 +126,7 @@ def test_a_cell_of_the_matrix_says_its_cosine_and_a_layer_can_be_chosen(open_vie
     assert float(shown.get_attribute("data-cosine")) == pytest.approx(wanted[1, 0], abs=1e-6)
     page.locator("#contextual input[value='0']").check()
     assert "all cosines are 1" in page.locator("#contextual").inner_text()
-    assert "contextual.layer=0" in page.url
+    assert "contextual.layer=0" in address(page)
 
 
 @pytest.mark.parametrize("width", [360, 1920])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from viewer.address import address
 from viewer.charts import dots, drawn_lines, label_boxes, overlaps
 from viewer.live import save_run, served
 from viewer.subjects import subject
@@ -194,7 +195,7 @@ def test_other_costs_are_chosen_by_keyboard_and_the_address_remembers(open_view,
     page.locator("#cost input[value=write]").check()
     page.locator("#cost input[value=write]").focus()
     page.keyboard.press("ArrowLeft")
-    assert "cost.of=learn" in page.url
+    assert "cost.of=learn" in address(page)
     page.locator("#cost input[value=bytes]").check()
     assert cells(page, "measured") == [64_000, 64_000]
     again, _ = open_view(VIEW, two, address="#cost.of=learn&cost.what=bytes&cost.at=16")

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.live import save_run, served
 from viewer.subjects import subject
 
@@ -189,7 +190,7 @@ def test_sliders_move_the_bars_and_what_is_cut_off_stays_grey(open_view, pair):
     assert grey.is_visible()
     assert "cut off" in grey.inner_text()
     assert float(grey.get_attribute("data-own")) == pytest.approx(own[5], abs=1e-6)
-    assert "die.top-k=3" in page.url
+    assert "die.top-k=3" in address(page)
 
 
 def test_an_address_sets_the_dials(open_view, pair):
@@ -265,7 +266,7 @@ def test_on_the_live_page_a_face_and_a_roll_write_and_the_dials_ask_nobody(open_
     page.locator("[data-model=ngram] .die-roll").click()    # at temperature 0 the likeliest, as sampling would
     follows = generate(pair[0].model, pair[0].run.tokenizer, "the ca", 1, Sampling(temperature=0))[0]
     page.wait_for_function("text => document.getElementById('text').value === text", arg=f"the ca{follows}")
-    assert "page.text=the+ca" in page.url
+    assert "page.text=the+ca" in address(page)
 
 
 def test_a_roll_follows_the_weights(open_url, url, pair):
@@ -316,7 +317,7 @@ def test_fast_clicks_and_a_face_between_them_never_use_an_older_die(open_url, ur
     page.wait_for_function("text => document.getElementById('text').value === text", arg=expected)
     page.wait_for_selector("html[data-drawn]")
     assert written(page) == expected
-    assert "page.text" in page.url
+    assert "page.text" in address(page)
 
 
 def test_enter_that_is_held_rolls_as_fast_as_dice_come_and_stops_when_it_is_let_go(open_url, url, pair):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from viewer.address import address
 from viewer.live import save_run, saved_runs, served
 from viewer.subjects import TEXT
 from viewer.tasks import task_subject
@@ -115,7 +116,7 @@ def test_f_shows_the_picture_alone_and_skipping_leads_to_it(open_url, url):
     page.locator("#skip").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    assert "page.view=die" in page.url
+    assert "page.view=die" in address(page)
 
 
 def test_bars_of_dice_side_by_side_line_up_and_four_stand_in_a_row(open_url, url):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.charts import drawn_lines, label_boxes, overlaps
 from viewer.subjects import TEXT, subject
 
@@ -260,7 +261,7 @@ def test_the_keyboard_moves_along_time_and_the_address_remembers(open_view, thre
     page.locator("#gradient input[type=range]").focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
-    assert "gradient.back=3" in page.url
+    assert "gradient.back=3" in address(page)
     truth = [gradients_by_layer(one.model, some_batch(one))[1][3] for one in three]
     assert numbers(page, "length")[1::2] == pytest.approx(truth, rel=1e-6)
     page.locator("#gradient select").select_option("x")
@@ -268,7 +269,7 @@ def test_the_keyboard_moves_along_time_and_the_address_remembers(open_view, thre
     assert numbers(page, "length")[1::2] == pytest.approx(truth, rel=1e-6)
     page.locator("#gradient svg.plot-drawing").focus()
     page.keyboard.press("ArrowRight")                                   # the chart itself, one token later
-    assert "gradient.back=2" in page.url
+    assert "gradient.back=2" in address(page)
     assert page.evaluate("document.activeElement.matches('svg.plot-drawing')")
     again, _ = open_view(VIEW, three, SHORT, address="#gradient.of=x&gradient.back=3")
     assert numbers(again, "length")[1::2] == pytest.approx(truth, rel=1e-6)

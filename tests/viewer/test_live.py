@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from serve.serving import serving
+from viewer.address import address
 from viewer.live import saved_runs, served
 
 from chainrule.inference.score import token_bits
@@ -28,7 +29,8 @@ def url(runs):
 
 def chosen(page):
     """What the address says."""
-    return {name: value[0] for name, value in parse_qs(urlsplit(page.url).fragment, keep_blank_values=True).items()}
+    choices = parse_qs(urlsplit(address(page)).fragment, keep_blank_values=True)
+    return {name: value[0] for name, value in choices.items()}
 
 
 def drawn(page):
@@ -94,7 +96,7 @@ def test_a_link_shows_the_same(open_url, url):
     page.locator("#text").fill("a bird\n& ümlaut 🙂")
     tab(page, "surprise")
     page.locator("#surprise input[value=difference]").check()
-    again = open_url(page.url)
+    again = open_url(address(page))
     assert again.locator("#text").input_value() == "a bird\n& ümlaut 🙂"
     assert again.locator("#surprise input[value=difference]").is_checked()
     assert again.locator("#runs input:checked").evaluate_all("all => all.map(one => one.value)") == [
@@ -151,7 +153,7 @@ def test_without_a_run_the_page_asks_for_one(open_url, url):
     drawn(page)
     assert page.locator("#runs input:checked").count() == 0
     assert page.locator("#die .view").inner_text().startswith("Choose a model.")
-    again = open_url(page.url)
+    again = open_url(address(page))
     assert again.locator("#runs input:checked").count() == 0
 
 
@@ -217,7 +219,7 @@ def test_the_view_that_was_asked_for_is_the_first(open_url, runs):
     with served(runs, first="attention") as address:
         page = open_url(f"{address}#page.runs=gpt")
         assert page.locator("#title").inner_text() == "Attention"
-        assert re.search("page.view", page.url) is None
+        assert re.search("page.view", address(page)) is None
 
 
 def test_the_page_of_serve_asks_for_its_key_and_then_draws(open_url, runs, complaints):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.subjects import TEXT, subject
 
 from chainrule.errors import UserError
@@ -225,10 +226,10 @@ def test_the_keyboard_goes_from_unit_to_unit_and_from_token_to_token(open_view):
     assert told == pytest.approx(truth(one, text, 0, 11)[1], abs=1e-6)
     assert "letters of the word so far 1" in readout.inner_text()
     page.keyboard.press("n")
-    assert "neurons.unit=0" in page.url
+    assert "neurons.unit=0" in address(page)
     assert values_on(page) == pytest.approx(truth(one, text, 0, 0), abs=1e-6)
     page.locator("#neurons [data-step='-1']").press("Enter")
-    assert "neurons.unit=11" in page.url
+    assert "neurons.unit=11" in address(page)
     page.locator("#neurons input[type=number]").fill("4")
     page.keyboard.press("Enter")
     assert values_on(page) == pytest.approx(truth(one, text, 0, 4), abs=1e-6)

@@ -1,6 +1,7 @@
 """The report as a person sees it: opened from disk in a real browser, by pointer and by keyboard."""
 
 import pytest
+from viewer.address import address
 from viewer.made import ANSWER, POINTS, STRIPS
 
 from chainrule.compare.report import report_page
@@ -45,7 +46,7 @@ def test_curves_can_be_drawn_against_all_three_and_the_address_remembers(open_re
     for axis, label in [("tokens", "tokens of training"), ("flops", "FLOPs of training"), ("seconds", "seconds of")]:
         page.locator(f"#curves input[value={axis}]").check()
         assert any(label in text for text in page.locator("#curves svg text").all_text_contents())
-        assert f"curves.x={axis}" in page.url
+        assert f"curves.x={axis}" in address(page)
     again = open_report(address="#curves.x=flops")
     assert again.locator("#curves input[value=flops]").is_checked()
     assert again.locator("#curves path.curve").count() == 2

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from viewer.address import address
 from viewer.charts import label_boxes, overlaps
 from viewer.subjects import TEXT, subject
 
@@ -147,7 +148,7 @@ def test_a_page_from_disk_computes_neighbours_as_python_does(open_view):
     page.keyboard.press("Enter")
     page.wait_for_function("document.querySelector('#vectors tbody th').innerText !== ''")
     same(table(page), nearest(truth, "water", COUNT))
-    assert "vectors.a=WATER" in page.url
+    assert "vectors.a=WATER" in address(page)
     nearest_word = page.locator("#vectors tbody button").first.inner_text()
     page.locator("#vectors tbody button").first.press("Enter")
     same(table(page), nearest(truth, nearest_word, COUNT))
@@ -185,7 +186,7 @@ def place_of(page, data, word):
 def test_a_click_on_a_point_of_the_map_chooses_its_word(open_view):
     page, data = open_view(VIEW, [words()], address="#vectors.a=tree", viewport={"width": 1280, "height": 1400})
     page.mouse.click(*place_of(page, data, "fire"))
-    assert "vectors.a=fire" in page.url
+    assert "vectors.a=fire" in address(page)
     same(table(page), nearest(judged(words()), "fire", COUNT))
     assert page.locator("#vectors [data-marked=fire]").count() == 1
     page.keyboard.press("Enter")                                        # the point is still under the cursor

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from viewer.address import address
 from viewer.live import save_run, served
 from viewer.subjects import subject
 
@@ -100,7 +101,7 @@ def test_all_models_write_from_one_prompt_in_columns_and_a_seed_repeats(open_url
     page.get_by_role("button", name="next seed").click()
     finished(page)
     assert texts(page) == own[8]
-    assert "write.seed=8" in page.url
+    assert "write.seed=8" in address(page)
     page.locator("[data-model=lstm] button").click()
     page.wait_for_function("document.getElementById('text').value.length > 5")
     assert page.locator("#text").input_value() == "the c" + own[8][1]
