@@ -63,7 +63,7 @@ def train(folder: Path) -> list[Path]:
 
 def parts(page: str) -> dict[str, int]:
     """Bytes of the modules, of the style, and of the data of each view, all its sections together."""
-    sizes = {"modules": len(re.search(r'<script type="importmap">(.*?)</script>', page, re.S)[1]),
+    sizes = {"modules": len(re.search(r'id="modules">(.*?)</script>', page, re.S)[1]),
              "style": len(re.search(r"<style>(.*?)</style>", page, re.S)[1])}
     panels = json.loads(re.search(r'id="panels">(.*?)</script>', page, re.S)[1])
     for panel in panels:

@@ -2,13 +2,12 @@
 
 A view is drawn by a module of `web/` that exports `render(element, data, state, live)`; here `live` is null, since
 there is no server to ask. Modules import each other by name, as in `chainrule/draw`, and the page's import map resolves
-the names: here to data URLs within the page, on a server to paths. The modules are the same.
+the names: on a server to paths, here to data URLs that the page makes of the compressed modules within it.
 """
 
 import base64
 import json
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,25 +19,27 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from chainrule.viewer.compression import TYPES, deflate, deflate_data
 from chainrule.viewer.hues import hue_style
 
-TYPES = {"float32": "<f4", "int32": "<i4", "uint8": "u1", "uint16": "<u2"}
 
-
-def pack_array(values: Any, dtype: str = "float32") -> dict[str, Any]:
+def pack_array(values: Any, dtype: str = "float32", digits: int | None = None) -> dict[str, Any]:
     """An array as JSON: base64 of its bytes, which `unpack` of web/arrays.js turns into a typed array again.
 
     A float32 keeps its exact value in 5⅓ characters; as decimal digits it would take about ten and be rounded.
+    `digits`: binary digits that a reader can see, 3.3 for each decimal one; a large file has no more.
     """
     array = values.detach().float().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     data = np.ascontiguousarray(array, np.dtype(TYPES[dtype]))
-    return {"dtype": dtype, "shape": list(data.shape), "data": base64.b64encode(data.tobytes()).decode()}
+    packed = {"dtype": dtype, "shape": list(data.shape), "data": base64.b64encode(data.tobytes()).decode()}
+    return packed if digits is None else packed | {"digits": digits}
 
 
 WEB = files("chainrule.viewer") / "web"
 IMPORT = re.compile(r'from "chainrule/([a-z_]+)"')
+COMMENT = re.compile(r"[ \t]*/\*\*.*?\*/", re.DOTALL)
 MAIN = "page"
-LARGE = 50_000    # bytes of a panel's JSON from which on it is compressed
+SMALL = 5_000    # characters of a panel's JSON, at most, which is not compressed
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,12 @@ class Panel:
 def make_page(title: str, lead: str, panels: Sequence[Panel], hues: Mapping[str, int] = {}) -> str:
     """`hues`: the colour of each model that is shown, by its name."""
     modules = closure([MAIN, *(panel.module for panel in panels if not panel.error)])
-    urls = {f"chainrule/{name}": data_url(read_web_file(f"{name}.js")) for name in modules}
     return Template(read_web_file("page.html")).substitute(
         title=escape(title),
         lead=f"<p class=lead>{escape(lead)}</p>\n" if lead else "",
         frame="framed" if any(panel.group for panel in panels) else "",
         style=style(modules) + hue_style(hues),
-        imports=script_json({"imports": urls}),
+        modules=deflate(script_json({f"chainrule/{name}": read_code(name) for name in modules}).encode()),
         contents="\n".join(_contents(panels)) if len(panels) > 1 else "",
         sections="\n".join(_section(panel) for panel in panels),
         panels=script_json([_panel_json(panel) for panel in panels]),
@@ -83,6 +83,11 @@ def read_web_file(name: str) -> str:
     return _web_files()[name].read_text(encoding="utf-8")
 
 
+def read_code(module: str) -> str:
+    """The code of a module without its comments, which have the types and are a third of it."""
+    return COMMENT.sub("", read_web_file(f"{module}.js"))
+
+
 def module_names() -> list[str]:
     return sorted(name.removesuffix(".js") for name in _web_files() if name.endswith(".js"))
 
@@ -99,10 +104,6 @@ def style(modules: Iterable[str]) -> str:
     return "\n".join(files[name].read_text(encoding="utf-8") for name in ("page.css", *own) if name in files)
 
 
-def data_url(code: str) -> str:
-    return f"data:text/javascript;charset=utf-8;base64,{base64.b64encode(code.encode()).decode()}"
-
-
 def script_json(value: Any) -> str:
     """JSON that is safe within a script element, whatever strings it contains."""
     return json.dumps(value, allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
@@ -114,11 +115,9 @@ def _panel_json(panel: Panel) -> dict[str, Any]:
 
 
 def _data_json(data: Any) -> dict[str, Any]:
-    """The data; or, if they are large, base64 of their JSON compressed by zlib, which page.js inflates."""
-    text = script_json(data)
-    if len(text) < LARGE:
-        return {"data": data}
-    return {"deflated": base64.b64encode(zlib.compress(text.encode(), 9)).decode()}
+    """The data; or, if they are large, compressed, which page.js inflates."""
+    characters = len(script_json(data))
+    return {"data": data} if characters <= SMALL else {"deflated": deflate_data(data, characters)}
 
 
 def _contents(panels: Sequence[Panel]) -> Iterator[str]:

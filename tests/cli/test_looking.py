@@ -1,5 +1,6 @@
 """`chainrule look`: a page on this machine until Ctrl-C, or one file."""
 
+import base64
 import io
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zlib
 from types import SimpleNamespace
 
 import httpx
@@ -73,8 +75,10 @@ def test_the_text_may_come_from_a_file_or_from_stdin(page, book, monkeypatch):
 
 
 def _pieces(page):
-    (data,) = json.loads(re.search(r'id="panels">(.*?)</script>', page)[1])
-    return "".join(text for text, _ in data["data"]["strips"][0]["pieces"])
+    (panel,) = json.loads(re.search(r'id="panels">(.*?)</script>', page)[1])
+    if "deflated" in panel:
+        panel["data"] = json.loads(zlib.decompress(base64.b64decode(panel["deflated"])).rstrip(b"\0"))
+    return "".join(text for text, _ in panel["data"]["strips"][0]["pieces"])
 
 
 def test_of_a_long_file_the_beginning_is_shown(chainrule, trained, tmp_path):

@@ -1735,4 +1735,11 @@ BUGS = [
         "MIN_COUNT",
         ("tests/text/test_tokenizer.py::test_a_text_that_holds_unk_keeps_its_rare_words",),
     ),
+    Bug(
+        "numbers of a large file are cut off instead of rounded",
+        "chainrule/viewer/compression.py",
+        "astype(np.uint64) + (1 << (zeros - 1))",
+        "astype(np.uint64)",
+        ("tests/viewer/test_page.py::test_rounded_numbers_keep_their_first_digits_and_those_that_stand_out_are_exact",),
+    ),
 ]

@@ -233,6 +233,15 @@ def test_a_phone_is_wide_enough(seq2seq, open_view, text):
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_a_shadow_says_that_there_is_more_of_the_tree(seq2seq, open_view):
+    """As where a table is wider than its place: gradients that stay, below others of the paper's colour that move."""
+    page, _ = open_view(VIEW, [seq2seq], "the cat said who " * 8, viewport={"width": 1280, "height": 400})
+    high, seen, moves = page.locator("#alignment .alignment").evaluate(
+        "one => [one.scrollHeight, one.clientHeight, getComputedStyle(one).backgroundAttachment]")
+    assert high > seen
+    assert moves == "local, local, scroll, scroll"
+
+
 def wait_for_score(page, wanted):
     """Until the page shows that score for the best text, however long a busy machine takes; else a timeout fails."""
     shown = "+document.querySelector('.alignment-texts small')?.dataset.score"

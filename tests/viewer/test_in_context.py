@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from viewer.charts import dots, drawn_lines
 from viewer.subjects import subject
 
 from chainrule.inference.head_scores import repeated_rows, score_heads
@@ -128,6 +129,17 @@ def test_on_the_page_keys_go_along_the_curves_and_between_heads(open_view, gpt):
     score = page.evaluate("document.activeElement.dataset.score")
     assert float(score) == data["models"][0]["induction"]["heads"][1][1]
     assert page.locator("text=lstm (lstm) has no attention heads").count() == 1
+
+
+def test_on_the_page_the_curves_are_those_of_the_shared_chart(open_view, gpt):
+    page, data = open_view(VIEW, [gpt], TEXT)
+    examples, induction = data["models"][0]["examples"], data["models"][0]["induction"]
+    shots = drawn_lines(page, ".in-context-shots", y="linear")["gpt"]
+    assert shots == [pytest.approx(point, abs=0.01) for point in enumerate(examples["mean"])]
+    assert dots(page, ".in-context-shots")["gpt, as typed"] == list(enumerate(examples["typed"]))
+    assert page.locator(".in-context-shots polygon[data-band]").count() == 1
+    again = drawn_lines(page, ".in-context-induction", y="linear")["gpt, again"]
+    assert again == [pytest.approx(point, abs=0.1) for point in enumerate(induction["second"], 1)]
 
 
 def test_on_the_page_touch_points_and_bits_are_a_choice(open_view, gpt):

@@ -151,7 +151,7 @@ def test_the_colour_can_follow_the_truth(gpt, open_view):
         rank, size = int(cell.get_attribute("data-rank")), len(gpt.run.tokenizer)
         share = {"guess": float(cell.get_attribute("data-probability")),
                  "truth": float(cell.get_attribute("data-truth")), "rank": 1 - np.log(rank) / np.log(size)}[colour]
-        assert cell.evaluate(heat) == pytest.approx(0.85 * share, abs=6e-4)
+        assert cell.evaluate(heat) == pytest.approx(share, abs=6e-4)
     assert "lens.colour=rank" in page.evaluate("location.hash")
 
 

@@ -216,8 +216,8 @@ def test_nothing_runs_out_of_a_phone_or_a_projector(open_url, url, width):
 
 
 def test_the_view_that_was_asked_for_is_the_first(open_url, runs):
-    with served(runs, first="attention") as address:
-        page = open_url(f"{address}#page.runs=gpt")
+    with served(runs, first="attention") as url:
+        page = open_url(f"{url}#page.runs=gpt")
         assert page.locator("#title").inner_text() == "Attention"
         assert re.search("page.view", address(page)) is None
 

@@ -14,6 +14,7 @@ from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, taps, watch
 from chainrule.run import Run
 from chainrule.tasks import build_for, recipe_for
+from chainrule.viewer import compression
 from chainrule.viewer.subject import Subject
 from chainrule.viewer.views.neurons import FEATURES, LIMIT, NUMBERS, VIEW, correlations, read_groups, token_features
 
@@ -239,7 +240,8 @@ def test_the_keyboard_goes_from_unit_to_unit_and_from_token_to_token(open_view):
     assert values_on(page) == pytest.approx(truth(one, text, groups.index(("forget gate", 2)), 4), abs=1e-6)
 
 
-def test_a_click_shows_the_unit_that_follows_a_feature(open_view):
+def test_a_click_shows_the_unit_that_follows_a_feature(open_view, monkeypatch):
+    monkeypatch.setattr(compression, "LARGE", 10**6)    # so that no number is rounded
     one, text = subject("lstm"), TEXT[:100]
     page, data = open_view(VIEW, [one], text)
     for place, name in enumerate(["quotes", "brackets"]):
@@ -271,21 +273,20 @@ def test_a_file_says_what_it_does_not_hold(open_view, monkeypatch):
 def test_a_live_page_asks_for_units_it_does_not_have(open_view, monkeypatch):
     monkeypatch.setattr("chainrule.viewer.views.neurons.NUMBERS", 21 * 30)
     one, text, asked = subject("lstm"), TEXT[:20], []
-    page, _ = open_view(VIEW, [one], text)
+    page, data = open_view(VIEW, [one], text)
 
     def ask(options):
         asked.append(options)
         return VIEW.make([one], text, options)
 
     page.expose_function("askPython", ask)
-    page.evaluate("""async () => {
+    page.evaluate("""async (data) => {
         const { render } = await import("chainrule/neurons");
         const { remember } = await import("chainrule/state");
-        const [{ data }] = JSON.parse(document.getElementById("panels").textContent);
         const place = document.querySelector("#neurons .view");
         place.replaceChildren();
         render(place, data, remember("neurons"), { ask: (options) => window.askPython(options) });
-    }""")
+    }""", data)
     page.locator("#neurons select[data-which=tap]").select_option("output gate")
     page.wait_for_function("document.querySelector('#neurons output b').textContent.includes('output gate')")
     group = asked[-1]["group"]

@@ -258,16 +258,15 @@ def test_a_word_that_is_not_there_is_said_so(open_view):
 def test_a_live_page_asks_the_server(open_view, monkeypatch):
     monkeypatch.setattr("chainrule.viewer.views.vectors.NUMBERS", 40)
     one = words()
-    page, _ = open_view(VIEW, [one])
+    page, data = open_view(VIEW, [one])
     page.expose_function("askPython", lambda options: VIEW.make([one], "", options))
-    page.evaluate("""async () => {
+    page.evaluate("""async (data) => {
         const { render } = await import("chainrule/vectors");
         const { remember } = await import("chainrule/state");
-        const [{ data }] = JSON.parse(document.getElementById("panels").textContent);
         const place = document.querySelector("#vectors .view");
         place.replaceChildren();
         await render(place, data, remember("vectors"), { ask: (options) => window.askPython(options) });
-    }""")
+    }""", data)
     same(table(page), nearest(judged(one), "king", COUNT))
 
 

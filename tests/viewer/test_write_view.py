@@ -97,7 +97,7 @@ def test_all_models_write_from_one_prompt_in_columns_and_a_seed_repeats(open_url
     assert page.locator("input[name=seed]").input_value() == "7"
     heats = page.locator(".token").evaluate_all("all => all.map(one => +one.style.getPropertyValue('--heat'))")
     bits = page.locator(".token").evaluate_all("all => all.map(one => +one.dataset.bits)")
-    assert heats == pytest.approx([0.85 * min(1, one / 12) for one in bits], abs=1e-3)
+    assert heats == pytest.approx([min(1, one / 12) for one in bits], abs=1e-3)
     page.get_by_role("button", name="next seed").click()
     finished(page)
     assert texts(page) == own[8]

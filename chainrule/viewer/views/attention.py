@@ -256,7 +256,7 @@ def _collect_patterns(subject: Subject, forward: ForwardPass, parts: Sequence[Pa
             is_chosen = (part.name, layer, head) == chosen
             if is_chosen or left > 2 * weights.numel():               # bytes, if its lower triangle is enough
                 exact = lower_triangle(weights)
-                part.exact.append({"layer": layer, "head": head, "weights": pack_array(exact)})
+                part.exact.append({"layer": layer, "head": head, "weights": pack_array(exact, digits=13)})
                 left -= 0 if is_chosen else 4 * exact.numel()
 
     with torch.no_grad(), eval_mode(subject.model), watch(subject.model, *places, callback=keep):

@@ -63,7 +63,7 @@ def die(subject: Subject, text: str, named: int, beginning: "Beginning | None" =
     added = added_texts(subject, read.tokens[0, -NEAR:].tolist(), text, tokens)
     tab = TAB if subject.task.source == "text" and text.count(TAB) < len(subject.split_source(text)[0]) else ""
     faces = [[shown, None if more is None else tab + more] for shown, more in zip(subject.show(tokens), added)]
-    return {"log_probs": pack_array(log_probs), "faces": faces, "left_out": read.left_out}
+    return {"log_probs": pack_array(log_probs, digits=21), "faces": faces, "left_out": read.left_out}
 
 
 def added_texts(subject: Subject, before: Sequence[int], text: str, tokens: Sequence[int]) -> list[str | None]:

@@ -60,6 +60,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     features = token_features(pieces)
     found = best_units(groups, np.stack(list(features.values()), 1)[1:])
     sent = _sent(groups, found, _chosen(groups, options), len(pieces))
+    values = torch.stack([groups[group].values[:, unit] for group, unit in sent])    # (K, T)
     units = sum(group.units for group in groups)
     return {
         "model": subject.name, "left_out": read.left_out, "tokens": _shown(pieces, read.shown),
@@ -72,7 +73,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
         "units": units,
         "random": math.sqrt(2 * math.log(2 * units) / (len(pieces) - 1)) if len(pieces) > 1 else None,
         "sent": [list(place) for place in sent],
-        "values": pack_array(torch.stack([groups[group].values[:, unit] for group, unit in sent])),    # (K, T)
+        "values": pack_array(values, digits=12),
     } | ({"input": dict(prompt.given)} if prompt.given else more)
 
 

@@ -160,12 +160,12 @@ def _read(subject: Subject, texts: Sequence[Tensor], messages: Messages, shown: 
         "tokens": subject.show(tokens.tolist()),
         "begins": begins,
         "log_p": [_finite(messages.log_p[end - 1]) for end in ends.tolist()],
-        "alpha": pack_array(alpha[:, shown]),                               # (T, K), as all of these
-        "beta": pack_array(beta[:, shown]),
-        "gamma": pack_array((alpha * beta)[:, shown]),
-        "delta": pack_array(messages.delta[:, shown]),
-        "arriving": pack_array(arriving[:, shown]),                         # Σ_{s'} α_{s'}(t-1) a_{s',s} of all states
-        "emits": pack_array(subject.model.emission.T[tokens][:, shown]),    # b_{s,x_t}
+        "alpha": pack_array(alpha[:, shown], digits=16),                  # (T, K), as all of these
+        "beta": pack_array(beta[:, shown], digits=16),
+        "gamma": pack_array((alpha * beta)[:, shown], digits=16),
+        "delta": pack_array(messages.delta[:, shown], digits=16),
+        "arriving": pack_array(arriving[:, shown], digits=16),            # Σ_{s'} α_{s'}(t-1) a_{s',s}, all states
+        "emits": pack_array(subject.model.emission.T[tokens][:, shown], digits=16),    # b_{s,x_t}
         "winner": pack_array(messages.winner[:, shown].cpu(), "int32"),
         "scale": messages.scale.tolist(),
         "height": [_finite(height) for height in messages.height],

@@ -43,7 +43,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     sent = some.matrix[: max(1, NUMBERS // some.matrix.shape[1])]
     return {
         "model": subject.name, "known": len(vectors), "size": some.matrix.shape[1], "words": list(some.words),
-        "map": pack_array(places), "shares": shares, "vectors": pack_array(sent), "first": first_words(some),
+        "map": pack_array(places), "shares": shares, "vectors": pack_array(sent, digits=14), "first": first_words(some),
         "count": COUNT,
     }
 

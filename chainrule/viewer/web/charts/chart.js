@@ -6,8 +6,8 @@ import { html, svg } from "chainrule/draw";
 import { endLabels, frameOf, grid, LETTER, scale } from "chainrule/axes";
 
 /** @typedef {import("chainrule/axes").Axis} Axis */
-/** @typedef {{ name: string, model?: string, color: string, points: [number, number | null][], as?: "line" | "dots", dash?: string, width?: number, open?: boolean, label?: string, guide?: boolean, class?: string }} Line
- *   `model`: the colour is that of this model, if it has one; `label`: its name beside it, or in a legend if the chart is narrow; `open`: dots are rings; `guide`: the cursor does not stop at its points */
+/** @typedef {{ name: string, model?: string, color: string, points: [number, number | null][], as?: "line" | "dots" | "band", lower?: [number, number | null][], dash?: string, width?: number, open?: boolean, label?: string, guide?: boolean, class?: string }} Line
+ *   `model`: the colour is that of this model, if it has one; `label`: its name beside it, or in a legend if the chart is narrow; `open`: dots are rings; `lower`: the lower edge of a band, whose upper one are the points; `guide`: the cursor does not stop at its points */
 /** @typedef {{ title: string, x: Axis, y: Axis, lines: Line[], labels?: "start" | "end", at?: number, say?: (x: number) => (Node | string)[] }} Picture
  *   `labels`: at which end of their lines they are; `at`: where the cursor is; `say`: what it tells there */
 /** @typedef {{ element: HTMLElement, show(picture: Picture): void, wait(line: string, share?: number): void }} Chart */
@@ -115,6 +115,8 @@ function drawLine(line, across, up, y) {
   const kept = points.map(([x, value]) => (drawable(value, y) ? [across(x), up(/** @type {number} */ (value))] : null));
   if (as === "dots") return kept.flatMap((spot, place) => (spot ? [svg("circle", { "data-model": model, "data-dot": name, "data-x": points[place][0], "data-y": points[place][1], cx: spot[0], cy: spot[1], r: 4.5,
     fill: open ? "var(--paper)" : color, stroke: color, "stroke-width": 2 }, svg("title", {}, name))] : []));
+  if (as === "band") return [svg("polygon", { "data-model": model, "data-band": name, fill: color, opacity: 0.18,
+    points: [...points, ...(line.lower ?? []).toReversed()].map(([x, value]) => `${across(x).toFixed(2)},${up(Math.min(value ?? y.high, y.high)).toFixed(2)}`).join(" ") })];
   const path = kept.map((spot, place) => (spot ? `${place && kept[place - 1] ? "L" : "M"}${spot[0].toFixed(2)} ${spot[1].toFixed(2)}` : "")).join("");
   return [svg("path", { class: line.class, "data-model": model, "data-line": name, d: path, fill: "none", stroke: color, "stroke-width": width, "stroke-dasharray": dash, "stroke-linejoin": "round", "stroke-linecap": "round" }, svg("title", {}, name))];
 }

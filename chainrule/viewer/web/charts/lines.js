@@ -17,7 +17,7 @@ export function makeLines(pick, pin = new Pin()) {
   const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { "aria-hidden": true }));
   const sides = { rows: column("rows", "tokens that attend"), columns: column("columns", "tokens that are attended to") };
   const middle = html("div", { class: "lines-middle" }, canvas);
-  const element = html("div", { class: "lines" }, sides.rows, middle, sides.columns);
+  const element = html("div", { class: "lines tall" }, sides.rows, middle, sides.columns);
   /** @type {Weights} */
   let weights = { rows: [], columns: [], weight: () => 0 };
   /** @type {Line[]} */
@@ -114,7 +114,7 @@ function tell(sides, { weight }, spot) {
       const value = !spot || spot.side === side ? null : side === "columns" ? weight(spot.place, here) : weight(here, spot.place);
       const known = value != null && !Number.isNaN(value);
       item.classList.toggle("chosen", spot?.side === side && spot.place === here);
-      item.style.setProperty("--heat", known ? (0.85 * Math.sqrt(value)).toFixed(3) : "0");
+      item.style.setProperty("--heat", known ? Math.sqrt(value).toFixed(3) : "0");
       if (known) item.dataset.weight = String(value);
       else delete item.dataset.weight;
       /** @type {HTMLElement} */ (item.lastElementChild).textContent = known ? fixed(value) : "";

@@ -25,7 +25,7 @@ export function render(element, data, state) {
     }
     const bits = Array.from(unpack(data.log_p).values, (log) => Math.max(0, -log / Math.LN2)), at = now();
     text.replaceChildren(...data.tokens.map((token, place) => html("button", { type: "button", class: "hidden-word token", "aria-pressed": String(place === at), "data-word": place, "data-bits": bits[place],
-      title: `${fixed(bits[place], 2)} bits`, style: `--heat:${(0.6 * Math.min(1, bits[place] / HOT)).toFixed(3)}`, click: () => choose(place) }, place === at ? "▢".repeat(Math.min(8, [...token].length)) : token)));
+      title: `${fixed(bits[place], 2)} bits`, style: `--heat:${Math.min(1, bits[place] / HOT).toFixed(3)}`, click: () => choose(place) }, place === at ? "▢".repeat(Math.min(8, [...token].length)) : token)));
     guesses.replaceChildren(...described(data, at, bits));
   };
   text.addEventListener("keydown", (event) => {

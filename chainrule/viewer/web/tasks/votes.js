@@ -43,7 +43,7 @@ export function render(element, data, state) {
       : [`−${full.toPrecision(2)} against ${data.classes[chosen]}`, html("i", { class: "both" }), `for ${data.classes[chosen]} +${full.toPrecision(2)}`]));
     text.replaceChildren(...data.tokens.map((token, place) => {
       const vote = votes.vote(now, place, chosen);
-      return html("span", { class: "token", "data-vote": vote, style: `--heat:${(0.8 * Math.min(1, Math.abs(vote) / full)).toFixed(3)}${vote < 0 ? ";--tint:var(--cold)" : ""}` }, spaced(token));
+      return html("span", { class: "token", "data-vote": vote, style: `--heat:${Math.min(1, Math.abs(vote) / full).toFixed(3)}${vote < 0 ? ";--tint:var(--cold)" : ""}` }, spaced(token));
     }));
     table.replaceChildren(votes.table(chosen));
     bars(-1);

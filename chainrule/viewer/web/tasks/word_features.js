@@ -32,7 +32,7 @@ function levels(data, word) {
   const truth = data.truth?.[word] ?? -1;
   const chosen = data.tags.map((_, tag) => tag).sort((one, other) => p(rows - 1, other) - p(rows - 1, one) || most(other) - most(one)).slice(0, SHOWN);
   if (truth >= 0 && !chosen.includes(truth)) chosen[chosen.length - 1] = truth;
-  const cells = (/** @type {number} */ row) => chosen.map((tag) => html("td", { "data-p": p(row, tag), class: "features-p", style: `--heat:${(0.85 * p(row, tag)).toFixed(3)}` }, fixed(p(row, tag), 4)));
+  const cells = (/** @type {number} */ row) => chosen.map((tag) => html("td", { "data-p": p(row, tag), class: "features-p", style: `--heat:${p(row, tag).toFixed(3)}` }, fixed(p(row, tag), 4)));
   const line = (/** @type {string} */ level, /** @type {number} */ place) => {
     const context = data.contexts[word][place], count = counts[word * (rows - 1) + place];
     return html("tr", { class: count ? "" : "features-unseen", "data-level": place }, html("th", { scope: "row" }, level), html("td", { class: "features-context" }, context || "–"),

@@ -27,7 +27,7 @@ export function render(element, data, state, live) {
   const heat = makeHeat({ title: "which source tokens each token attended to; arrow keys go from cell to cell", height: ROW, top: TOP, most: 44,
     pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); report(cell); } });
 
-  const both = html("div", { class: "alignment picture", tabindex: 0, role: "region", "aria-label": "the tree and the map; a long one scrolls" }, branches, heat.element);
+  const both = html("div", { class: "alignment tall picture", tabindex: 0, role: "region", "aria-label": "the tree and the map; a long one scrolls" }, branches, heat.element);
   const now = () => chosen(data, state);
   const report = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...summary(data, now(), cell));
   const choose = (/** @type {Partial<Chosen>} */ change) => {

@@ -242,5 +242,5 @@ function summary({ rows, columns, weight }, { side, place }, column) {
 /** @param {number} row @param {number} column @param {number} value */
 function number(row, column, value) {
   if (Number.isNaN(value)) return html("span", { "data-weight": "" }, "0: it is a later token, which the mask hides");
-  return html("span", { "data-weight": value }, html("i", {}, "a"), html("sub", {}, `${row},${column}`), ` = ${fixed(value, 6)}`);
+  return html("span", { "data-weight": value }, html("i", {}, "a"), html("sub", {}, `${row},${column}`), ` = ${fixed(value, 4)}`);
 }

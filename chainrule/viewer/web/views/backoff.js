@@ -59,7 +59,7 @@ export function render(element, data, state) {
 /** Bluer for longer n-grams that were seen; orange where none was. @param {number} answered @param {number} order @param {boolean} [impossible] */
 function colour(answered, order, impossible = false) {
   if (answered === 0 || impossible) return "--tint:var(--hot);--heat:0.75";
-  return `--tint:var(--cold);--heat:${(0.06 + (0.74 * (answered - 1)) / Math.max(1, order - 1)).toFixed(3)}`;
+  return `--tint:var(--cold);--heat:${Math.max(0.06, (answered - 1) / Math.max(1, order - 1)).toFixed(3)}`;
 }
 
 /** @param {Token} token @param {Data} data @param {number} at */

@@ -1,26 +1,27 @@
 // @ts-check
 /** p(the right answer) against the examples before it, bits of a repeated random sequence by position, and the heads that copy. */
-import { choices, fixed, html, svg } from "chainrule/draw";
-import { niceStep } from "chainrule/axes";
+import { choices, fixed, html } from "chainrule/draw";
+import { niceStep, range } from "chainrule/axes";
+import { makeChart } from "chainrule/chart";
 
 /** @typedef {{ lines: { question: string, answer: string }[], typed: number[], mean: number[], low: number[], high: number[], orders: number }} Examples */
 /** @typedef {{ first: (number | null)[], second: (number | null)[], sequences: number, vocabulary: number, layers: (number | null)[] | null, heads: number[][] | null }} Induction */
 /** @typedef {{ name: string, kind: string, examples: Examples | null, induction: Induction | null }} Model */
 /** @typedef {{ models: Model[], left_out: number }} Data */
-/** @typedef {{ name: string, model: string, values: (number | null)[], low?: number[], high?: number[], dashed?: boolean, dots?: number[], start?: number }} Line `start`: x of the first value */
-/** @typedef {{ title: string, x: string, y: string, top?: number, lines: Line[], say(at: number): (Node | string)[], names?(at: number): string }} Chart */
+/** @typedef {import("chainrule/chart").Chart} Chart */
+/** @typedef {import("chainrule/chart").Line} Line */
 
-const WIDTH = 640, HEIGHT = 330, MARGIN = { left: 56, right: 16, top: 36, bottom: 64 };
 const UNITS = { probability: "probability", bits: "bits" };
 const GRID = "display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem 2rem";
-const CELL = "text-align: center; padding: 0.25em 0.5em; min-width: 3em; cursor: default; border: 2px solid var(--paper)";
+const SAID = "color: var(--model); white-space: normal";
+const CELL = "text-align: center; padding: 0.25em 0.5em; min-width: 3em; cursor: default; border: 2px solid var(--paper); color: var(--on-heat)";
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
-  const body = html("div", { class: "picture" });
+  const body = html("div", { class: "picture" }), charts = { shots: makeChart(), induction: makeChart() };
   const unit = () => (state.get("unit", "probability") === "bits" ? "bits" : "probability");
   const draw = () => body.replaceChildren(
-    html("div", { style: GRID }, shotsPart(data.models, unit()), inductionPart(data.models)), ...data.models.flatMap(inside));
+    html("div", { style: GRID }, shotsPart(charts.shots, data.models, unit()), inductionPart(charts.induction, data.models)), ...data.models.flatMap(inside));
   element.append(choices("answers as", UNITS, unit(), (value) => { state.set("unit", value); draw(); }), body);
   draw();
   return (/** @type {Data} */ other) => { data = other; draw(); };
@@ -29,34 +30,62 @@ export function render(element, data, state) {
 /** @param {number} p */
 const bitsOf = (p) => (p > 0 ? -Math.log2(p) : null);
 
-/** @param {Model[]} models @param {"probability" | "bits"} unit */
-function shotsPart(models, unit) {
+/** Values at `first`, `first` + 1, … @param {(number | null)[]} values @param {number} [first] @returns {[number, number | null][]} */
+const along = (values, first = 0) => values.map((value, at) => [first + at, value]);
+
+/** An axis of whole numbers, with room at both ends. @param {string} title @param {Line[]} lines */
+function counts(title, lines) {
+  const { low, high } = range(lines.flatMap(({ points }) => points.map(([x]) => x)));
+  const step = Math.max(1, niceStep((high - low) / 10)), first = Math.ceil(low / step);
+  return { title, low, high, ticks: Array.from({ length: Math.floor(high / step) - first + 1 }, (_, at) => (first + at) * step) };
+}
+
+/** From 0 to the largest value. @param {string} title @param {Line[]} lines */
+const fromZero = (title, lines) => ({ title, ...range([0.5, ...lines.flatMap(({ points }) => points.map(([, value]) => value))]), low: 0 });
+
+/** @param {Chart} chart @param {Model[]} models @param {"probability" | "bits"} unit */
+function shotsPart(chart, models, unit) {
   const known = models.flatMap((model) => (model.examples ? [{ name: model.name, examples: model.examples }] : []));
-  if (!known.length) return html("section", {}, html("h3", {}, "The right answer, by the examples before it"),
+  const title = "The right answer, by the examples before it";
+  if (!known.length) return html("section", {}, html("h3", {}, title),
     html("p", { class: "note" }, "No line of the text has a question and an answer. Write examples, one on each line, as “2 plus 3 is 5” or “sea: mer”."));
   const value = unit === "bits" ? bitsOf : (/** @type {number} */ p) => p;
-  const lines = known.map(({ name, examples }) => ({ name, model: name, values: examples.mean.map(value), dots: examples.typed.map((p) => value(p) ?? NaN),
-    ...(unit === "probability" ? { low: examples.low, high: examples.high } : {}) }));
-  return html("section", { class: "in-context-shots" }, html("h3", {}, "The right answer, by the examples before it"),
-    chart({ title: "probability of the right answer against the examples before it", x: "examples before it", y: unit === "bits" ? "bits of the answer" : "p(answer)", top: unit === "bits" ? undefined : 1, lines,
-      say: (at) => [html("b", {}, `${at} example${at === 1 ? "" : "s"} before it: `), ...known.flatMap(({ name, examples }) => (at < examples.mean.length ? [
-        html("span", { style: "color: var(--model); margin-right: 1em", "data-model": name, "data-mean": examples.mean[at], "data-typed": examples.typed[at] },
-          `${name} ${fixed(examples.mean[at])} (${fixed(examples.low[at])} to ${fixed(examples.high[at])}); as typed, “${examples.lines[at].answer}” after “${examples.lines[at].question.trim()}” ${fixed(examples.typed[at])}`)] : []))] }),
+  const lines = known.flatMap(({ name, examples }) => shotLines(name, examples, value));
+  chart.show({
+    title, lines, x: counts("examples before it", lines), y: unit === "bits" ? fromZero("bits of the answer", lines) : { title: "p(answer)", low: 0, high: 1 },
+    say: (at) => [html("b", {}, `${at} example${at === 1 ? "" : "s"} before it: `), ...known.flatMap(({ name, examples }) => (at < examples.mean.length ? [
+      html("span", { style: SAID, "data-model": name, "data-mean": examples.mean[at], "data-typed": examples.typed[at] },
+        `${name} ${fixed(examples.mean[at])} (${fixed(examples.low[at])} to ${fixed(examples.high[at])}); as typed, “${examples.lines[at].answer}” after “${examples.lines[at].question.trim()}” ${fixed(examples.typed[at])}`)] : []))],
+  });
+  return html("section", { class: "in-context-shots" }, chart.element,
     html("p", { class: "note" }, `The curve is the mean over ${known[0].examples.orders} orders of the lines, with its 95 % interval; a dot is a line of the text in the order in which it was typed.`));
 }
 
-/** @param {Model[]} models */
-function inductionPart(models) {
+/** The mean, its interval, and the lines as typed. @param {string} name @param {Examples} examples @param {(p: number) => number | null} value @returns {Line[]} */
+function shotLines(name, examples, value) {
+  const shared = { model: name, color: "var(--ink)" };
+  return [
+    { ...shared, name: `${name}, 95 %`, as: "band", guide: true, points: along(examples.high.map(value)), lower: along(examples.low.map(value)) },
+    { ...shared, name, label: name, points: along(examples.mean.map(value)) },
+    { ...shared, name: `${name}, as typed`, as: "dots", open: true, points: along(examples.typed.map(value)) },
+  ];
+}
+
+/** @param {Chart} chart @param {Model[]} models */
+function inductionPart(chart, models) {
   const known = models.flatMap((model) => (model.induction ? [{ name: model.name, induction: model.induction }] : []));
-  const title = html("h3", {}, "A random sequence, and the same again");
-  if (!known.length) return html("section", {}, title, html("p", { class: "note" }, "The context of the model has no room for a sequence and its copy."));
-  const lines = known.flatMap(({ name, induction }) => [
-    { name: `${name}, first`, model: name, values: induction.first, dashed: true, start: 1 }, { name: `${name}, again`, model: name, values: induction.second, start: 1 }]);
-  return html("section", { class: "in-context-induction" }, title,
-    chart({ title: "bits of each token of a random sequence and of its copy, by position", x: "position in the sequence", y: "bits", lines,
-      say: (at) => [html("b", {}, `position ${at}: `), ...known.flatMap(({ name, induction }) => (at <= induction.first.length ? [
-        html("span", { style: "color: var(--model); margin-right: 1em", "data-model": name, "data-first": induction.first[at - 1], "data-second": induction.second[at - 1] },
-          `${name} first ${fixed(induction.first[at - 1], 2)}, again ${fixed(induction.second[at - 1], 2)}`)] : []))] }),
+  const title = "A random sequence, and the same again: bits of each token";
+  if (!known.length) return html("section", {}, html("h3", {}, title), html("p", { class: "note" }, "The context of the model has no room for a sequence and its copy."));
+  const lines = known.flatMap(({ name, induction }) => /** @type {Line[]} */ ([
+    { name: `${name}, first`, label: `${name}, first`, model: name, color: "var(--ink)", dash: "6 4", points: along(induction.first, 1) },
+    { name: `${name}, again`, label: `${name}, again`, model: name, color: "var(--ink)", points: along(induction.second, 1) }]));
+  chart.show({
+    title, lines, x: counts("position in the sequence", lines), y: fromZero("bits", lines),
+    say: (at) => [html("b", {}, `position ${at}: `), ...known.flatMap(({ name, induction }) => (at <= induction.first.length ? [
+      html("span", { style: SAID, "data-model": name, "data-first": induction.first[at - 1], "data-second": induction.second[at - 1] },
+        `${name} first ${fixed(induction.first[at - 1], 2)}, again ${fixed(induction.second[at - 1], 2)}`)] : []))],
+  });
+  return html("section", { class: "in-context-induction" }, chart.element,
     html("p", { class: "note" }, `Mean over ${known[0].induction.sequences} sequences of random tokens. Dashed: the first time, when nothing can be known. Solid: the second time, when a model that copies knows every token but the first.`));
 }
 
@@ -92,58 +121,6 @@ function headsTable(name, { heads, layers }) {
 /** @param {number | undefined} score @param {number} layer @param {number} at */
 function cell(score, layer, at) {
   if (score == null) return html("td");
-  return html("td", { style: `${CELL}; background: rgb(var(--hot) / ${(0.85 * score).toFixed(3)})`, tabindex: layer || at ? -1 : 0, "data-layer": layer, "data-head": at, "data-score": score,
+  return html("td", { style: `${CELL}; background: rgb(var(--hot) / calc(${score.toFixed(3)} * var(--warmth)))`, tabindex: layer || at ? -1 : 0, "data-layer": layer, "data-head": at, "data-score": score,
     title: `layer ${layer + 1}, head ${at + 1}: ${fixed(score, 4)}` }, score >= 0.995 ? "1" : fixed(score, 2).slice(1));
-}
-
-/** Lines with their intervals; pointer, touch and arrow keys go from place to place. @param {Chart} made */
-function chart({ title, x, y, top, lines, say }) {
-  const readout = html("output", { class: "readout", "aria-live": "polite" }, "Point at the chart, or focus it and use the arrow keys.");
-  const first = Math.min(...lines.map((line) => line.start ?? 0)), last = Math.max(...lines.map((line) => (line.start ?? 0) + line.values.length - 1));
-  const numbers = lines.flatMap((line) => [...line.values, ...(line.high ?? []), ...(line.dots ?? [])]).filter((value) => value != null && Number.isFinite(value));
-  const step = top ? 0.2 : niceStep(Math.max(...numbers.map(Number), 0.5) / 5), high = top ?? step * Math.ceil(Math.max(...numbers.map(Number), 0.5) / step);
-  const right = WIDTH - MARGIN.right, floor = HEIGHT - MARGIN.bottom;
-  const across = (/** @type {number} */ at) => MARGIN.left + 10 + ((right - MARGIN.left - 20) * (at - first)) / Math.max(1, last - first);
-  const up = (/** @type {number} */ value) => floor - ((floor - MARGIN.top) * value) / high;
-  const drawn = svg("svg", { class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, tabindex: 0, role: "img", "aria-label": `${title}; arrow keys go from place to place`, style: "touch-action: pan-y" });
-  const every = Math.ceil((last - first + 1) / 12);
-  for (let value = 0; value <= high + 1e-9; value += step)
-    drawn.append(svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: up(value), y2: up(value) }), svg("text", { class: "tick", x: MARGIN.left - 8, y: up(value) + 5, "text-anchor": "end" }, fixed(value, step < 1 ? 1 : 0)));
-  for (let at = first; at <= last; at += every) drawn.append(svg("text", { class: "tick", x: across(at), y: floor + 26, "text-anchor": "middle" }, at));
-  drawn.append(svg("text", { x: (MARGIN.left + right) / 2, y: HEIGHT - 8, "text-anchor": "middle" }, x), svg("text", { x: 4, y: 18 }, y));
-  for (const line of lines) drawn.append(...parts(line, across, up));
-  const cursor = svg("line", { class: "cursor", y1: MARGIN.top, y2: floor, visibility: "hidden" });
-  drawn.append(cursor);
-  let now = first - 1;
-  const show = (/** @type {number} */ at) => {
-    now = Math.min(last, Math.max(first, at));
-    for (const end of ["x1", "x2"]) cursor.setAttribute(end, String(across(now)));
-    cursor.setAttribute("visibility", "visible");
-    readout.replaceChildren(...say(now));
-  };
-  const point = (/** @type {Event} */ event) => {
-    const box = drawn.getBoundingClientRect(), place = ((/** @type {PointerEvent} */ (event).clientX - box.left) / box.width) * WIDTH;
-    show(Math.round(first + ((place - MARGIN.left - 10) / (right - MARGIN.left - 20)) * Math.max(1, last - first)));
-  };
-  drawn.addEventListener("pointermove", point);
-  drawn.addEventListener("pointerdown", point);
-  drawn.addEventListener("keydown", (event) => {
-    const to = /** @type {Record<string, number>} */ ({ ArrowLeft: now - 1, ArrowRight: now + 1, Home: first, End: last })[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    show(to);
-  });
-  return html("figure", { style: "margin: 0" }, drawn, readout);
-}
-
-/** @param {Line} line @param {(at: number) => number} across @param {(value: number) => number} up @returns {SVGElement[]} */
-function parts({ name, model, values, low, high, dashed, dots, start = 0 }, across, up) {
-  const spot = (/** @type {number} */ value, /** @type {number} */ at) => `${across(start + at).toFixed(1)} ${up(value).toFixed(1)}`;
-  const found = [];
-  if (low && high) found.push(svg("polygon", { points: [...high.map(spot), ...low.map(spot).reverse()].join(" "), "data-model": model, style: "fill: var(--model)", opacity: 0.18 }));
-  const path = values.map((value, at) => (value == null ? "" : `${at && values[at - 1] != null ? "L" : "M"}${spot(value, at)}`)).join("");
-  found.push(svg("path", { class: "curve", d: path, fill: "none", "data-model": model, style: "stroke: var(--model)", "stroke-width": 2.5, "stroke-dasharray": dashed ? "6 4" : null }, svg("title", {}, name)));
-  for (const [at, value] of (dots ?? []).entries())
-    if (Number.isFinite(value)) found.push(svg("circle", { cx: across(start + at), cy: up(value), r: 3.5, fill: "var(--paper)", "data-model": model, style: "stroke: var(--model)", "stroke-width": 1.5 }));
-  return found;
 }

@@ -119,7 +119,7 @@ function guess(data, lens, cell, colour) {
   const right = truth?.id === best.id;
   return html("td", { class: right ? "lens-right" : "", "data-token": cell.token, "data-layer": cell.layer + 1, "data-probability": best.probability,
     "data-truth": truth?.probability, "data-rank": truth?.rank, title: `${fixed(best.probability, 4)}${truth ? `; the true token has rank ${truth.rank}` : ""}`,
-    style: `--heat:${(0.85 * heat).toFixed(3)}` }, html("span", {}, lens.name(best.id)), truth ? html("small", {}, short(truth.rank)) : null);
+    style: `--heat:${heat.toFixed(3)}` }, html("span", {}, lens.name(best.id)), truth ? html("small", {}, short(truth.rank)) : null);
 }
 
 /** The best guesses of one cell, and the true token. @param {Data} data @param {Lens} lens @param {Cell} cell */

@@ -140,7 +140,7 @@ function picture(data, values, feature, now, readout) {
     at = Math.min(tokens.length - 1, Math.max(0, place));
     tokens[at].classList.add("chosen");
     for (const cursor of cursors) for (const [name, value] of [["x1", at + 0.5], ["x2", at + 0.5], ["visibility", "visible"]]) cursor.setAttribute(String(name), String(value));
-    readout.replaceChildren(html("b", {}, `“${visible(data.tokens[at])}”`), html("span", { "data-value": values[at] }, `${named(data, now)} ${fixed(values[at], 4)}, `),
+    readout.replaceChildren(html("b", {}, `“${visible(data.tokens[at])}”`), html("span", { "data-value": values[at] }, `${named(data, now)} ${fixed(values[at], 3)}, `),
       html("span", { "data-feature": feature[at] }, `${title} ${rounded(feature[at])}`));
   };
   readout.replaceChildren(html("b", {}, named(data, now)), "Point at a token, or focus the text and use the arrow keys; the keys n and p go to the next and the previous unit.");

@@ -149,7 +149,7 @@ function panel(title, spans, kinds, readout) {
 function token({ text, bits: [one, other] }) {
   const alone = other === undefined;
   const value = alone ? (one ?? Infinity) : (one ?? Infinity) - (other ?? Infinity);
-  const heat = Number.isNaN(value) ? 0 : Math.min(1, Math.abs(value) / (alone ? HOT : APART)) * 0.85;
+  const heat = Number.isNaN(value) ? 0 : Math.min(1, Math.abs(value) / (alone ? HOT : APART));
   const tint = value < 0 ? ";--tint:var(--cold)" : "";
   return html("span", { class: "token", "data-bits": alone ? one : value.toFixed(4), style: `--heat:${heat.toFixed(3)}${tint}` }, text.replaceAll("\n", "↵\n"));
 }

@@ -110,7 +110,7 @@ class Column {
 
   /** @param {Piece} piece */
   add([text, bits, tokens]) {
-    const heat = Math.min(1, (bits ?? Infinity) / HOT) * 0.85;
+    const heat = Math.min(1, (bits ?? Infinity) / HOT);
     this.waiting.push(html("span", { class: text ? "token" : "token end", "data-text": text, "data-bits": bits, style: `--heat:${heat.toFixed(3)}` }, text ? text.replaceAll("\n", "↵\n") : "⏹"));
     this.written += text;
     this.bits += bits ?? Infinity;
