@@ -1,13 +1,14 @@
 """GPT-2 (124M) in training on one GPU, beside transformers' in the same run: tokens a second, and memory.
 
-    python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--streamed] [--json]
+    python benchmarks/gpt2_training.py [--rows 128] [--length 1024] [--seconds 10] [--kind gpt2] [--streamed] [--float8]
     python benchmarks/gpt2_training.py --rows 64 --as-written [--apart] --alone
 
 Ours is the trainer's own step (bfloat16, torch.compile, gradients clipped, AdamW) on random tokens; theirs is
 GPT2LMHeadModel under autocast, compiled, with torch's fused AdamW and the same clipping. Both are warmed up.
 Theirs has as many rows in a batch as fit beside its logits. With `--streamed` ours is measured once more, with the
-residual stream in bfloat16 too (train.precision=bfloat16-stream), as in nanochat. With `--as-written` ours is not
-compiled, and with `--apart` it runs without the fused kernels.
+residual stream in bfloat16 too (train.precision=bfloat16-stream), as in nanochat, and with `--float8` once more with
+products in float8 (train.precision=float8). With `--as-written` ours is not compiled, and with `--apart` it runs
+without the fused kernels. With `--profile` the kernels that took longest are listed.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from chainrule import kernels
 from chainrule.device import choose_precision
@@ -82,6 +84,19 @@ def measured(step: Callable[[], Any], tokens: int, seconds: float) -> dict[str, 
     return {"tokens_per_second": round(rate), "gigabytes": round(gigabytes, 1), "warm_up_seconds": round(warm_up, 1)}
 
 
+def profiled(step: Callable[[], Any], steps: int = 2, kernels: int = 30) -> str:
+    """Milliseconds of a step and launches, for the kernels that take longest; and for all together."""
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
+    lines = [f"{event.self_device_time_total / 1000 / steps:8.2f} ms {event.count // steps:5} {event.key[:100]}"
+             for event in events[:kernels]]
+    total = sum(event.self_device_time_total for event in events) / 1000 / steps
+    return "\n".join([*lines, f"{total:8.2f} ms all kernels"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=128)
@@ -90,6 +105,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--kind", default="gpt2")
     parser.add_argument("--streamed", action="store_true", help="also ours with the residual stream in bfloat16")
+    parser.add_argument("--float8", action="store_true", help="also ours with matrix products in float8")
+    parser.add_argument("--profile", action="store_true", help="list the kernels that took longest")
     parser.add_argument("--as-written", action="store_true", help="ours without torch.compile")
     parser.add_argument("--apart", action="store_true", help="ours without fused kernels")
     parser.add_argument("--alone", action="store_true", help="without transformers")
@@ -100,13 +117,19 @@ def main() -> None:
     sides = {"chainrule": (args.rows, this)}
     if args.streamed:
         sides["chainrule, streamed"] = (args.rows, partial(this, precision="bfloat16-stream"))
+    if args.float8:
+        sides["chainrule, float8"] = (args.rows, partial(this, precision="float8"))
     if not args.alone:
         sides["transformers"] = (args.their_rows, theirs)
     figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "length": args.length}
     for name, (count, make) in sides.items():
         rows = torch.randint(VOCAB, (count, args.length + 1), device=GPU)
-        figures[name] = {"rows": count} | measured(make(rows), count * args.length, args.seconds)
+        step = make(rows)
+        figures[name] = {"rows": count} | measured(step, count * args.length, args.seconds)
         print(f"{name}: {figures[name]}", flush=True)
+        if args.profile:
+            print(profiled(step), flush=True)
+        del step
         torch.compiler.reset()
         torch.cuda.empty_cache()
     if not args.alone:

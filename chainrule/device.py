@@ -58,9 +58,11 @@ class Switch:
 
 # Mixed precision. Parameters, gradients and sums stay in float32; matrix products may be in bfloat16. With
 # train.precision=bfloat16-stream the residual stream of a Transformer is in bfloat16 too: it is read and written more
-# often than anything else, so a GPU is faster with it. docs/training.md says what that costs in nats.
+# often than anything else, so a GPU is faster with it. docs/training.md says what that costs in nats. With
+# train.precision=float8 the products of a Transformer are in float8 while it is trained (kernels/float8.py).
 
-STREAM = "bfloat16-stream"
+STREAM, FLOAT8 = "bfloat16-stream", "float8"
+FLOAT8_CAPABILITY = (8, 9)    # the compute capability from which on a GPU multiplies float8: Ada and Hopper
 
 _bfloat16_residual = Switch()
 bfloat16_residual = _bfloat16_residual.set    # `with bfloat16_residual(True):` the residual stream has autocast's dtype
@@ -83,6 +85,7 @@ class Precision:
     dtype: torch.dtype        # of matrix products
     why: str                  # why this one was chosen, for people
     stream: bool = False      # whether the residual stream has this dtype too
+    float8: bool = False      # whether training steps multiply in float8 where they can
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -100,12 +103,32 @@ class Precision:
 def choose_precision(name: str, device: torch.device) -> Precision:
     if name == STREAM:
         return Precision(device.type, torch.bfloat16, "as asked, and so is the residual stream", stream=True)
+    if name == FLOAT8:
+        _check_float8(device)
+        return Precision(device.type, torch.bfloat16, "products of training steps in float8, as asked", float8=True)
     if name != "auto":
         return Precision(device.type, getattr(torch, name), "as asked")
     if not multiplies_bfloat16(device):
         where = "GPU" if device.type == "cuda" else device.type.upper()
         return Precision(device.type, torch.float32, f"this {where} gains little from bfloat16")
     return Precision(device.type, torch.bfloat16, "weights and sums stay in float32")
+
+
+def _check_float8(device: torch.device) -> None:
+    """Refuses a device that does not multiply float8."""
+    if device.type != "cuda":
+        found = f"this is a {device.type.upper()}"
+    elif torch.version.cuda is None:
+        found = "this torch is not for CUDA"
+    else:
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) >= FLOAT8_CAPABILITY:
+            return
+        found = f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
+    raise UserError(
+        "train.precision=float8 needs an NVIDIA GPU with compute capability "
+        f"{'.'.join(map(str, FLOAT8_CAPABILITY))} or newer (Ada, Hopper); {found}. Use train.precision=auto."
+    )
 
 
 class CudaGraph:

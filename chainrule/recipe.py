@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MOST_TARGETS = 1 << 14    # in one optimizer step, where train.tokens does not say how many
 
-Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream"]
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "bfloat16-stream", "float8"]
 Seed: TypeAlias = Annotated[int, Range(0, (1 << 63) - 1)]      # random generators take 64 bits, one of them a sign
 Epochs: TypeAlias = Annotated[float, Range(above=0)]
 Minutes: TypeAlias = Annotated[float, Range(above=0, most=10**7)]
@@ -100,7 +100,8 @@ class Gradient(Settings, part="train"):
                                         # by the seed; none: on all of it
     patience: Count | None = None       # early stopping after so many evaluations without improvement; none: off
     keep_best: bool = True              # save the weights of the best evaluation; false: those of the last step
-    precision: Precision = "auto"       # of matrix products, or of the residual stream too; auto: bfloat16 where fast
+    precision: Precision = "auto"       # of matrix products, or of the residual stream too; auto: bfloat16 where fast;
+                                        # float8: a Transformer's products in training steps, on Ada and Hopper
     compile: Literal["auto", "true", "false"] = "auto"  # torch.compile; auto: on a GPU, where it saves time overall
     graph: Literal["auto", "true", "false"] = "auto"  # run a step as one CUDA graph; auto: on a GPU, if it is faster
     shard: bool = False                 # under torchrun: shard the weights over ranks (FSDP) instead of copies (DDP)

@@ -22,7 +22,10 @@ def _softcap(logits, CAP: tl.constexpr):
 
 
 @triton.jit
-def _softmax_loss(logits, targets, nats, grad, width, vocab, kept, share, CAP: tl.constexpr, BLOCK: tl.constexpr):
+def _softmax_loss(
+    logits, targets, nats, grad, width, vocab, kept, share,
+    CAP: tl.constexpr, SCALE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     logits += row * width
     grad += row * width
@@ -46,18 +49,24 @@ def _softmax_loss(logits, targets, nats, grad, width, vocab, kept, share, CAP: t
         difference = tl.exp(value - log_total) - tl.where(column == target, kept + share, share)
         if CAP is not None:
             difference *= 1 - value * value / (CAP * CAP)
+        if SCALE is not None:
+            difference *= SCALE
         tl.store(grad + column, tl.where(column < vocab, difference, 0.0), mask=column < width)
 
 
 def softmax_loss(
-    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(C, W), (C,) -> (C,) and (C, W); `label_smoothing` of each target is spread over the vocabulary."""
-    nats, grad = torch.empty(len(logits), dtype=torch.float32, device=logits.device), torch.empty_like(logits)
+    """(C, W), (C,) -> (C,) and (C, W); `label_smoothing` of each target is spread over the vocabulary.
+
+    `scale`: the gradient is multiplied by it, and in float8 (e5m2).
+    """
+    nats = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    grad = torch.empty_like(logits, dtype=None if scale is None else torch.float8_e5m2)
     width = logits.shape[1]
     block = min(triton.next_power_of_2(width), MAX_BLOCK)
     _softmax_loss[(len(logits),)](
         logits, targets, nats, grad, width, vocab, 1 - label_smoothing, label_smoothing / vocab,
-        CAP=cap, BLOCK=block, num_warps=max(1, block // 512),
+        CAP=cap, SCALE=scale, BLOCK=block, num_warps=max(1, block // 512),
     )
     return nats, grad

@@ -18,7 +18,7 @@ from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
 from chainrule import kernels
-from chainrule.kernels import ops
+from chainrule.kernels import float8_layers, ops
 from chainrule.layers.kv_cache import KeysValues, LayerCache, LayerState
 from chainrule.layers.positions import Rope, apply_rope
 from chainrule.model import Tap
@@ -176,13 +176,11 @@ class Attention(nn.Module):
 
     def _out(self, mixed: Tensor) -> Tensor:
         """(B, T, H, d) -> (B, T, D)"""
-        out: Tensor = self.out(mixed.flatten(2))
-        return out
+        return float8_layers.linear(mixed.flatten(2), self.out)
 
     def _project(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, (H + 2G)d)"""
-        packed: Tensor = torch.cat([x, x, x], -1) if self.project is None else self.project(x)
-        return packed
+        return torch.cat([x, x, x], -1) if self.project is None else float8_layers.linear(x, self.project)
 
     def _heads(self, x: Tensor, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) -> queries (B, T, H, d), keys and values (B, T, G, d), with QK norm and RoPE."""
@@ -253,18 +251,18 @@ class CrossAttention(nn.Module):
 
     def keys_values(self, source: Tensor) -> KeysValues:
         """(B, S, D) -> (B, G, S, d) each; they are computed once for all tokens of the text."""
-        key, value = (split_heads(part, self.head_size) for part in self.memory(source).chunk(2, -1))
+        packed = float8_layers.linear(source, self.memory)
+        key, value = (split_heads(part, self.head_size) for part in packed.chunk(2, -1))
         return self.norms[1](key).type_as(value) if self.norms else key, value
 
     def forward(self, x: Tensor, source: CrossMemory) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        query = split_heads(self.queries(x), self.head_size)
+        query = split_heads(float8_layers.linear(x, self.queries), self.head_size)
         if self.norms:
             query = self.norms[0](query).type_as(source.values)
         drop = self.dropout if self.training else 0.0
         mixed = attend(query, source.keys, source.values, source.mask, drop, self.pattern, self.scale)
-        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
-        return out
+        return float8_layers.linear(mixed.transpose(1, 2).flatten(2), self.out)
 
 
 def split_heads(x: Tensor, size: int) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
 from chainrule import kernels
 from chainrule.device import as_residual, working_dtype
-from chainrule.kernels import ops
+from chainrule.kernels import float8_layers, ops
 from chainrule.layers.attention import (
     Attention,
     AttentionMask,
@@ -110,10 +110,14 @@ class FeedForwardLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        down: Tensor = self.out(self.neurons(self._up(x)))
-        return down
+        fusable = self.activation_name in ops.ACTIVATIONS and not self.neurons.watched
+        if fusable and float8_layers.use(x, self.up, self.out):
+            return float8_layers.feed_forward(x, self.up, self.out, self.activation_name)
+        return float8_layers.linear(self.neurons(self._up(x)), self.out)
 
     def _up(self, x: Tensor) -> Tensor:
+        if float8_layers.use(x, self.up):
+            return self.activation(float8_layers.linear(x, self.up))
         if kernels.use_in_training(x) and self.activation_name in ops.ACTIVATIONS:    # with the bias as one kernel
             return ops.bias_act(linear(x, self.up.weight), self.up.bias, self.activation_name)
         return self.activation(self.up(x))

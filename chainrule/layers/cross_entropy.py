@@ -4,7 +4,8 @@
 
 The hidden vectors are taken one chunk at a time. The gradient of a chunk follows from its probabilities, so it is
 computed at once and the logits are freed; the backward pass only scales it. Sums are in float32, matrix products in the
-precision of autocast, or else of the hidden vectors. Label smoothing and logit soft-capping are here too.
+precision of autocast, or else of the hidden vectors, or in float8 (kernels/float8_output.py). Label smoothing and logit
+soft-capping are here too.
 
 Shapes: N hidden vectors, C of them in a chunk, D width, V vocabulary.
 """
@@ -18,6 +19,8 @@ from torch.nn.functional import linear
 
 from chainrule import kernels
 from chainrule.device import working_dtype
+from chainrule.kernels.float8 import E5M2
+from chainrule.kernels.float8_output import GRAD_SCALE, Output, use_for_output
 from chainrule.kernels.ops import operator
 from chainrule.model import Batch
 
@@ -91,26 +94,47 @@ def _sum_over_chunks(
     grad_weight = torch.zeros_like(matrix, dtype=torch.float32) if needs_grad[1] else None
     grad_bias = torch.zeros_like(shift, dtype=torch.float32) if shift is not None and needs_grad[2] else None
     size = chunk_rows(len(hidden), len(weight), device)
+    fused = device in FUSED_DEVICES and len(weight) >= MIN_FUSED_VOCAB
+    float8 = fused and bias is None and all(needs_grad[:2]) and use_for_output(hidden)
+    output = Output(matrix) if float8 else _Output(matrix, shift)
     for first in range(0, len(hidden), size):    # no sum is made in place: torch.compile keeps them for later
         here = slice(first, first + size)
         some, weigh = hidden[here].to(dtype), weights[here, None].to(dtype)                # (C, D), (C, 1)
         with autocast(device, enabled=False):
-            logits = linear(some, matrix, shift)                                           # (C, V)
+            logits = output.logits(some)                                                   # (C, V)
             if not any(needs_grad):
                 loss = loss + weights[here] @ _nats(_log_probs(_masked(logits, len(weight), cap)), targets[here])
                 continue
-            fused = device in FUSED_DEVICES and len(weight) >= MIN_FUSED_VOCAB
-            compute = fused_cross_entropy_and_grad if fused else cross_entropy_and_grad
-            nats, grad = compute(logits, targets[here], len(weight), cap, label_smoothing)  # (C,), (C, V)
+            given = logits, targets[here], len(weight), cap, label_smoothing
+            if fused:
+                nats, grad = fused_cross_entropy_and_grad(*given, GRAD_SCALE if float8 else None)    # (C,), (C, V)
+            else:
+                nats, grad = cross_entropy_and_grad(*given)
             loss = loss + weights[here] @ nats
             if needs_grad[0]:
-                grad_hidden.append((grad @ matrix) * weigh)
+                grad_hidden.append(output.grad_hidden(grad, dtype) * weigh)
             if grad_weight is not None:
-                grad_weight = grad_weight + grad.T @ (some * weigh)
+                grad_weight = grad_weight + output.grad_matrix(grad, some * weigh)
             if grad_bias is not None:
                 grad_bias = grad_bias + (grad.T @ weigh)[:, 0]
     every = torch.cat(grad_hidden).to(hidden.dtype) if grad_hidden else None
     return loss, [every, _unpad_vocab(grad_weight, weight), _unpad_vocab(grad_bias, bias)]
+
+
+class _Output:
+    """The products of a chunk with the output matrix (V, D); kernels/float8_output.py has the same in float8."""
+
+    def __init__(self, matrix: Tensor, bias: Tensor | None):
+        self.matrix, self.bias = matrix, bias
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self.matrix, self.bias)
+
+    def grad_hidden(self, grad: Tensor, dtype: torch.dtype) -> Tensor:
+        return grad @ self.matrix
+
+    def grad_matrix(self, grad: Tensor, hidden: Tensor) -> Tensor:
+        return grad.T @ hidden
 
 
 def cross_entropy_and_grad(
@@ -149,19 +173,28 @@ def _nats(log_probs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _fused(
-    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float, scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
     if not kernels.available():
-        return cross_entropy_and_grad(logits.clone(), targets, vocab, cap, label_smoothing)
+        nats, grad = cross_entropy_and_grad(logits.clone(), targets, vocab, cap, label_smoothing)
+        return nats, grad if scale is None else (grad * scale).to(E5M2)
     from chainrule.kernels.softmax_loss import softmax_loss
 
-    return softmax_loss(logits.contiguous(), targets, vocab, cap, label_smoothing)
+    return softmax_loss(logits.contiguous(), targets, vocab, cap, label_smoothing, scale)
 
 
-fused_cross_entropy_and_grad = operator(                    # the same by one kernel
-    "cross_entropy_and_grad(Tensor logits, Tensor targets, int vocab, float? cap, float label_smoothing) "
+def _fused_like(
+    logits: Tensor, targets: Tensor, vocab: int, cap: float | None, label_smoothing: float, scale: float | None = None
+) -> tuple[Tensor, Tensor]:
+    grad = torch.empty_like(logits, dtype=None if scale is None else E5M2)
+    return logits.new_empty(len(logits), dtype=torch.float32), grad
+
+
+fused_cross_entropy_and_grad = operator(    # the same by one kernel; with a scale, the gradient times it in e5m2
+    "cross_entropy_and_grad(Tensor logits, Tensor targets, int vocab, float? cap, float label_smoothing, "
+    "float? scale=None) "
     "-> (Tensor, Tensor)",
-    _fused, lambda logits, *_: (logits.new_empty(len(logits), dtype=torch.float32), torch.empty_like(logits)),
+    _fused, _fused_like,
 )
 
 

@@ -23,6 +23,7 @@ from torch.nn import functional
 from chainrule import kernels
 from chainrule.device import Precision
 from chainrule.errors import UserError, out_of_memory
+from chainrule.kernels import float8_layers
 from chainrule.layers.experts import Balance
 from chainrule.model import IGNORE, Batch, Model, State, join, map_state
 from chainrule.preferences.objective import Objective
@@ -69,7 +70,16 @@ class Step:
         self.zero = torch.zeros((), device=device)
         self.balance = Balance(model, device)              # its losses are part of the gradient, not of the nats
         self.objective = model if isinstance(model, Objective) else None
+        self.float8 = self._float8_casts() if precision.float8 else None
         self.measured = None if self.objective is None else torch.zeros_like(self.objective.sums)    # over all steps
+
+    def _float8_casts(self) -> float8_layers.Casts:
+        if self.sharded or self.objective is not None:
+            what = "train.shard=true" if self.sharded else "preferences"
+            raise UserError(f"train.precision=float8 does not work with {what}: use train.precision=bfloat16.")
+        if self.balance.layers:
+            say("train.precision=float8: the products of experts stay in bfloat16.")
+        return float8_layers.Casts(self.model)
 
     def sums(self) -> dict[str, Tensor]:
         """The sums over all steps, for a checkpoint."""
@@ -102,6 +112,8 @@ class Step:
         """Leaves the gradient of the summed nats in the parameters. Returns nats and targets, and the state after."""
         self.optimizers.zero_grad()
         self.balance.begin()
+        if self.float8 is not None:
+            self.float8.refresh()
         totals, states = torch.zeros_like(self.totals), []
         cuts = [slice(first, first + self.micro_batch) for first in range(0, len(batch.tokens), self.micro_batch)]
         if self.objective is not None:
@@ -109,7 +121,8 @@ class Step:
                 self.objective.begin_step((batch.rows(here) for here in cuts), self.ranks.all_reduce)
         for here in cuts:
             part = batch.rows(here)
-            with self.precision(), kernels.in_training(self.fused), self.balance.measure(part):
+            eight = float8_layers.in_training(self.float8 is not None)
+            with self.precision(), kernels.in_training(self.fused), eight, self.balance.measure(part):
                 nats, count, after = self.loss(part, _rows_of(state, here))
             nats.backward()  # type: ignore[no-untyped-call]
             totals += torch.stack([nats.detach().double(), count.double()])

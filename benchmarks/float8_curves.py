@@ -1,0 +1,85 @@
+"""Loss curves of training in float8 and in bfloat16: the difference between them beside that between seeds.
+
+    python benchmarks/float8_curves.py text.txt [--kind gpt2] [--steps 240] [--seeds 1 2] [--vocab 8192] [KEY=VALUE …]
+
+Trains the kind (12 x 768, dropout 0, rows of 1,024 tokens, 65,536 in a step) in both precisions with each seed on the
+same steps of the text, whose last twentieth is held out. JSON lines: of each run the training loss in eight parts of
+it, the loss on the held-out text, and tokens a second of the whole run; then the differences. Equal curves: float8
+differs from bfloat16 with the same seed by no more than the seeds do among themselves.
+"""
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+
+from chainrule.progress import set_quiet
+from chainrule.tasks import build_for, find_task, recipe_for
+from chainrule.training.log import Log
+from chainrule.training.pipeline import train_model
+
+PARTS = 8
+SETTINGS = {
+    "model.dropout": 0.0, "text.tokenizer": "bpe", "text.held_out": 0.05, "train.tokens": 65_536,
+    "train.length": 1024, "train.warmup": 0.1,
+}  # fmt: skip
+PRECISIONS = ("bfloat16", "float8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("text")
+    parser.add_argument("settings", nargs="*", help="more settings, key=value")
+    parser.add_argument("--kind", default="gpt2")
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_intermixed_args()
+    set_quiet(True)
+    corpus, losses = None, dict[tuple[str, int], float]()
+    for seed in args.seeds:
+        for precision in PRECISIONS:
+            recipe = recipe_of(args, precision, seed)
+            if corpus is None:                              # the same for all
+                corpus = find_task("lm").prepare(recipe, [args.text])
+            facts = curve(args, recipe, corpus)
+            losses[precision, seed] = facts["nats"]
+            print(json.dumps({"precision": precision, "seed": seed, **facts}), flush=True)
+    first, *others = args.seeds
+    print(json.dumps({
+        "float8_minus_bfloat16": [round(losses["float8", seed] - losses["bfloat16", seed], 4) for seed in args.seeds],
+        "between_seeds": {precision: [round(losses[precision, seed] - losses[precision, first], 4) for seed in others]
+                          for precision in PRECISIONS},
+    }))  # fmt: skip
+
+
+def recipe_of(args: argparse.Namespace, precision: str, seed: int) -> Any:
+    sizes = {"model.layers": 12, "model.width": 768, "model.heads": 12, "model.context": 1024}
+    given = {**sizes, **SETTINGS, "text.vocab": args.vocab, "train.steps": args.steps,
+             "train.evaluate": args.steps // 2, "train.seed": seed, "train.precision": precision}
+    return recipe_for(args.kind, given | dict(setting.split("=", 1) for setting in args.settings))
+
+
+def curve(args: argparse.Namespace, recipe: Any, corpus: Any) -> dict[str, Any]:
+    """Trains one model."""
+    torch.manual_seed(recipe.train.seed)
+    model = build_for(recipe, len(corpus.tokenizer), ()).to(args.device)
+    log, began = Log(), time.monotonic()
+    train_model(model, corpus, recipe, log)
+    seconds = time.monotonic() - began
+    steps = [(record["step"], record["nats_per_token"]) for record in log.records if record["event"] == "step"]
+    parts = [[nats for step, nats in steps if part / PARTS < step / args.steps <= (part + 1) / PARTS]
+             for part in range(PARTS)]
+    evaluation = log.last("evaluation") or {}
+    return {
+        "nats": round(evaluation["nats"], 5), "training": [round(sum(some) / len(some), 4) for some in parts if some],
+        "tokens_per_second": round(args.steps * recipe.train.tokens / seconds), "seconds": round(seconds, 1),
+        "vocabulary": len(corpus.tokenizer),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
