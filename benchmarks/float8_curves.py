@@ -1,6 +1,6 @@
 """Loss curves of training in float8 and in bfloat16: the difference between them beside that between seeds.
 
-    python benchmarks/float8_curves.py text.txt [--kind gpt2] [--steps 240] [--seeds 1 2] [--vocab 8192] [KEY=VALUE …]
+    python benchmarks/float8_curves.py text.txt [--kind gpt] [--steps 240] [--seeds 1 2] [--vocab 8192] [KEY=VALUE …]
 
 Trains the kind (12 x 768, dropout 0, rows of 1,024 tokens, 65,536 in a step) in both precisions with each seed on the
 same steps of the text, whose last twentieth is held out. JSON lines: of each run the training loss in eight parts of
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("text")
     parser.add_argument("settings", nargs="*", help="more settings, key=value")
-    parser.add_argument("--kind", default="gpt2")
+    parser.add_argument("--kind", default="gpt")
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--vocab", type=int, default=8192)

@@ -19,8 +19,8 @@ from torch import Tensor
 from chainrule.kernels.bias_act import activate, derivative
 
 BLOCK = 1024         # columns of a program
-MAX_PROGRAMS = 2048  # that share the rows
-MIN_ROWS = 8         # of a program: each program leaves one sum to be added
+MAX_PROGRAMS = 4096  # that share the rows
+MIN_ROWS = 4         # of a program: each program leaves one sum to be added
 TILE = 128           # rows and columns that are transposed together
 MULTIPLE = 16        # of the rows of a transposed copy
 
@@ -112,7 +112,7 @@ def cast(
         COLUMNS=columns, KIND=activation, BACKWARD=x is not None, BLOCK=BLOCK,
         DTYPE=tl.float8e5 if dtype == torch.float8_e5m2 else tl.float8e4nv,
     )  # fmt: skip
-    across = transpose(out, None if into is None else into[1]) if transposed else out[:0]
+    across = transpose(out, None if into is None else into[1]) if transposed else out.new_empty(0, columns)
     return out, across, inverse, given.new_empty(0, dtype=torch.float32) if column_sums is None else column_sums.sum(0)
 
 

@@ -3,7 +3,8 @@
     y = x Wᵀ        ∇x = g W        ∇W = gᵀ x        x and W in e4m3, g in e5m2, each with one scale; sums in float32
 
 Weights are cast once a step (`Casts.refresh`) from the float32 parameters that the optimizer updates. A feed-forward
-layer is one operator, so that its activations, and the gradients before them, are written in float8 alone.
+layer is one operator, so that its activations, and the gradients before them, are written in float8 alone. The gradient
+of a small weight is a product of long rows with few results, which float8 does not make faster: it is not in float8.
 
 Shapes: N rows, I inputs, O outputs, P rows with padding to a multiple of 16.
 """
@@ -34,6 +35,7 @@ from chainrule.kernels.float8 import (
 )
 from chainrule.kernels.ops import register_backward
 
+MIN_WEIGHT = 1 << 20    # numbers of a linear layer's weight from which on its gradient is faster in float8
 LAYERS = ("project", "queries", "memory", "out", "up")    # names of the linear layers of a block
 
 _in_training = Switch()
@@ -114,35 +116,41 @@ def _linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, weight8: Tensor, weight8_t: Tensor, inverse: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    x8 = cast_rows(_flat(x), E4M3)
+    x8 = cast_rows(_flat(x), E4M3, transposed=weight.numel() >= MIN_WEIGHT)
     out = multiply(x8.plain, weight8, x8.inverse, inverse, dtype, bias, fast=True)
     return out.view(*x.shape[:-1], len(weight)), x8.transposed, x8.inverse
 
 
 def _linear_like(x: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    out = x.new_empty(*x.shape[:-1], len(weight), dtype=args[-1])
-    return out, *cast_like(x)
+    out, (x8_t, inverse) = x.new_empty(*x.shape[:-1], len(weight), dtype=args[-1]), cast_like(x)
+    return out, x8_t if weight.numel() >= MIN_WEIGHT else x.new_empty(0, x.shape[-1], dtype=E4M3), inverse
 
 
 def _linear_backward(
-    grad_out: Tensor, x8_t: Tensor, x_inverse: Tensor, weight8_t: Tensor, inverse: Tensor, needs_weight: bool,
-    needs_bias: bool, dtype: torch.dtype,
+    grad_out: Tensor, x: Tensor | None, x8_t: Tensor, x_inverse: Tensor, weight8_t: Tensor, inverse: Tensor,
+    needs_weight: bool, needs_bias: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad8 = cast_rows(_flat(grad_out), E5M2, needs_weight, needs_bias)
+    """`x`: for a small weight, whose gradient is computed in the dtype of grad_out; else None."""
+    rows = _flat(grad_out)
+    grad8 = cast_rows(rows, E5M2, needs_weight and x is None, needs_bias)
     grad_x = multiply(grad8.plain, weight8_t, grad8.inverse, inverse, grad_out.dtype).to(dtype)
-    return grad_x.view(*grad_out.shape[:-1], len(weight8_t)), _grad_weight(grad8, x8_t, x_inverse), grad8.sums
+    if not needs_weight:
+        grad_weight = x_inverse.new_empty(0)
+    elif x is None:
+        grad_weight = _grad_weight(grad8, x8_t, x_inverse)
+    else:
+        grad_weight = (rows.T @ _flat(x).to(rows.dtype)).float()
+    return grad_x.view(*grad_out.shape[:-1], len(weight8_t)), grad_weight, grad8.sums
 
 
 def _grad_weight(grad8: Float8, x8_t: Tensor, x_inverse: Tensor) -> Tensor:
-    """(O, I), empty where the cast has no transposed copy."""
-    if not grad8.transposed.numel():
-        return x_inverse.new_empty(0)
+    """(O, I)"""
     return multiply(grad8.transposed, x8_t, grad8.inverse, x_inverse, torch.float32)
 
 
 def _linear_backward_like(
-    grad_out: Tensor, x8_t: Tensor, x_inverse: Tensor, weight8_t: Tensor, inverse: Tensor, needs_weight: bool,
-    needs_bias: bool, dtype: torch.dtype,
+    grad_out: Tensor, x: Tensor | None, x8_t: Tensor, x_inverse: Tensor, weight8_t: Tensor, inverse: Tensor,
+    needs_weight: bool, needs_bias: bool, dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:
     inputs, outputs = weight8_t.shape
     grad_x = grad_out.new_empty(*grad_out.shape[:-1], inputs, dtype=dtype)
@@ -156,16 +164,16 @@ float8_linear: Callable[..., Any] = float8_operator(
     _linear, _linear_like,
 )
 float8_linear_backward = float8_operator(
-    "float8_linear_backward(Tensor grad_out, Tensor x8_t, Tensor x_inverse, Tensor weight8_t, Tensor inverse, "
-    "bool needs_weight, bool needs_bias, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
+    "float8_linear_backward(Tensor grad_out, Tensor? x, Tensor x8_t, Tensor x_inverse, Tensor weight8_t, "
+    "Tensor inverse, bool needs_weight, bool needs_bias, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     _linear_backward, _linear_backward_like,
 )
 
 
 def _linear_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    x, _, bias, _, weight8_t, inverse, _ = inputs
+    x, weight, bias, _, weight8_t, inverse, _ = inputs
     _, x8_t, x_inverse = output
-    ctx.save_for_backward(x8_t, x_inverse, weight8_t, inverse)
+    ctx.save_for_backward(None if weight.numel() >= MIN_WEIGHT else x, x8_t, x_inverse, weight8_t, inverse)
     ctx.dtype, ctx.has_bias = x.dtype, bias is not None
     ctx.mark_non_differentiable(x8_t, x_inverse)
     ctx.set_materialize_grads(False)

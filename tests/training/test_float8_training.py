@@ -53,7 +53,8 @@ def gradients(model, precision, micro_batch=8):
 
 @pytest.fixture
 def float8_output(monkeypatch):
-    """The output in float8 too, though the vocabulary is small."""
+    """The output and the gradients of weights in float8 too, though they are small."""
+    monkeypatch.setattr(float8_layers, "MIN_WEIGHT", 1)
     monkeypatch.setattr(chunked, "FUSED_DEVICES", {"cpu"})
     monkeypatch.setattr(chunked, "MIN_FUSED_VOCAB", 1)
     monkeypatch.setitem(chunked.VOCAB_MULTIPLE, "cpu", 16)
@@ -83,7 +84,7 @@ def test_a_decoder_with_a_source_is_near_too():
     for precision in (EXACT, EMULATED):
         step_of(model, precision).accumulate(batch, None)
         found.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
-    assert 0.01 < float((found[1] - found[0]).norm() / found[0].norm()) < 0.25
+    assert 0.005 < float((found[1] - found[0]).norm() / found[0].norm()) < 0.25
 
 
 def test_weights_are_cast_once_a_step_and_after_each_step(monkeypatch):
