@@ -1,6 +1,7 @@
 """Mangled runs, files and settings: each command must end with one clear line or with the right answer.
 
-    python benchmarks/mangle.py [--cases 5000] [--seed 1] [--workers 2] [--runs NAME …] [--only NUMBER …] [--keep DIR]
+    python benchmarks/mangle.py [--cases 5000] [--seed 1] [--workers 2] [--seconds S] [--runs NAME …] [--only NUMBER …]
+                                [--keep DIR]
 
 Tiny runs of all kinds and tasks, files of all formats that are read, all settings and the options of all queries
 (mangle_cases.py). A case changes one thing: bytes are flipped, files truncated or exchanged, JSON keys removed or given
@@ -12,7 +13,9 @@ the total.
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import os
 import re
 import resource
@@ -285,12 +288,15 @@ def warm_up() -> None:
 
 
 def mangle(
-    material: Path, folder: Path, runs: Sequence[Trained], numbers: Sequence[int], seed: int, workers: int
+    material: Path, folder: Path, runs: Sequence[Trained], numbers: Sequence[int], seed: int, workers: int,
+    seconds: float,
 ) -> Iterator[tuple[Case, Outcome, str]]:
     files: Sequence[Reading] = readings([run.name for run in runs], material / "data")
     cases = [make_case(number, seed, runs, files) for number in numbers]
     known = references(material, folder / "whole", cases, workers)
-    for case, outcome in run_cases(iter(cases), material, folder / "cases", workers):
+    ends = time.monotonic() + seconds
+    begun = itertools.takewhile(lambda _: time.monotonic() < ends, cases)
+    for case, outcome in run_cases(begun, material, folder / "cases", workers):
         yield case, outcome, classify(case, outcome, known.get(_key(case.words)))
 
 
@@ -306,6 +312,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no case begins after these")
     parser.add_argument("--only", type=int, nargs="+", help="only these cases, and the whole traceback of each")
     parser.add_argument("--runs", nargs="+", metavar="NAME", help="only these runs (default: all kinds and tasks)")
     parser.add_argument("--keep", type=Path, help="folder of the runs and files, to be used again")
@@ -326,7 +333,7 @@ def main() -> None:
         kinds: Counter[str] = Counter()
         began = time.monotonic()
         for case, outcome, found in mangle(material, folder, runs, args.only or range(args.cases), args.seed,
-                                           args.workers):
+                                           args.workers, args.seconds):
             counts[found] += 1
             kinds[case.what] += 1
             if found not in GOOD or args.only:
