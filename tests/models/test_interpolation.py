@@ -79,3 +79,14 @@ def test_an_untrained_model_is_uniform() -> None:
     model.forget()
     assert model.probabilities(asked).tolist() == [[1 / 3] * 3]
     assert not model.knows(0, asked[:, 0]).any()
+
+
+@pytest.mark.parametrize(("table", "value"), [
+    ("seen_3", ANSWERS), ("seen_0", -1), ("starts_2", 1 << 40), ("starts_1", -1), ("keys_3", 1 << 62), ("counts_0", -5),
+])
+def test_counts_that_do_not_fit_each_other_are_refused(table: str, value: int) -> None:
+    state = learned(some(1)).state_dict()
+    Interpolation(LEVELS, ANSWERS, tokens_from=KINDS_UP_TO).load_state_dict(state)
+    state[table][0] = value
+    with pytest.raises(ValueError, match=f"the counts of level {table[-1]} are damaged"):
+        Interpolation(LEVELS, ANSWERS, tokens_from=KINDS_UP_TO).load_state_dict(state)

@@ -322,6 +322,14 @@ def test_an_order_above_the_length_of_every_text_is_still_a_model():
     assert next_probs(model, [0, 1])[2] > 0.4
 
 
+def test_orders_without_any_ngram_are_estimated_as_the_others_are():
+    stream = [0, 1, 2, 0, 2, 1, 0, 1, 1, 0]                      # no 5-gram, and four 4-grams
+    model, slow = trained(stream, order=6), SlowKneserNey(stream, 6, VOCAB)
+    for history in [(), (1,), (2, 1), (1, 2, 1)]:
+        wanted = [slow.prob(word, ("<s>", *history)) for word in range(VOCAB)]
+        np.testing.assert_allclose(next_probs(model, [0, *history]), wanted, rtol=2e-6)
+
+
 DATA = Path(os.environ.get("CHAINRULE_DATA") or "nowhere")
 ANCHORS = [  # lmplz -o N --discount_fallback, with <unk> in the text as an ordinary word
     ("ptb/ptb.train.txt", "ptb/ptb.test.txt", 3, 148.2815),

@@ -185,3 +185,18 @@ def _resize_buffers(module: nn.Module, state: dict[str, Any], prefix: str, *_: A
             module.register_buffer(name, torch.empty_like(state[prefix + name], device=buffer.device))
     assert isinstance(module, Interpolation)
     module._lookups = {}
+    for level in range(module.levels):
+        _refuse_broken_level(module, state, prefix, level)
+
+
+def _refuse_broken_level(module: Interpolation, state: dict[str, Any], prefix: str, level: int) -> None:
+    """Tables that point outside each other, as those of a damaged file do."""
+    names = [f"{prefix}{name}_{level}" for name in ("keys", "starts", "seen", "counts")]
+    if not all(name in state for name in names):
+        return                                               # load_state_dict says which is missing
+    keys, starts, seen, counts = (state[name] for name in names)
+    whole = all(table.dim() == 1 for table in (keys, starts, seen, counts)) and len(starts) == len(keys) + 1
+    whole = whole and len(seen) == len(counts) and [int(starts[0]), int(starts[-1])] == [0, len(seen)]
+    whole = whole and not bool((starts.diff() < 0).any()) and not bool((keys[1:] <= keys[:-1]).any())
+    if not whole or bool(((seen < 0) | (seen >= module.outcomes)).any()) or bool((counts < 0).any()):
+        raise ValueError(f"the counts of level {level} are damaged: they do not fit each other")

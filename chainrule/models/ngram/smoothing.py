@@ -99,11 +99,11 @@ def estimate(orders: list[Order], estimator: str, k: float, cutoffs: Sequence[in
     for index in range(len(orders)):
         order = orders.pop(0)
         higher = orders[0] if orders else None
-        raw = begins if higher else np.ones(len(order), bool)
+        raw = np.ones(len(order), bool) if higher is None else begins    # an empty order is one too
         evidence = Evidence(order, higher, raw, lower[suffixes], below_cutoff(order, index, cutoffs), k, vocab)
         prob, backoff, counts = fill(evidence)
         yield BackoffTable(order.words, order.starts, prob, backoff, suffixes, counts)
-        if higher:
+        if higher is not None:
             suffixes, lower = higher.suffixes, prob
             begins = np.repeat(begins if index else order.words == BOUNDARY, higher.sizes)
 
