@@ -56,18 +56,14 @@ def _norm_and_rotate(x, weight, bias, cos, sin, epsilon, SIZE: tl.constexpr, NOR
 
 
 @triton.jit
-def _decode_attention(
-    packed, keys, values, length, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
-    row_stride, head_stride, scale, epsilon, capacity,
+def attend(
+    packed, keys, values, position, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
+    head, row, split, row_stride, head_stride, scale, epsilon, capacity,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-    NORM: tl.constexpr, LAYER: tl.constexpr, OVERLAP: tl.constexpr,
+    NORM: tl.constexpr, LAYER: tl.constexpr,
 ):  # fmt: skip
-    if OVERLAP:
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-    head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """Of one query head of one row, over a split of its keys: all that a program does."""
     group = head // (HEADS // GROUPS)
-    position = tl.load(length + row).to(tl.int32)
     slot, begin = position, 0
     if LAYER != "full":
         slot = position % capacity
@@ -120,6 +116,24 @@ def _decode_attention(
         tl.store(highest_score + to, highest)
         tl.store(total_weight + to, whole)
     tl.store(out + to * SIZE + column, result)
+
+
+@triton.jit
+def _decode_attention(
+    packed, keys, values, length, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
+    row_stride, head_stride, scale, epsilon, capacity,
+    HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    NORM: tl.constexpr, LAYER: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.program_id(1)
+    attend(
+        packed, keys, values, tl.load(length + row).to(tl.int32), cos, sin, q_weight, q_bias, k_weight, k_bias,
+        out, highest_score, total_weight, tl.program_id(0), row, tl.program_id(2),
+        row_stride, head_stride, scale, epsilon, capacity, HEADS, GROUPS, SIZE, BLOCK, SPLITS, NORM, LAYER,
+    )  # fmt: skip
 
 
 def decode_attention(

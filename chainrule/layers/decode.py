@@ -1,5 +1,6 @@
 """Fast decoding: a decoder's step of one token per row. The same result in fewer operations.
 
+    GPU, one row      one kernel for all blocks, where the matrices fit into registers (kernels/decoder_step.py)
     GPU, few rows     5 kernels a block: norm and project · attention · out, added · norm, up, activation · down, added
     GPU, many rows    torch's products; a sum and its norm are one kernel, and so is attention; also for experts
     CPU               torch's operations, as few as there can be: no masks, no copies, one RoPE of queries and keys
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn, split
 from torch.nn.functional import scaled_dot_product_attention
 
-from chainrule.kernels import ops
+from chainrule.kernels import ops, step_parameters
 from chainrule.layers import kv_cache
 from chainrule.layers.attention import Attention, PackedLinear, as_numbers, padding_mask
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
@@ -30,7 +31,7 @@ from chainrule.layers.experts import ExpertLinear, Experts
 from chainrule.layers.kv_cache import Cache
 from chainrule.layers.local_attention import LocalAttention, SlidingAttention
 from chainrule.layers.positions import Rope, apply_rope, rope_tables
-from chainrule.layers.transformer_settings import RopeScaling
+from chainrule.layers.transformer_settings import RopeScaling, TransformerSettings
 from chainrule.model import Tap
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from chainrule.kernels.decode_attention import AttentionParts
     from chainrule.models.gpt import Decoder
 
+ONE_KERNEL = True        # whether a step of one row may be one kernel
 SMALL_BATCH = 8          # rows up to which the time of a matrix product is that of reading the matrix
 PROGRAMS = 132           # of attention, which a large GPU runs at the same time
 MAX_SPLITS = 8           # programs that share a head
@@ -52,6 +54,7 @@ KNOWN = {
     nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 _TAPS: WeakKeyDictionary[nn.Module, list[Tap]] = WeakKeyDictionary()    # of each decoder, found once
+_TABLES: WeakKeyDictionary[nn.Module, step_parameters.ParameterTable] = WeakKeyDictionary()    # the same
 
 
 def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
@@ -61,9 +64,11 @@ def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     written &= settings.qkv and settings.scaled and settings.activation in ops.ACTIVATIONS
     fits = max(settings.width, settings.hidden, settings.heads * settings.head_size) <= MAX_INPUTS
     fits &= decoder.output_matrix.numel() < MAX_ELEMENTS
-    known = all(type(module) in KNOWN for part in decoder.children() for module in part.modules())
-    watched = any(isinstance(module, Tap) and module.watched for module in decoder.modules())
-    alike = keys.dtype in DTYPES and {keys.dtype} == {parameter.dtype for parameter in decoder.parameters()}
+    modules = [module for part in decoder.children() for module in part.modules()]    # once: it takes long
+    known = all(type(module) in KNOWN for module in modules)
+    watched = any(isinstance(module, Tap) and module.watched for module in modules)
+    parameters = [part for module in modules for part in module._parameters.values() if part is not None]
+    alike = keys.dtype in DTYPES and {keys.dtype} == {parameter.dtype for parameter in parameters}
     contiguous = all(state[name].is_contiguous() for kind in settings.attention for name in kv_cache.FIELDS[kind])
     ready = tokens.shape[1] == 1 and kv_cache.capacity(state) > 0 and contiguous and not decoder.training
     return written and fits and known and not watched and alike and ready
@@ -72,11 +77,82 @@ def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
 def step(decoder: "Decoder", tokens: Tensor, state: Cache) -> tuple[Tensor, Cache]:
     """(B, 1) -> (B, 1, V)"""
     state = kv_cache.ensure(state, 1, decoder.context)
-    x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                            # (B, D)
-    small = len(x) <= SMALL_BATCH and not decoder.settings.experts
-    logits = (_small_batch if small else _large_batch)(decoder, x, state)
-    state["length"].add_(1)                                     # in place: the old state must not be used again
+    if fits_one_kernel(decoder, state):
+        logits = _one_kernel(decoder, tokens, state)
+    else:
+        x = decoder.embedding(tokens, state["length"][:, None])[:, 0]                        # (B, D)
+        small = len(x) <= SMALL_BATCH and not decoder.settings.experts
+        logits = (_small_batch if small else _large_batch)(decoder, x, state)
+        state["length"].add_(1)                                 # in place: the old state must not be used again
     return softcap(logits, decoder.settings.logit_softcap)[:, None], state
+
+
+def fits_one_kernel(decoder: "Decoder", state: Cache) -> bool:
+    """Whether the whole step is one kernel, by programs that hold the matrices of a layer in registers."""
+    settings, keys = decoder.settings, state["keys"]
+    plain = ONE_KERNEL and len(keys) == 1 and _on_gpu(keys) and set(settings.attention_kinds) == {"full"}
+    if not plain or settings.experts or keys.numel() >= MAX_ELEMENTS:
+        return False
+    fits = step_parameters.fits(_shape_of(settings), keys.element_size(), _processors(keys.device))
+    return fits and _table_of(decoder).aligned
+
+
+def _on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def _shape_of(settings: TransformerSettings) -> step_parameters.StepShape:
+    sizes = settings.width, settings.hidden, settings.heads, settings.kv_heads, settings.head_size
+    return step_parameters.StepShape(*sizes, settings.gated)
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors
+
+
+def _one_kernel(decoder: "Decoder", tokens: Tensor, state: Cache) -> Tensor:
+    """(1, 1) -> (1, V). `length` grows by 1."""
+    from chainrule.kernels.add_norm import NO_NORM
+    from chainrule.kernels.decoder_step import decoder_step
+
+    settings, embedding, device = decoder.settings, decoder.embedding, tokens.device
+    places = None if embedding.positions is None else embedding.positions.weight
+    embedding_norm = _norm(embedding.norm) if settings.norm_embedding else NO_NORM
+    x: Tensor = decoder.embeddings
+    if settings.positions == "sinusoidal":
+        x, embedding_norm = embedding(tokens, state["length"][:, None])[0], NO_NORM
+    norm = _norm(decoder.stack.norm)
+    return decoder_step(
+        _shape_of(settings), _table_of(decoder).tensor, x, None if x is not decoder.embeddings else tokens, places,
+        decoder.output_matrix, state["keys"], state["values"], state["length"],
+        norm=norm, embedding_norm=embedding_norm, qk_norm=norm.kind if settings.qk_norm else None,
+        rope=_rope_of(decoder) if settings.positions == "rotary" else None, activation=settings.activation,
+        programs=_processors(device),
+    )  # fmt: skip
+
+
+def _table_of(decoder: "Decoder") -> step_parameters.ParameterTable:
+    """Made once, outside of the capture of a graph, and again when parameters have moved."""
+    rows = [_layer_parameters(block) for block in decoder.stack.blocks]
+    last = _norm(decoder.stack.norm)
+    table = _TABLES.get(decoder)
+    if table is None or not table.matches(rows, [last.weight, last.bias], decoder.output_matrix):
+        table = step_parameters.ParameterTable(rows, [last.weight, last.bias], decoder.output_matrix)
+        _TABLES[decoder] = table
+    return table
+
+
+def _layer_parameters(block: Any) -> list[Tensor | None]:
+    """In the order of kernels/step_parameters.py: NAMES."""
+    attention, net = block.attention, block.feed_forward
+    first, second = _norm(block.attention_norm), _norm(block.feed_forward_norm)
+    query_key = [part for norm in attention.norms for part in (_norm(norm).weight, _norm(norm).bias)]
+    return [
+        first.weight, first.bias, *_parameters(attention.project), *(query_key or [None] * 4),
+        *_parameters(attention.out), second.weight, second.bias, *_parameters(net.up), *_parameters(net.out),
+    ]  # fmt: skip
 
 
 def _small_batch(decoder: "Decoder", x: Tensor, state: Cache) -> Tensor:

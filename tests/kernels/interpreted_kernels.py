@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule.inference.sampling import Sampling, sample_token
-from chainrule.kernels import add_norm, bias_act, decode_attention, draw, qk_norm_rope, softmax_loss
+from chainrule.kernels import add_norm, bias_act, decode_attention, draw, qk_norm_rope, softmax_loss, step_parameters
 from chainrule.kernels import linear as linears
-from chainrule.layers import cross_entropy
+from chainrule.layers import cross_entropy, decode
 from chainrule.layers.positions import rope_tables
 
 PRECISIONS = [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.08)]    # and how far they may err
@@ -179,8 +179,22 @@ def test_a_step_by_kernels_is_a_step(choice: dict[str, Any], rows: int) -> None:
     compare_steps(made(**choice), rows, steps=1)
 
 
+WHOLE = [CHOICES[0], CHOICES[1], {**CHOICES[2], "window": None}, CHOICES[3]]
+
+
+@pytest.mark.parametrize("choice", WHOLE, ids=str)
+def test_a_step_in_one_kernel_is_a_step(choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one program, which waits for no other."""
+    monkeypatch.setattr(decode, "_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(decode, "_processors", lambda device: 1)
+    monkeypatch.setattr(step_parameters, "TILE", 1 << 20)
+    model = made(**choice)
+    assert decode.fits_one_kernel(model, model.start(1))
+    compare_steps(model, 1, steps=2)
+
+
 @EITHER
-@pytest.mark.parametrize(("cap", "smoothing"), [(None, 0.0), (None, 0.1), (3.0, 0.0), (3.0, 0.1)])
+@pytest.mark.parametrize(("cap", "label_smoothing"), [(None, 0.0), (None, 0.1), (3.0, 0.0), (3.0, 0.1)])
 @pytest.mark.parametrize(("vocab", "width"), [(70, 128), (2048, 2048), (4500, 4544)])
 def test_cross_entropy_and_its_gradient(
     vocab: int, width: int, cap: float | None, label_smoothing: float, dtype: torch.dtype, error: float

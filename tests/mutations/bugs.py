@@ -1763,4 +1763,18 @@ BUGS = [
         "self.found.clamp(min=TINY)",
         ("tests/kernels/test_float8.py::test_a_sample_of_zeros_does_not_spoil_the_other_rows[dtype0-1.75]",),
     ),
+    Bug(
+        "a norm without a learned scale multiplies by 0 in the kernel of a whole step",
+        "chainrule/kernels/step_parameters.py",
+        "(self.ones if name in SCALES else self.zeros)",
+        "(self.zeros if name in SCALES else self.zeros)",
+        ("tests/kernels/test_step_parameters.py::test_the_table_leads_to_every_parameter",),
+    ),
+    Bug(
+        "the kernel of a whole step reads parameters where they were",
+        "chainrule/kernels/step_parameters.py",
+        "return self.addresses == _addresses([*layers, last_norm], base)",
+        "return len(self.addresses) == len(_addresses([*layers, last_norm], base))",
+        ("tests/kernels/test_step_parameters.py::test_a_parameter_that_moves_is_noticed",),
+    ),
 ]
