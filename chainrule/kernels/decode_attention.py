@@ -56,13 +56,34 @@ def _norm_and_rotate(x, weight, bias, cos, sin, epsilon, SIZE: tl.constexpr, NOR
 
 
 @triton.jit
+def load_block(keys, values, first, at, end, capacity, SIZE: tl.constexpr, BLOCK: tl.constexpr, LAYER: tl.constexpr):
+    """(N, d) keys and values from position `at` on; those from `end` on are repeated, and must be masked."""
+    place = tl.maximum(tl.minimum(at + tl.arange(0, BLOCK), end - 1), 0)       # no mask: the address is always valid
+    if LAYER != "full":
+        place %= capacity
+    where = first + place[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
+    return tl.load(keys + where), tl.load(values + where)
+
+
+@triton.jit
+def _take(query, some_keys, some_values, visible, best, weight_sum, mixed):
+    """The running softmax of each position in a block, after one more block."""
+    score = tl.where(visible, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
+    new_best = tl.maximum(best, score)
+    fade, take = tl.exp2(best - new_best), tl.exp2(score - new_best)           # LOW gets weight 0 in the end
+    mixed = mixed * fade[:, None] + take[:, None] * some_values.to(tl.float32)
+    return new_best, weight_sum * fade + take, mixed
+
+
+@triton.jit
 def attend(
     packed, keys, values, position, cos, sin, q_weight, q_bias, k_weight, k_bias, out, highest_score, total_weight,
-    head, row, split, row_stride, head_stride, scale, epsilon, capacity,
+    early_keys, early_values, head, row, split, row_stride, head_stride, scale, epsilon, capacity,
     HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     NORM: tl.constexpr, LAYER: tl.constexpr,
 ):  # fmt: skip
-    """Of one query head of one row, over a split of its keys: all that a program does."""
+    """Of one query head of one row, over a split of its keys: all that a program does. `early_keys` and `early_values`:
+    the first block of the split, if it has been loaded before."""
     group = head // (HEADS // GROUPS)
     slot, begin = position, 0
     if LAYER != "full":
@@ -89,20 +110,14 @@ def attend(
     count = tl.cdiv(position - begin, SPLITS)
     begin += split * count
     end = tl.minimum(begin + count, position)
-    for at in tl.range(begin, end, BLOCK, num_stages=STAGES):
-        there = at + tl.arange(0, BLOCK)
-        visible = there < end
-        place = tl.minimum(there, end - 1)                                     # no mask: the address is always valid
-        if LAYER != "full":
-            place %= capacity
-        where = first + place[:, None] * SIZE + column
-        some_keys, some_values = tl.load(keys + where), tl.load(values + where)
-        score = tl.where(visible, tl.sum(query * some_keys.to(tl.float32), 1), LOW)
-        new_best = tl.maximum(best, score)
-        fade, take = tl.exp2(best - new_best), tl.exp2(score - new_best)    # LOW gets weight 0 in the end
-        weight_sum = weight_sum * fade + take
-        mixed = mixed * fade[:, None] + take[:, None] * some_values.to(tl.float32)
-        best = new_best
+    if early_keys is not None:
+        visible = begin + tl.arange(0, BLOCK) < end
+        best, weight_sum, mixed = _take(query, early_keys, early_values, visible, best, weight_sum, mixed)
+        begin += BLOCK
+    for at in tl.range(begin, end, BLOCK, num_stages=STAGES if early_keys is None else 1):
+        some_keys, some_values = load_block(keys, values, first, at, end, capacity, SIZE, BLOCK, LAYER)
+        visible = at + tl.arange(0, BLOCK) < end
+        best, weight_sum, mixed = _take(query, some_keys, some_values, visible, best, weight_sum, mixed)
 
     own = tl.where(split == 0, tl.sum(tl.sum(query * key.to(tl.float32), 1), 0), LOW)    # the new key, once
     highest = tl.maximum(tl.max(best, 0), own)
@@ -131,7 +146,7 @@ def _decode_attention(
     row = tl.program_id(1)
     attend(
         packed, keys, values, tl.load(length + row).to(tl.int32), cos, sin, q_weight, q_bias, k_weight, k_bias,
-        out, highest_score, total_weight, tl.program_id(0), row, tl.program_id(2),
+        out, highest_score, total_weight, None, None, tl.program_id(0), row, tl.program_id(2),
         row_stride, head_stride, scale, epsilon, capacity, HEADS, GROUPS, SIZE, BLOCK, SPLITS, NORM, LAYER,
     )  # fmt: skip
 

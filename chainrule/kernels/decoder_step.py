@@ -2,9 +2,11 @@
 
     each layer    norm, queries, keys, values | attention by splits | out, added | norm, up, activation | down, added
 
-At each | the programs wait for each other (grid_barrier.py). Each has some rows of every matrix, and loads those of a
-later part before it waits: the time of reading the weights is hidden, and what is left is mostly that of the barriers.
-What a program computes is stored in global memory, for all to read. Other kernels have a launch for each part.
+At each | the programs wait for each other: each adds 1 to a counter in global memory, and waits until all have. So they
+must all run at the same time: there are as many as processors, and the launch is cooperative, by which the driver runs
+all of them or none. Each has some rows of every matrix, and loads those of a later part before it waits: the time of
+reading the weights is hidden, and what is left is mostly that of the barriers. What a program computes is stored in
+global memory, for all to read.
 
 Shapes: D width, V vocabulary, L layers, H query heads, G key/value heads, C capacity, d numbers in a head, S splits, R
 rows of a program.
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from chainrule.kernels.add_norm import Norm, norm_rows
 from chainrule.kernels.bias_act import activate
-from chainrule.kernels.decode_attention import LOG2E, attend
+from chainrule.kernels.decode_attention import LOG2E, attend, load_block
 from chainrule.kernels.linear import combine_splits
 from chainrule.kernels.matrix_tiles import (
     as_parts,
@@ -28,19 +30,19 @@ from chainrule.kernels.matrix_tiles import (
     moments,
     norm_chunks,
     numbers,
-    prefetch,
     prefetch_rows,
     product,
+    words,
 )
-from chainrule.kernels.step_parameters import ALIGNMENT, NAMES, StepShape, tile_rows
+from chainrule.kernels.step_parameters import ALIGNMENT, MIN_SPLITS, NAMES, StepShape, tile_rows
 
 SLOTS = tl.constexpr(len(NAMES))
 UNIT = tl.constexpr(ALIGNMENT)
-KEYS = {32: 128, 64: 64, 128: 32}    # of a block of attention, by d
-PREFETCHED = tl.constexpr(128)       # keys of a split that are loaded into L2 early
+KEYS = {32: 64, 64: 64, 128: 32}    # of a block of attention, by d
 LOGIT_ROWS = 32
 MAX_SPLITS = 8
-WARPS = 16
+WARPS = 8
+THREADS = tl.constexpr(32 * WARPS)
 
 
 @triton.jit
@@ -83,9 +85,12 @@ def _pointer(base, table, layer, SLOT: tl.constexpr):
 
 
 @triton.jit
-def _plain_pointer(base, table, layer, SLOT: tl.constexpr):
-    """The same to words, as if it were not aligned: then the words of a row are spread over threads one by one."""
-    return (base.to(tl.int64) + tl.load(table + layer * SLOTS + SLOT) * UNIT).to(tl.pointer_type(tl.int32))
+def _words_by(base, table, layer, SLOT: tl.constexpr, EACH: tl.constexpr):
+    """The same to words. The compiler may know an alignment of EACH words, 1 or 2, so a thread has as many in a row."""
+    units = tl.load(table + layer * SLOTS + SLOT)
+    if EACH == 1:
+        return (base.to(tl.int64) + units * UNIT).to(tl.pointer_type(tl.int32))
+    return words(base) + (units + units) * 2
 
 
 @triton.jit
@@ -115,19 +120,6 @@ def _embed(
 
 
 @triton.jit
-def _prefetch_keys(
-    keys, values, position, number, head_stride,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, SPLITS: tl.constexpr,
-):  # fmt: skip
-    """The first keys and values that `attend` reads for this head and split."""
-    count = tl.cdiv(position, SPLITS)
-    place = tl.minimum(number // HEADS * count + tl.minimum(tl.arange(0, PREFETCHED), count), position)
-    where = number % HEADS // (HEADS // GROUPS) * head_stride + place * SIZE
-    prefetch(keys + where)
-    prefetch(values + where)
-
-
-@triton.jit
 def _step(
     table, tokens, embeddings, places, embedding_norm, embedding_norm_bias, output_matrix, keys, values, length,
     cos, sin, logits, x_after_attention, x_after_layer, packed, mixed, highest_score, total_weight, hidden, counter,
@@ -150,6 +142,7 @@ def _step(
     up_first, up_end = _share(program, HIDDEN, PROGRAMS)
     qkv_row, out_row = qkv_first + tl.arange(0, QKV_ROWS), out_first + tl.arange(0, OUT_ROWS)
     up_row = up_first + tl.arange(0, UP_ROWS)
+    MIXED_EACH: tl.constexpr = 1 if MIXED_BLOCK * DTYPE.primitive_bitwidth < 32 * 2 * THREADS else 2
     mixed_word = tl.arange(0, MIXED_BLOCK * DTYPE.primitive_bitwidth // 32)[None, :]
 
     project = load_tiles(_pointer(base, table, 0, 2), qkv_first, qkv_end, WIDTH, QKV_ROWS)
@@ -162,8 +155,14 @@ def _step(
     )  # fmt: skip
     tl.debug_barrier()               # each program has stored all of the vector, the same as the others, and reads it
     own = tl.load(x_after_layer + out_row, mask=out_row < out_end, other=0.0).to(tl.float32)    # (R,) of the residual
+    split_size = tl.cdiv(position, SPLITS)                  # keys of a split
+    split_begin = program // HEADS * split_size
+    split_end = tl.minimum(split_begin + split_size, position)
+    if PROGRAMS > 1:
+        prefetch_rows(_pointer(base, table, 0, 14), out_first, out_end, HIDDEN, OUT_ROWS)
     arrivals = 0
     for layer in range(layers):
+        following = tl.minimum(layer + 1, layers - 1)       # its weights are loaded into L2
         x = load_chunks(x_after_layer, WIDTH)
         mean, rstd = moments(x_after_layer, epsilon, WIDTH, BLOCK, NORM)
         x = norm_chunks(x, scales, shifts, mean, rstd, DTYPE)
@@ -172,12 +171,15 @@ def _step(
 
         arrivals = _arrive(counter, arrivals, PROGRAMS)
         layer_keys, layer_values = keys + layer * layer_stride, values + layer * layer_stride
+        early_keys, early_values = None, None
         if PROGRAMS > 1:
-            _prefetch_keys(
-                layer_keys, layer_values, position, program % (HEADS * SPLITS), head_stride, HEADS, GROUPS, SIZE, SPLITS
+            first = program % HEADS // (HEADS // GROUPS) * head_stride
+            early_keys, early_values = load_block(
+                layer_keys, layer_values, first, split_begin, split_end, capacity, SIZE, KEYS, "full"
             )
+            prefetch_rows(_pointer(base, table, following, 2), qkv_first, qkv_end, WIDTH, QKV_ROWS)
         out = tl.load(
-            _plain_pointer(base, table, layer, 8) + out_row[:, None] * MIXED_WORDS + mixed_word,
+            _words_by(base, table, layer, 8, MIXED_EACH) + out_row[:, None] * MIXED_WORDS + mixed_word,
             mask=(out_row[:, None] < out_end) & (mixed_word < MIXED_WORDS), other=0,
         )  # fmt: skip
         out_bias = tl.load(_pointer(base, table, layer, 9) + out_row, mask=out_row < out_end, other=0.0)
@@ -189,18 +191,24 @@ def _step(
             values_bias = tl.load(bias + HIDDEN + up_row, mask=up_row < up_end, other=0.0)
         _wait(counter, arrivals, PROGRAMS)
 
-        for number in range(program, HEADS * SPLITS, PROGRAMS):
+        for number in range(program, HEADS * SPLITS, PROGRAMS):      # at most one, except for a single program
             attend(
                 packed, layer_keys, layer_values, position, cos, sin,
                 _pointer(base, table, layer, 4), _pointer(base, table, layer, 5),
                 _pointer(base, table, layer, 6), _pointer(base, table, layer, 7),
-                mixed, highest_score, total_weight, number % HEADS, program * 0, number // HEADS,
+                mixed, highest_score, total_weight, early_keys, early_values,
+                number % HEADS, program * 0, number // HEADS,
                 0, head_stride, scale, epsilon, capacity, HEADS, GROUPS, SIZE, KEYS, SPLITS, QK_NORM, "full",
             )  # fmt: skip
 
         arrivals = _arrive(counter, arrivals, PROGRAMS)
         if PROGRAMS > 1:
-            prefetch_rows(_pointer(base, table, layer, 14), out_first, out_end, HIDDEN, OUT_ROWS)
+            prefetch_rows(_pointer(base, table, following, 8), out_first, out_end, MIXED, OUT_ROWS)
+            prefetch_rows(_pointer(base, table, following, 12), up_first, up_end, WIDTH, UP_ROWS)
+            if ACTIVATION == "swiglu":
+                prefetch_rows(
+                    _pointer(base, table, following, 12) + HIDDEN * WIDTH, up_first, up_end, WIDTH, UP_ROWS
+                )
         _wait(counter, arrivals, PROGRAMS)
 
         inputs = combine_splits(mixed, highest_score, total_weight, 0, SPLITS, HEADS, SIZE, MIXED_BLOCK)
@@ -226,7 +234,8 @@ def _step(
         tl.store(hidden + up_row, part, mask=up_row < up_end)
 
         arrivals = _arrive(counter, arrivals, PROGRAMS)
-        following = tl.minimum(layer + 1, layers - 1)
+        if PROGRAMS > 1:
+            prefetch_rows(_pointer(base, table, following, 14), out_first, out_end, HIDDEN, OUT_ROWS)
         project = load_tiles(_pointer(base, table, following, 2), qkv_first, qkv_end, WIDTH, QKV_ROWS)
         project_bias = tl.load(_pointer(base, table, following, 3) + qkv_row, mask=qkv_row < qkv_end, other=0.0)
         _wait(counter, arrivals, PROGRAMS)
@@ -297,8 +306,8 @@ def decoder_step(
 
 
 def _splits(programs: int, heads: int) -> int:
-    """Programs that share a head: at least 2, since parts of splits are combined."""
-    splits = 2
+    """Programs that share the keys of a head; more than one, since the parts of splits are combined."""
+    splits = MIN_SPLITS
     while splits < MAX_SPLITS and 2 * splits * heads <= programs:
         splits *= 2
     return splits

@@ -29,7 +29,7 @@ def load_tiles(weight, first, end, INPUTS: tl.constexpr, ROWS: tl.constexpr):
     for chunk in tl.static_range((WORDS + CHUNK - 1) // CHUNK):
         column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
         tile = tl.load(words(weight) + row * WORDS + column, mask=(row < end) & (column < WORDS), other=0)
-        tiles += (tile,)
+        tiles += (tile,)  # type: ignore[assignment]
     return tiles
 
 
@@ -40,16 +40,8 @@ def load_chunks(x, SIZE: tl.constexpr):
     chunks = ()
     for chunk in tl.static_range((WORDS + CHUNK - 1) // CHUNK):
         column = chunk * CHUNK + tl.arange(0, CHUNK)[None, :]
-        chunks += (tl.load(words(x) + column, mask=column < WORDS, other=0),)
+        chunks += (tl.load(words(x) + column, mask=column < WORDS, other=0),)  # type: ignore[assignment]
     return chunks
-
-
-@triton.jit
-def prefetch(x):
-    """Into L2: the lines of 128 bytes to which these pointers point."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [x.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-    )
 
 
 @triton.jit
@@ -58,7 +50,10 @@ def prefetch_rows(weight, first, end, INPUTS: tl.constexpr, ROWS: tl.constexpr):
     LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth    # numbers in 128 bytes
     LINES: tl.constexpr = triton.next_power_of_2((ROWS * INPUTS + LINE - 1) // LINE)
     offset = first * INPUTS + tl.arange(0, LINES) * LINE
-    prefetch(weight + tl.minimum(offset, tl.maximum(end * INPUTS - 1, 0)))
+    line = weight + tl.minimum(offset, tl.maximum(end * INPUTS - 1, 0))
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [line.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -70,12 +65,12 @@ def _half(word):
 def _numbers_of(word, dtype: tl.constexpr):
     """Float32: the numbers at even places and those at odd ones; of float32 itself all."""
     if dtype == tl.float32:
-        parts = (word.to(tl.float32, bitcast=True),)
+        even, odd = word.to(tl.float32, bitcast=True), None
     elif dtype == tl.bfloat16:                                                 # the upper half of a float32
-        parts = ((word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True))
+        even, odd = (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
     else:
-        parts = (_half(word), _half(word >> 16))
-    return parts
+        even, odd = _half(word), _half(word >> 16)
+    return (even,) if odd is None else (even, odd)
 
 
 @triton.jit
@@ -133,5 +128,5 @@ def norm_chunks(chunks, weights, biases, mean, rstd, dtype: tl.constexpr):
     x, scale, shift = numbers(chunks, dtype), numbers(weights, dtype), numbers(biases, dtype)
     parts = ()
     for part in tl.static_range(len(x)):
-        parts += ((x[part] - mean) * rstd * scale[part] + shift[part],)
+        parts += ((x[part] - mean) * rstd * scale[part] + shift[part],)  # type: ignore[assignment]
     return parts

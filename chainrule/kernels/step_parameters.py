@@ -15,6 +15,7 @@ from torch import Tensor
 ALIGNMENT = 16                # bytes, of parameters and of their rows
 CHUNK = 512                   # bytes of a row that a warp reads at a time
 TILE = 64 * 1024              # bytes of a matrix that a program holds
+MIN_SPLITS = 2                # programs that share the keys of a head
 NAMES = (                     # of the parameters of a layer, in the order of the table
     "attention_norm", "attention_norm_bias", "project", "project_bias",
     "q_norm", "q_norm_bias", "k_norm", "k_norm_bias", "out", "out_bias",
@@ -44,7 +45,8 @@ class StepShape(NamedTuple):
 
 
 def fits(shape: StepShape, element_size: int, programs: int) -> bool:
-    """Whether so many programs can hold each matrix of a layer, of numbers of this many bytes."""
+    """Whether so many programs can hold each matrix of a layer, of numbers of this many bytes, and are enough to share
+    the keys of each head."""
     inputs = shape.width, shape.hidden, shape.mixed
     aligned = all(size * element_size % ALIGNMENT == 0 for size in inputs)
     matrices = (
@@ -53,7 +55,7 @@ def fits(shape: StepShape, element_size: int, programs: int) -> bool:
     )  # fmt: skip
     tiles = [times * tile_rows(outputs, programs) * -(-inputs * element_size // CHUNK) * CHUNK
              for outputs, inputs, times in matrices]  # fmt: skip
-    return aligned and max(tiles) <= TILE
+    return aligned and max(tiles) <= TILE and MIN_SPLITS * shape.heads <= programs
 
 
 def tile_rows(outputs: int, programs: int) -> int:

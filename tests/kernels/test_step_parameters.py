@@ -29,6 +29,8 @@ def test_a_program_has_its_share_of_the_rows_rounded_up_to_a_power_of_2(outputs:
         (GPT2._replace(hidden=2048, gated=True), 2, True),
         (GPT2._replace(hidden=4096, gated=True), 2, False),             # gates and values
         (StepShape(384, 1536, 6, 6, 64, gated=False), 4, True),
+        (GPT2._replace(heads=66, kv_heads=1, head_size=32), 2, True),
+        (GPT2._replace(heads=67, kv_heads=1, head_size=32), 2, False),                 # not two programs for each head
         (StepShape(100, 400, 2, 2, 32, gated=False), 4, True),
         (StepShape(100, 400, 2, 2, 32, gated=False), 2, False),         # rows of 200 bytes are not aligned
     ],
