@@ -56,10 +56,10 @@ def draw_columns(
     uniform = next(random)
     for first in range(0, limit, at_once):
         columns = loop.next_tokens(uniform[: limit - first], limit - first + more)
-        uniform = next(random)                          # while a GPU is still at work
+        uniform, separate = next(random), columns.unbind()    # while a GPU is still at work
         require_possible(loop)
         goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
-        for column, going in zip(columns, goes_on):
+        for column, going in zip(separate, goes_on):
             yield column
             if not going:
                 return
