@@ -15,7 +15,7 @@ import lzma
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,10 @@ def adamw(lr: float) -> Settings:
     return {"train.optimizer": "adamw", "train.lr": lr}
 
 
-# Language models: the first rates are tried first
+# Language models: rates around that of the default, the nearest first
 
-RATES = [muon(0.01), muon(0.02), muon(0.005), muon(0.04), adamw(3e-3), adamw(1e-2)]
-MORE_RATES = [muon(0.0025), muon(0.08), adamw(1e-3), adamw(3e-2)]
+FACTORS, FAR_FACTORS = (0.5, 2.0), (0.25, 4.0)
+ADAMW, FAR_ADAMW = (1e-2, 3e-3), (3e-2, 1e-3)
 DROPOUTS: list[Settings] = [{"model.dropout": rate} for rate in (0.0, 0.05, 0.1, 0.2, 0.3)]
 SIZES_OF: dict[str, Settings] = {
     "gpt": {"model.layers": 2, "model.width": 64, "model.heads": 2, "model.context": 64},
@@ -172,12 +172,30 @@ def _language_models(name: str, data: Path, folder: Path, device: str, steps: li
     base: Settings = {"text.tokenizer": "words" if "words" in options else "characters"}
     if "plain" not in options:
         base |= {"train.tokens": 1024, **SIZES_OF[kind]}
-    search = [(extra, 0) for extra in DROPOUTS] if "dropout" in options else [
-        *((extra, 0) for extra in RATES), *((extra, 1) for extra in MORE_RATES)]
-    chosen_for = "cpu" if "plain" in options else device
-    return [Trial(f"{name}-{count}", said(extra), kind, "lm", (str(text),), (), {**base, "train.steps": count, **extra},
-                  device, chosen_for, late)
-            for count in steps for extra, late in (({}, 0), *search)]
+    made = []
+    for count in steps:
+        default = Trial(f"{name}-{count}", "default", kind, "lm", (str(text),), (), {**base, "train.steps": count},
+                        device, "cpu" if "plain" in options else device)
+        search = [(extra, 0) for extra in DROPOUTS] if "dropout" in options else around(recipe_of(default).train.lr)
+        made += [default, *(replace(default, name=said(extra), settings={**default.settings, **extra}, late=late)
+                            for extra, late in search)]
+    return made
+
+
+def around(lr: float) -> list[tuple[Settings, int]]:
+    """Optimizers and rates around that of the default, and when they are tried."""
+    near = [*(muon(float(f"{lr * factor:.2g}")) for factor in FACTORS), *map(adamw, ADAMW)]
+    far = [*(muon(float(f"{lr * factor:.2g}")) for factor in FAR_FACTORS), *map(adamw, FAR_ADAMW)]
+    return [*((extra, 0) for extra in near), *((extra, 1) for extra in far)]
+
+
+def recipe_of(trial: Trial) -> Any:
+    from chainrule.api import training_recipe
+    from chainrule.progress import set_quiet
+
+    set_quiet(True)
+    return training_recipe(trial.train, kind=trial.kind, task=trial.task, base=None, recipe=None, valid=trial.valid,
+                           minutes=None, settings=trial.settings, device=trial.chosen_for)
 
 
 def said(settings: Settings) -> str:

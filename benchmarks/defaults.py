@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from default_sets import BARS, OF_LOSS, Trial, trials_of
+from default_sets import BARS, OF_LOSS, Trial, recipe_of, trials_of
 
 
 def begin(threads: int) -> None:
@@ -67,10 +67,8 @@ def train_once(trial: Trial) -> dict[str, Any]:
 
 def distinct(trials: list[Trial]) -> list[Trial]:
     """Without trials of language models that are what is chosen anyway."""
-    from chainrule.progress import set_quiet
     from chainrule.settings import flatten
 
-    set_quiet(True)
     defaults = {trial.set: flatten(recipe_of(trial).as_dict()) for trial in trials
                 if trial.task == "lm" and trial.name == "default"}
 
@@ -79,13 +77,6 @@ def distinct(trials: list[Trial]) -> list[Trial]:
         return chosen is None or any(str(chosen.get(name)) != str(value) for name, value in trial.settings.items())
 
     return [trial for trial in trials if trial.name == "default" or differs(trial)]
-
-
-def recipe_of(trial: Trial) -> Any:
-    from chainrule.api import training_recipe
-
-    return training_recipe(trial.train, kind=trial.kind, task=trial.task, base=None, recipe=None, valid=trial.valid,
-                           minutes=None, settings=trial.settings, device=trial.chosen_for)
 
 
 def order(trial: Trial) -> tuple[int, bool, int]:
@@ -113,7 +104,7 @@ def summary(trials: list[Trial], results: list[dict[str, Any]]) -> Iterator[dict
                   if result["set"] == name and bar.metric in result}
         line = {"summary": name, "metric": bar.metric, "trials": len(scores),
                 "missing": [trial.name for trial in trials if trial.set == name and trial.name not in scores]}
-        if "default" not in scores:
+        if "default" not in scores or len(scores) < 2:    # no search to compare with
             yield {**line, "met": None}
             continue
         best = (min if bar.relative else max)(scores, key=lambda trial: scores[trial])

@@ -18,6 +18,7 @@ import torch
 
 from chainrule import __version__, models
 from chainrule.defaults.budgets import Budget, CorpusSize, DottedSettings, recipe_for_budget, rounds_in, token_flops
+from chainrule.defaults.clock import Clock, measure_step
 from chainrule.device import fastest_threads
 from chainrule.errors import UserError
 from chainrule.files import write_text
@@ -137,8 +138,8 @@ def choose_all(plan: LadderPlan, corpora: Mapping[str, Corpus], out: Path, overw
             recipes[kind] = recipe_of(out / COMPARISON, {"chainrule": __version__, **known[kind]["recipe"]})
             continue
         chosen = recipe_for_budget(kind, CorpusSize.of(corpora[kind]), plan.budget, {**UNITS, **given})
-        if plan.budget.by == "minutes" and models.model_class(kind).round_flops(chosen.model) is not None:
-            chosen = rounds_by_the_clock(chosen, corpora[kind], plan)
+        if plan.budget.by == "minutes":
+            chosen = by_the_clock(chosen, corpora[kind], plan)
         recipes[kind] = chosen
         known[kind] = {"given": dict(given), "recipe": json.loads(json.dumps(chosen.as_dict()))}
     about = {"chainrule": __version__, "plan": plan.as_dict(), "kinds": known}
@@ -163,6 +164,22 @@ def read_comparison(out: Path, plan: LadderPlan) -> dict[str, Any]:
     if differing:
         raise UserError(f"{out} holds another comparison: {'; '.join(differing)}. {INSTEAD}")
     return kinds
+
+
+def by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:
+    """The recipe for what this machine can do in the time."""
+    cls = models.model_class(recipe.kind)
+    if cls.learns_by == "gradient":
+        return steps_by_the_clock(recipe, corpus, plan) if plan.device == "cpu" else recipe
+    return recipe if cls.round_flops(recipe.model) is None else rounds_by_the_clock(recipe, corpus, plan)
+
+
+def steps_by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:
+    """Learning rate and dropout for as many steps of a network as fit into the time, by the speed of a few."""
+    size = CorpusSize.of(corpus)
+    clock = Clock(plan.budget.seconds, measure_step(recipe, corpus), token_flops(recipe, size) or 1.0)
+    given = {**UNITS, **plan.given[recipe.kind]}
+    return recipe_for_budget(recipe.kind, size, plan.budget, given, tokens=clock.tokens)
 
 
 def rounds_by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:

@@ -98,11 +98,14 @@ class CorpusSize:
 DottedSettings = Mapping[str, Any]
 
 
-def recipe_for_budget(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> Recipe:
-    """The recipe of a kind under a budget; `given`: settings of the user, which override any choice."""
+def recipe_for_budget(
+    kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings, tokens: float | None = None
+) -> Recipe:
+    """The recipe of a kind under a budget. `given`: settings of the user, which override any choice; `tokens`: those
+    that a network of this kind can be trained on in the time, if that was measured."""
     chosen: DottedSettings = {}
     if models.model_class(kind).learns_by == "gradient":
-        chosen = _network(kind, corpus, budget, given)
+        chosen = _network(kind, corpus, budget, given, tokens or TOKENS_PER_PARAMETER * budget.parameters)
     elif sizes := candidates(kind, budget, corpus):
         chosen = sizes[0]
         if flops := token_flops(recipe_for(kind, chosen), corpus):
@@ -131,10 +134,9 @@ def rounds_in(budget: float, each: float) -> int:
     return max(1, min(MAX_ROUNDS, round(budget / each)))
 
 
-def _network(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings) -> DottedSettings:
-    """Size and training of a network that gets the whole budget."""
-    epochs = TOKENS_PER_PARAMETER * budget.parameters / corpus.tokens
-    training = training_settings(corpus, budget, epochs, given)
+def _network(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSettings, tokens: float) -> DottedSettings:
+    """Size and training of a network that gets the whole budget, in which it reads so many tokens."""
+    training = training_settings(corpus, budget, tokens, given)
     size = size_for(kind, corpus, budget, over(training, given))
     end = {"train.minutes": budget.seconds / 60}
     if budget.by == "flops":
@@ -151,12 +153,13 @@ def size_for(kind: str, corpus: CorpusSize, budget: Budget, given: DottedSetting
     return sizes[best]
 
 
-def training_settings(corpus: CorpusSize, budget: Budget, epochs: float, given: DottedSettings) -> DottedSettings:
-    """The same for all networks. More than one epoch needs dropout; more than MAX_EPOCHS, evaluations as well."""
-    optimizer = str(given.get("train.optimizer", "muon"))
+def training_settings(corpus: CorpusSize, budget: Budget, tokens: float, given: DottedSettings) -> DottedSettings:
+    """The same for all networks that read so many tokens; more than MAX_EPOCHS need evaluations."""
+    optimizer, epochs = str(given.get("train.optimizer", "muon")), tokens / corpus.tokens
+    step = step_tokens(corpus, budget)
     return {
-        **rate_settings(optimizer, budget.parameters),
-        "train.tokens": step_tokens(corpus, budget), "train.checkpoint": 30.0,
+        **rate_settings(optimizer, budget.parameters, tokens / step),
+        "train.tokens": step, "train.checkpoint": 30.0,
         "train.evaluate": 0.05 if epochs > MAX_EPOCHS or "train.patience" in given else 0.0,
         "model.dropout": dropout_for(epochs, budget.parameters / corpus.tokens),
     }

@@ -135,6 +135,10 @@ class Text:
         """Whether the user has given a size."""
         return any(f"model.{size}" in self.given for size in SIZES)
 
+    @property
+    def _optimizer(self) -> str:
+        return str(self.given.get("train.optimizer", "muon"))
+
     def choose(self) -> DottedSettings:
         budget = Budget.of((self.seconds or 60 * USUAL_MINUTES) / 60, self.device, Compare())
         if not candidates(self.recipe.kind, budget, self.size):    # a kind that proposes no sizes keeps its settings
@@ -191,13 +195,12 @@ class Text:
             chosen["train.epochs"] = float(f"{epochs:.2g}")
         if getattr(self.recipe.model, "vectors", None) is not None:
             chosen["model.tied"] = False    # the vectors of words are not made to predict them
-        optimizer = str(self.given.get("train.optimizer", "muon"))
-        chosen |= rate_settings(optimizer, budget.parameters)
+        chosen |= rate_settings(self._optimizer, budget.parameters)
         chosen |= {**self._fixed(budget), **self._dropout(epochs, budget.parameters)}
         if not self.sized:
             chosen |= size_for(self.recipe.kind, self.size, budget, over(chosen, self.given))
-        row = self._row(chosen)
-        chosen["train.tokens"] = max(row, step_tokens(self.size, budget))
+        chosen["train.tokens"] = max(self._row(chosen), step_tokens(self.size, budget))
+        chosen |= self._rates(chosen, epochs * self.size.tokens, budget.parameters)
         chosen["train.checkpoint"] = 30.0 if self.seconds is not None else self.recipe.train.checkpoint
         if self.seconds is not None:
             often = epochs > MAX_EPOCHS or "train.patience" in self.given
@@ -208,6 +211,10 @@ class Text:
         """Settings of training that go with every size of the kind."""
         first = candidates(self.recipe.kind, budget, self.size)[0]
         return {name: value for name, value in first.items() if name.startswith("train.")}
+
+    def _rates(self, chosen: DottedSettings, tokens: float, parameters: float) -> DottedSettings:
+        """For so many tokens that will be read."""
+        return rate_settings(self._optimizer, parameters, tokens / (self._made(chosen).train.tokens or 1))
 
     def _dropout(self, epochs: float, parameters: float) -> DottedSettings:
         """On a CPU none of attention weights: torch's fused attention has none there, and is far faster."""
@@ -245,6 +252,7 @@ class Text:
         tokens = min(chosen["train.tokens"], int(clock.tokens / STEPS))
         made = {**chosen, "train.tokens": max(self._row(chosen), min(FEWEST_TOKENS, chosen["train.tokens"]), tokens)}
         made |= self._dropout(clock.tokens / self.size.tokens, clock.token_flops / 6)
+        made |= self._rates(made, clock.tokens, clock.token_flops / 6)
         return {**made, **self._sample(made, clock)}
 
     def _sample(self, chosen: DottedSettings, clock: Clock) -> DottedSettings:

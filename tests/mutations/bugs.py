@@ -1679,8 +1679,8 @@ BUGS = [
     Bug(
         "a budget in steps gets another learning rate than one in minutes",
         "chainrule/defaults/choose.py",
-        "chosen |= rate_settings(optimizer, budget.parameters)",
-        "chosen |= rate_settings(optimizer, budget.parameters) if self.seconds else {}",
+        "chosen |= self._rates(chosen, epochs * self.size.tokens, budget.parameters)",
+        "chosen |= self._rates(chosen, epochs * self.size.tokens, budget.parameters) if self.seconds else {}",
         ("tests/defaults/test_choose.py::test_the_same_choice_however_the_budget_is_given[lstm]",),
     ),
     Bug(
