@@ -116,6 +116,22 @@ def test_em_has_the_rounds_that_fit_into_the_time(book, monkeypatch):
     assert recipes["hmm"].train.steps == 30
 
 
+def test_a_network_has_the_rate_for_the_steps_that_fit_into_the_time(book, monkeypatch):
+    made = {}
+    for speed in (100.0, 1e6):    # tokens a second
+        monkeypatch.setattr(ladder, "measure_step", lambda recipe, corpus, speed=speed: speed)
+        wanted = plan_for(book, ("lstm",), minutes=1)
+        corpora = {"lstm": ladder.corpus_for("lstm", wanted)}
+        made[speed] = ladder.choose_all(wanted, corpora, Path(f"out{speed:.0f}"), False)["lstm"]
+    slow, fast = made.values()
+    assert slow.model.hidden == fast.model.hidden
+    assert (slow.train.lr, fast.train.lr) == (0.04, 0.02)
+    assert slow.model.dropout < fast.model.dropout    # which reads the text more often
+    given = plan_for(book, ("lstm",), minutes=1, given={"lstm": {"train.lr": "0.5", "train.optimizer": "sgd"}})
+    train = ladder.choose_all(given, corpora, Path("own"), False)["lstm"].train
+    assert (train.lr, train.optimizer) == (0.5, "sgd")
+
+
 def test_another_comparison_in_the_same_folder_is_refused_and_can_be_overwritten(book, tmp_path):
     climb(plan_for(book, ("bigram", "ngram")), Path("out"))
     for other, says in [

@@ -1684,6 +1684,21 @@ BUGS = [
         ("tests/defaults/test_choose.py::test_the_same_choice_however_the_budget_is_given[lstm]",),
     ),
     Bug(
+        "few steps have the learning rate of many",
+        "chainrule/defaults/rates.py",
+        "max(1.0, min(MOST, math.sqrt(MANY / max(1.0, steps))))",
+        "1.0",
+        ("tests/defaults/test_choose.py::test_the_rate_falls_with_the_size_and_with_the_steps",),
+    ),
+    Bug(
+        "dropout forgets how many parameters there are for each token",
+        "chainrule/defaults/rates.py",
+        "if epochs * per_token <= most",
+        "if epochs <= most",
+        ("tests/defaults/test_choose.py::"
+         "test_dropout_rises_with_the_epochs_and_with_the_parameters_for_each_token",),
+    ),
+    Bug(
         "the batch is not shortened on a slow machine",
         "chainrule/defaults/choose.py",
         'tokens = min(chosen["train.tokens"], int(clock.tokens / STEPS))',
