@@ -87,7 +87,7 @@ def test_a_gpt_is_sampled_in_int8_and_other_kinds_are_refused(chainrule, complai
     for precision in ("float32", "bfloat16", "int8"):
         answer = chainrule("sample", "runs/gpt", "--tokens", 30, "--precision", precision, "--json")
         assert answer.code == 0, answer.err
-        assert len(answer.json["texts"][0]) == 30
+        assert 20 < len(answer.json["texts"][0]) <= 30    # tokens; some bytes may join to one character
     assert chainrule("train", book, "--kind", "bigram", "text.tokenizer=characters", "--out", "runs/two").code == 0
     refused = complaint("sample", "runs/two", "--precision", "int8")
     assert "--precision int8 is for neural networks" in refused
