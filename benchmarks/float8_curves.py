@@ -1,11 +1,13 @@
 """Loss curves of training in float8 and in bfloat16: the difference between them beside that between seeds.
 
     python benchmarks/float8_curves.py text.txt [--kind gpt] [--steps 240] [--seeds 1 2] [--vocab 8192] [KEY=VALUE …]
+    python benchmarks/float8_curves.py text.txt --emulated --seeds 1 2 3 model.layers=3 model.width=96 [KEY=VALUE …]
 
 Trains the kind (12 x 768, dropout 0, rows of 1,024 tokens, 65,536 in a step) in both precisions with each seed on the
 same steps of the text, whose last twentieth is held out. JSON lines: of each run the training loss in eight parts of
 it, the loss on the held-out text, and tokens a second of the whole run; then the differences. Equal curves: float8
-differs from bfloat16 with the same seed by no more than the seeds do among themselves.
+differs from bfloat16 with the same seed by no more than the seeds do among themselves. With `--emulated`, on a CPU:
+numbers rounded to float8 wherever that is possible, also at the output and for small weights, against float32.
 """
 
 import argparse
@@ -15,8 +17,12 @@ from typing import Any
 
 import torch
 
+from chainrule.device import Precision, choose_precision
+from chainrule.kernels import float8_layers
+from chainrule.layers import cross_entropy
 from chainrule.progress import set_quiet
 from chainrule.tasks import build_for, find_task, recipe_for
+from chainrule.training import trainer
 from chainrule.training.log import Log
 from chainrule.training.pipeline import train_model
 
@@ -36,8 +42,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--emulated", action="store_true", help="on a CPU, compared with float32")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_intermixed_args()
+    if args.emulated:
+        emulate(args)
     set_quiet(True)
     corpus, losses = None, dict[tuple[str, int], float]()
     for seed in args.seeds:
@@ -56,6 +65,15 @@ def main() -> None:
     }))  # fmt: skip
 
 
+def emulate(args: argparse.Namespace) -> None:
+    args.device, cpu = "cpu", torch.device("cpu")
+    both = {"bfloat16": choose_precision("float32", cpu), "float8": Precision("cpu", torch.float32, "", float8=True)}
+    trainer.choose_precision = lambda name, device: both[name]
+    float8_layers.MIN_WEIGHT = cross_entropy.MIN_FUSED_VOCAB = 1
+    cross_entropy.FUSED_DEVICES.add("cpu")
+    cross_entropy.VOCAB_MULTIPLE["cpu"] = 16
+
+
 def recipe_of(args: argparse.Namespace, precision: str, seed: int) -> Any:
     sizes = {"model.layers": 12, "model.width": 768, "model.heads": 12, "model.context": 1024}
     given = {**sizes, **SETTINGS, "text.vocab": args.vocab, "train.steps": args.steps,
@@ -68,7 +86,8 @@ def curve(args: argparse.Namespace, recipe: Any, corpus: Any) -> dict[str, Any]:
     torch.manual_seed(recipe.train.seed)
     model = build_for(recipe, len(corpus.tokenizer), ()).to(args.device)
     log, began = Log(), time.monotonic()
-    train_model(model, corpus, recipe, log)
+    if not train_model(model, corpus, recipe, log).finished:
+        raise SystemExit("interrupted")
     seconds = time.monotonic() - began
     steps = [(record["step"], record["nats_per_token"]) for record in log.records if record["event"] == "step"]
     parts = [[nats for step, nats in steps if part / PARTS < step / args.steps <= (part + 1) / PARTS]
