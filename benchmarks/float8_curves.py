@@ -31,7 +31,6 @@ SETTINGS = {
     "model.dropout": 0.0, "text.tokenizer": "bpe", "text.held_out": 0.05, "train.tokens": 65_536,
     "train.length": 1024, "train.warmup": 0.1,
 }  # fmt: skip
-PRECISIONS = ("bfloat16", "float8")
 
 
 def main() -> None:
@@ -45,12 +44,13 @@ def main() -> None:
     parser.add_argument("--emulated", action="store_true", help="on a CPU, compared with float32")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_intermixed_args()
+    base = "float32" if args.emulated else "bfloat16"
     if args.emulated:
         emulate(args)
     set_quiet(True)
     corpus, losses = None, dict[tuple[str, int], float]()
     for seed in args.seeds:
-        for precision in PRECISIONS:
+        for precision in (base, "float8"):
             recipe = recipe_of(args, precision, seed)
             if corpus is None:                              # the same for all
                 corpus = find_task("lm").prepare(recipe, [args.text])
@@ -59,16 +59,16 @@ def main() -> None:
             print(json.dumps({"precision": precision, "seed": seed, **facts}), flush=True)
     first, *others = args.seeds
     print(json.dumps({
-        "float8_minus_bfloat16": [round(losses["float8", seed] - losses["bfloat16", seed], 4) for seed in args.seeds],
+        f"float8_minus_{base}": [round(losses["float8", seed] - losses[base, seed], 4) for seed in args.seeds],
         "between_seeds": {precision: [round(losses[precision, seed] - losses[precision, first], 4) for seed in others]
-                          for precision in PRECISIONS},
+                          for precision in (base, "float8")},
     }))  # fmt: skip
 
 
 def emulate(args: argparse.Namespace) -> None:
     args.device, cpu = "cpu", torch.device("cpu")
-    both = {"bfloat16": choose_precision("float32", cpu), "float8": Precision("cpu", torch.float32, "", float8=True)}
-    trainer.choose_precision = lambda name, device: both[name]
+    both = {"float32": choose_precision("float32", cpu), "float8": Precision("cpu", torch.float32, "", float8=True)}
+    vars(trainer)["choose_precision"] = lambda name, device: both[name]
     float8_layers.MIN_WEIGHT = cross_entropy.MIN_FUSED_VOCAB = 1
     cross_entropy.FUSED_DEVICES.add("cpu")
     cross_entropy.VOCAB_MULTIPLE["cpu"] = 16
