@@ -1,9 +1,11 @@
-"""Runs tests on copies of the project with a bug in them. Imports the slow libraries once, and forks for every bug.
+"""Runs tests on a copy of the project with a bug in it. Imports the slow libraries once, and forks for every bug.
 
 Reads one JSON object a line, {root, edits: [[file, right, wrong]], tests}, and answers with one, {code, failed,
 output}: pytest's exit code, the tests that failed, and what pytest printed.
 """
 
+import gc
+import importlib
 import json
 import os
 import shutil
@@ -11,48 +13,75 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import hypothesis  # noqa: F401
-import numpy  # noqa: F401
 import pytest
-import rich  # noqa: F401
-import safetensors.torch  # noqa: F401
-import tokenizers  # noqa: F401
 import torch
 
 LONGEST = 120    # seconds for the tests of one bug
 NO_ANSWER = 99   # exit code where pytest itself fell over
+SLOW = [         # libraries that the tests of many bugs import; torch imports some of them only when it needs them
+    "torch.distributed.tensor", "torch._dynamo", "transformers", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama", "fastapi", "fastapi.testclient", "uvicorn", "httpx", "openai",
+    "sse_starlette", "prometheus_client", "hypothesis", "numpy", "rich", "safetensors.torch", "tokenizers", "sacrebleu",
+    "zstandard",
+]
 
 
 def main() -> None:
     torch.set_num_threads(1)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"    # none is needed, and they are slow to begin
     sys.dont_write_bytecode = True
-    for line in sys.stdin:
-        order = json.loads(line)
-        with tempfile.TemporaryDirectory(prefix="chainrule-bug-") as folder:
-            copy(Path(order["root"]), Path(folder))
-            for file, right, wrong in order["edits"]:
-                plant(Path(folder) / file, right, wrong)
-            print(json.dumps(run(Path(folder), order["tests"])), flush=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in SLOW:
+            with suppress(ImportError):
+                importlib.import_module(name)
+    gc.collect()
+    gc.freeze()    # what is imported here is never garbage: no child need look at it
+    with tempfile.TemporaryDirectory(prefix="chainrule-bug-") as folder:
+        project, result = Path(folder) / "project", Path(folder) / "result"
+        for line in sys.stdin:
+            order = json.loads(line)
+            if not project.exists():
+                copy(Path(order["root"]), project)
+            result.mkdir()
+            with planted(project, order["edits"]):
+                print(json.dumps(run(project, order["tests"], result)), flush=True)
+            shutil.rmtree(result)
 
 
 def copy(root: Path, folder: Path) -> None:
+    folder.mkdir()
     shutil.copy(root / "pyproject.toml", folder)
     for name in ("benchmarks", "chainrule", "tests"):
         shutil.copytree(root / name, folder / name)    # with the bytecode of what stays as it is: a copy keeps its time
 
 
-def plant(path: Path, right: str, wrong: str) -> None:
-    source = path.read_text(encoding="utf-8")
-    path.write_text(source.replace(right, wrong), encoding="utf-8")
+@contextmanager
+def planted(folder: Path, edits: list[list[str]]) -> Iterator[None]:
+    """The copy has these bugs; afterwards it is as it was, with the times of its files, by which bytecode is known."""
+    before = {folder / file: (folder / file).stat() for file, _, _ in edits}
+    sources = {path: path.read_bytes() for path in before}
+    for file, right, wrong in edits:
+        source = (folder / file).read_text(encoding="utf-8")
+        (folder / file).write_text(source.replace(right, wrong), encoding="utf-8")
+    try:
+        yield
+    finally:
+        for path, facts in before.items():
+            path.write_bytes(sources[path])
+            os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
-def run(folder: Path, tests: list[str]) -> dict[str, Any]:
+def run(folder: Path, tests: list[str], result: Path) -> dict[str, Any]:
     """The answer of a process of its own, which takes with it whatever the bug has done."""
-    output, failed = folder / "output.txt", folder / "failed.txt"
+    output, failed = result / "output.txt", result / "failed.txt"
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(result / "hypothesis")    # no bug leaves examples for the next
     child = os.fork()
     if not child:
         code = NO_ANSWER
