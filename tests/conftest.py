@@ -1,10 +1,12 @@
 """What all tests take for granted."""
 
+import collections
 import contextlib
 import os
 import shutil
 import signal
 import warnings
+import zlib
 
 import pytest
 import torch
@@ -15,11 +17,12 @@ os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
 # A process that a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A slow example on a busy machine is no error. Tests on a GPU run where hypothesis need not be installed.
+# A slow example on a busy machine is no error. To explain a failure hypothesis would trace every example in Python.
+# Tests on a GPU run where hypothesis need not be installed.
 with contextlib.suppress(ModuleNotFoundError):
-    from hypothesis import settings
+    from hypothesis import Phase, settings
 
-    settings.register_profile("patient", deadline=None)
+    settings.register_profile("patient", deadline=None, phases=[phase for phase in Phase if phase is not Phase.explain])
     settings.load_profile("patient")
 
 # On a CPU without bfloat16 products torch warns once in each process. Warnings are errors here, so the first test that
@@ -27,6 +30,25 @@ with contextlib.suppress(ModuleNotFoundError):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))
+
+# Coverage makes Python code almost twice as slow. The variants of one test run much the same lines, so only some are
+# measured: the first, the last, and one that differs from test to test. What is reported is a lower bound.
+# Coverage cannot begin again in a thread, so all tests in the rooms that have servers are measured.
+
+SERVERS = {"cli", "prefer", "serve", "viewer"}
+
+
+def pytest_collection_modifyitems(items):
+    variants = collections.defaultdict(list)
+    for item in items:
+        if "[" in item.name and item.path.parent.name not in SERVERS:
+            variants[item.nodeid.partition("[")[0]].append(item)
+    for name, several in variants.items():
+        measured = {0, len(several) - 1, zlib.crc32(name.encode()) % len(several)}
+        for place, item in enumerate(several):
+            if place not in measured:
+                item.add_marker("no_cover")
+
 
 # Pages in a real browser: none may log an error, and none may make a request to another machine.
 
