@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from formats.test_hugging_face_export import made
+from viewer.test_page import data_of
 
 from chainrule.cli import main
 from chainrule.commands import train
@@ -29,7 +30,8 @@ def test_the_curves_are_drawn_in_the_terminal_and_on_a_page(
     assert "curves.html shows the curves" in said
     assert any(line.startswith("rewards/margins") and "▁" in line and "→" in line for line in said.splitlines())
     page = (tmp_path / "tuned" / CURVES).read_text()
-    assert "polyline" in page
+    (shown,) = data_of(page, "preferences")["models"]
+    assert any("margin" in chart["title"] and "<polyline" in chart["svg"] for chart in shown["charts"])
     assert 'http-equiv="refresh"' not in page
     assert main([*words, "--overwrite"]) == 0                 # the page is the run's own file
 
