@@ -207,17 +207,18 @@ def test_other_costs_are_chosen_by_keyboard_and_the_address_remembers(open_view,
 
 def test_the_live_page_says_how_far_measuring_is_in_the_place_of_the_chart(open_url, known, two, tmp_path, monkeypatch):
     monkeypatch.setattr(cost, "PIECE", 0.0)
-    lines = []
     with served({"rnn": save_run(tmp_path / "rnn", two[0])}) as url:
         page = open_url(f"{url}#page.view=cost&cost.what=seconds")
-        page.expose_function("note", lambda line: lines.append(line))
         page.wait_for_function("document.querySelectorAll('#cost circle[data-dot]').length === 4")
-        page.evaluate("""() => new MutationObserver(() => window.note(document.querySelector('.plot-wait').innerText))
-            .observe(document.querySelector('.plot-wait'), { childList: true })""")
+        page.evaluate("""() => {
+            const line = document.querySelector('.plot-wait');
+            window.lines = [];
+            new MutationObserver(() => window.lines.push(line.innerText)).observe(line, { childList: true });
+        }""")
         page.locator("#cost button", has_text="measure again").press("Enter")
-        page.wait_for_function("document.querySelector('.plot-wait').innerText === ''")
+        page.wait_for_function("window.lines.length > 0 && window.lines.at(-1) === ''")    # it has begun, and ended
         page.wait_for_function("document.querySelectorAll('#cost circle[data-dot]').length === 4")
-    assert "measuring: 1 of 12 done" in lines
+        assert "measuring: 1 of 12 done" in page.evaluate("window.lines")
     assert len(known) > 12
 
 
