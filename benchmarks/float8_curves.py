@@ -6,13 +6,15 @@
 Trains the kind (12 x 768, dropout 0, rows of 1,024 tokens, 65,536 in a step) in both precisions with each seed on the
 same steps of the text, whose last twentieth is held out. JSON lines: of each run the training loss in eight parts of
 it, the loss on the held-out text, and tokens a second of the whole run; then the differences. Equal curves: float8
-differs from bfloat16 with the same seed by no more than the seeds do among themselves. With `--emulated`, on a CPU:
-numbers rounded to float8 wherever that is possible, also at the output and for small weights, against float32.
+differs from bfloat16 with the same seed by no more than the seeds do among themselves. If it is stopped (Ctrl-C or
+SIGTERM), the last run is left out, and the seeds that are done are compared. With `--emulated`, on a CPU: numbers
+rounded to float8 wherever that is possible, also at the output and for small weights, against float32.
 """
 
 import argparse
 import json
 import time
+from itertools import product
 from typing import Any
 
 import torch
@@ -49,20 +51,28 @@ def main() -> None:
         emulate(args)
     set_quiet(True)
     corpus, losses = None, dict[tuple[str, int], float]()
-    for seed in args.seeds:
-        for precision in (base, "float8"):
-            recipe = recipe_of(args, precision, seed)
-            if corpus is None:                              # the same for all
-                corpus = find_task("lm").prepare(recipe, [args.text])
-            facts = curve(args, recipe, corpus)
-            losses[precision, seed] = facts["nats"]
-            print(json.dumps({"precision": precision, "seed": seed, **facts}), flush=True)
-    first, *others = args.seeds
-    print(json.dumps({
-        f"float8_minus_{base}": [round(losses["float8", seed] - losses[base, seed], 4) for seed in args.seeds],
-        "between_seeds": {precision: [round(losses[precision, seed] - losses[precision, first], 4) for seed in others]
-                          for precision in (base, "float8")},
-    }))  # fmt: skip
+    for seed, precision in product(args.seeds, (base, "float8")):
+        recipe = recipe_of(args, precision, seed)
+        if corpus is None:                                  # the same for all
+            corpus = find_task("lm").prepare(recipe, [args.text])
+        facts = curve(args, recipe, corpus)
+        if facts is None:
+            break
+        losses[precision, seed] = facts["nats"]
+        print(json.dumps({"precision": precision, "seed": seed, **facts}), flush=True)
+    print(json.dumps(differences(losses, base)))
+
+
+def differences(losses: dict[tuple[str, int], float], base: str) -> dict[str, Any]:
+    """Between the precisions, and between the first seed and the others; of the seeds with both."""
+    seeds = [seed for precision, seed in losses if precision == "float8"]
+    return {
+        f"float8_minus_{base}": [round(losses["float8", seed] - losses[base, seed], 4) for seed in seeds],
+        "between_seeds": {
+            precision: [round(losses[precision, seed] - losses[precision, seeds[0]], 4) for seed in seeds[1:]]
+            for precision in (base, "float8")
+        },
+    }
 
 
 def emulate(args: argparse.Namespace) -> None:
@@ -81,18 +91,18 @@ def recipe_of(args: argparse.Namespace, precision: str, seed: int) -> Any:
     return recipe_for(args.kind, given | dict(setting.split("=", 1) for setting in args.settings))
 
 
-def curve(args: argparse.Namespace, recipe: Any, corpus: Any) -> dict[str, Any]:
-    """Trains one model."""
+def curve(args: argparse.Namespace, recipe: Any, corpus: Any) -> dict[str, Any] | None:
+    """Trains one model; None: it was stopped, perhaps in its last evaluation."""
     torch.manual_seed(recipe.train.seed)
     model = build_for(recipe, len(corpus.tokenizer), ()).to(args.device)
     log, began = Log(), time.monotonic()
-    if not train_model(model, corpus, recipe, log).finished:
-        raise SystemExit("interrupted")
-    seconds = time.monotonic() - began
+    finished, seconds = train_model(model, corpus, recipe, log).finished, time.monotonic() - began
+    evaluation = log.last("evaluation")
+    if not finished or evaluation is None or evaluation["step"] + args.steps // 2 <= args.steps:
+        return None
     steps = [(record["step"], record["nats_per_token"]) for record in log.records if record["event"] == "step"]
     parts = [[nats for step, nats in steps if part / PARTS < step / args.steps <= (part + 1) / PARTS]
              for part in range(PARTS)]
-    evaluation = log.last("evaluation") or {}
     return {
         "nats": round(evaluation["nats"], 5), "training": [round(sum(some) / len(some), 4) for some in parts if some],
         "tokens_per_second": round(args.steps * recipe.train.tokens / seconds), "seconds": round(seconds, 1),

@@ -102,9 +102,10 @@ def test_compiling_and_graphs_can_be_forbidden(monkeypatch):
     assert (gpu.step.loss, gpu.captured, gpu.trials) == ("as written", 0, [])
 
 
-def test_a_graph_that_was_asked_for_needs_no_trial(monkeypatch):
-    gpu = Gpu(monkeypatch, 0.5, 60, replayed=1.0, graph="true")
-    assert (gpu.captured, gpu.trials) == (1, [])
+def test_a_graph_that_was_asked_for_needs_no_trial(monkeypatch, capsys):
+    gpu = Gpu(monkeypatch, 0.5, 60, replayed=1.0, graph="true", batches=(ONE, TWO))
+    assert (gpu.captured, gpu.trials) == (2, [])
+    assert capsys.readouterr().err.count("steps run as CUDA graphs from here on (train.graph=true)") == 1
 
 
 def fail(*words, **named):

@@ -156,6 +156,8 @@ class StepRunner:
         first = next(iter(self.graphs.values()), None)
         try:
             self.graphs[shapes_of(batch)] = StepGraph(self.step, batch, state, first)
+            if first is None and self.settings.graph == "true":
+                say("steps run as CUDA graphs from here on (train.graph=true)")
         except RuntimeError as error:
             self.most_graphs = len(self.graphs)            # those that there are go on
             if self.settings.graph == "true":
