@@ -46,11 +46,15 @@ class Trial:
 class Bar:
     metric: str
     most: float                       # by which the default may be worse
-    relative: bool = False            # of a loss: as a fraction
+    relative: bool = False            # as a fraction
+    falls: bool = False               # less is better
+
+    def best(self, scores: dict[str, float]) -> str:
+        return (min if self.falls else max)(scores, key=lambda trial: scores[trial])
 
     def gap(self, default: float, best: float) -> float:
         """How much worse the default is."""
-        return default / best - 1 if self.relative else best - default
+        return default / best - 1 if self.relative else abs(best - default)
 
 
 def muon(lr: float) -> Settings:
@@ -74,7 +78,7 @@ SIZES_OF: dict[str, Settings] = {
     "feedforward": {"model.hidden": 128, "model.embedding": 32},
 }
 TEXTS = {"shakespeare": "tinyshakespeare/input.txt", "ptb": "ptb/ptb.train.txt", "wikitext": "wikitext-2/train.txt"}
-OF_LOSS = Bar("nats", 0.03, relative=True)
+OF_LOSS = Bar("nats", 0.03, relative=True, falls=True)
 
 # Examples
 
@@ -86,7 +90,7 @@ AROUND: dict[str, list[Settings]] = {
     "reviews": [muon(1e-2), muon(2.5e-3), adamw(1e-3), {"train.epochs": 10}, {"model.dropout": 0.5}],
 }
 TASKS = {"xpos": "tag", "phonemes": "translate"}
-BARS = {name: Bar("bleu", 1.0) if name == "phonemes" else Bar("accuracy", 0.01) for name in AROUND}
+BARS = {name: Bar("errors", 0.01, falls=True) if name == "phonemes" else Bar("accuracy", 0.01) for name in AROUND}
 
 
 def read(path: Path) -> str:
