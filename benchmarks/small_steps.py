@@ -1,12 +1,13 @@
 """Training steps of small GPTs on a CPU, against an LSTM of that size and against an older commit.
 
-    python benchmarks/small_steps.py [--before DIR] [--width 96] [--turns 9] [--threads 1]
+    python benchmarks/small_steps.py [--before DIR] [--width 96] [--turns 9] [--threads 1] [--wall]
 
 DIR is a checkout of the older commit (`git worktree add DIR 02f14cf`); without it only today's steps are measured. Each
 model has a process of its own, and they take turns on the same random characters: 1,024 targets a step, Muon, 2 layers
 (GPT), context 64, and one layer of about as many parameters (LSTM). *dropped*: dropout of 0.1, before also of attention
 weights, for which torch has no fused kernel on a CPU; *plain*: no dropout, as is chosen for a short run. A JSON line:
-milliseconds of CPU time for a step, the median of the turns, and ratios.
+milliseconds of CPU time for a step, the median of the turns, and ratios; with `--wall` milliseconds by the clock, for a
+machine that has nothing else to do.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,25 +76,25 @@ class Steps:
             self.loss, self.order = self.model.loss, LM.order(self.model, corpus, recipe.train)
         self.optimizers = Optimizers(self.model, recipe.train)
 
-    def take(self) -> float:
-        """CPU seconds of a step."""
-        began = time.process_time()
+    def take(self, clock: Callable[[], float]) -> float:
+        """Seconds of a step."""
+        began = clock()
         for step in range(STEPS):
             nats, count, *_ = self.loss(self.order.at(step))
             (nats / count).backward()
             self.optimizers.step()
             for parameter in self.model.parameters():
                 parameter.grad = None
-        return (time.process_time() - began) / STEPS
+        return (clock() - began) / STEPS
 
 
-def serve(kind: str, settings: dict[str, Any]) -> None:
+def serve(kind: str, settings: dict[str, Any], wall: bool) -> None:
     """Takes a turn for each line of standard input."""
-    steps = Steps(kind, settings)
-    steps.take()
+    steps, clock = Steps(kind, settings), time.perf_counter if wall else time.process_time
+    steps.take(clock)
     print(sum(parameter.numel() for parameter in steps.model.parameters()), flush=True)
     for _ in sys.stdin:
-        print(steps.take(), flush=True)
+        print(steps.take(clock), flush=True)
 
 
 def main() -> None:
@@ -101,14 +103,16 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--wall", action="store_true")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        return serve(args.serve[0], json.loads(args.serve[1]))
+        return serve(args.serve[0], json.loads(args.serve[1]), args.wall)
     children, parameters = {}, {}
     for name, (tree, kind, settings) in models(args.width, args.before).items():
         environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(args.threads)}
         command = [sys.executable, str(Path(__file__).resolve()), "--serve", kind, json.dumps(settings)]
+        command += ["--wall"] * args.wall
         children[name] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                           env=environment)
         parameters[name] = int(children[name].stdout.readline())

@@ -1,9 +1,11 @@
 """Defaults of tasks that learn from examples: classify, tag, translate and those like them.
 
 An epoch has at least some steps, and training takes about STEPS of them, so few examples are read more often. A network
-that reads the whole text reads it in both directions; on a CPU it is smaller.
+that reads the whole text reads it in both directions; on a CPU it is smaller. Where hardly a word comes twice (names, or
+a language without spaces) a classifier reads characters: most words of another text would be unknown to it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,8 @@ FEWEST = 8                  # steps of an epoch, of the fewest examples
 TOKENS = {"classify": (64, 2048), "tag": (128, 2048), "translate": (256, 8192)}    # of a step, at least and at most
 OTHERS = (512, 4096)
 LARGE = 3e6                 # words of all examples, from which on a network is larger
+RARE = {"short": 0.4, "long": 0.75}    # share of words that come once, above which texts are read as characters
+SHORT = 3.0                 # words of a short text, at most
 
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
                "head.dropout")
@@ -41,8 +45,9 @@ class Facts:
     task: str
     device: str
     count: int
-    words: int                  # of all texts in them
-    longest: int                # words of the longest
+    words: int                  # of all texts in them, or characters
+    longest: int                # words of the longest, or characters
+    unit: str = "words"
 
     def training(self) -> DottedSettings:
         """Batch size and epochs."""
@@ -66,7 +71,7 @@ def example_settings(
     recipe = task.complete(recipe, texts)
     if not isinstance(task, ExampleTask) or getattr(recipe.text, "input", None) == "frames":
         return _rates(recipe, given), f"{recipe.kind} by its size"
-    facts = facts_of(task, recipe, texts, valid, device)
+    facts = facts_of(task, recipe, given, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
     if any(f"model.{name}" in given for name in SIZES):
         chosen = {name: value for name, value in chosen.items()
@@ -77,20 +82,34 @@ def example_settings(
         chosen.pop("model.bidirectional", None)    # which needs as many units each way, and predicts no text
     if any(f"train.{name}" in given for name in BUDGETS):
         chosen.pop("train.epochs", None)
-    return chosen, f"{short(facts.count)} examples of {facts.words / max(1, facts.count):.0f} words, on {device}"
+    mean = facts.words / max(1, facts.count)
+    return chosen, f"{short(facts.count)} examples of {mean:.0f} {facts.unit}, on {device}"
 
 
 def facts_of(
-    task: ExampleTask[Any], recipe: Recipe, texts: Sequence[str], valid: Sequence[str], device: str
+    task: ExampleTask[Any], recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str],
+    device: str,
 ) -> Facts:
-    """Of the training examples; a text of letters or bytes has as many words as tokens."""
+    """Of the training examples."""
     train = gather_examples(task.read, texts, recipe.text, valid=valid, seed=recipe.train.seed).splits["train"]
-    lengths = [max(map(_words, example.written), default=1) for example in train]
-    return Facts(task.name, device, len(train), sum(lengths), max(lengths, default=1))
+    tokenizer = given.get("text.tokenizer")
+    spelled = tokenizer in ("characters", "bytes") or (
+        tokenizer is None and task.name == "classify" and _is_spelled([text for one in train for text in one.written]))
+    length = len if spelled else _words
+    lengths = [max(map(length, example.written), default=1) for example in train]
+    unit = "characters" if spelled else "words"
+    return Facts(task.name, device, len(train), sum(lengths), max(1, *lengths), unit)
 
 
 def _words(text: str) -> int:
     return 1 + text.count(" ")
+
+
+def _is_spelled(texts: Sequence[str]) -> bool:
+    """Whether texts are better read as characters: most of their words come once."""
+    counts = Counter(word for text in texts for word in text.split())
+    total, once = counts.total(), sum(count == 1 for count in counts.values())
+    return once > RARE["short" if total <= SHORT * len(texts) else "long"] * total
 
 
 def _size(recipe: Recipe, facts: Facts) -> DottedSettings:
@@ -103,15 +122,15 @@ def _size(recipe: Recipe, facts: Facts) -> DottedSettings:
         hidden = 256 if facts.device == "cpu" else 512
         return {"model.layers": 2, "model.hidden": hidden, "model.dropout": 0.4, "model.label_smoothing": 0.1,
                 "train.lr": 1e-3}
-    words = {"text.tokenizer": "words"} if task in ("classify", "tag") else {}
+    words = {"text.tokenizer": facts.unit} if task in ("classify", "tag") else {}
     return {"train.lr": 1e-3, **words, **({"model.dropout": 0.3} if hasattr(model, "dropout") else {})}
 
 
 def _bidirectional(task: str, facts: Facts) -> DottedSettings:
-    """A recurrent network that reads words in both directions."""
+    """A recurrent network that reads words, or characters, in both directions."""
     small = facts.device == "cpu"
     both = {
-        "text.tokenizer": "words", "model.bidirectional": True, "model.tied": False, "model.weight_dropout": 0.0,
+        "text.tokenizer": facts.unit, "model.bidirectional": True, "model.tied": False, "model.weight_dropout": 0.0,
         "train.optimizer": "muon", "train.lr": 5e-3,
     }
     if task == "classify":

@@ -1,5 +1,7 @@
 """Defaults of tasks that learn from examples: few examples are read often, and what is given stays."""
 
+import itertools
+
 import pytest
 
 from chainrule.api import training_recipe
@@ -46,6 +48,22 @@ def test_a_classifier_reads_words_in_both_directions(desk):
     assert made.kind == "lstm"
     assert (made.model.bidirectional, made.text.tokenizer, made.head.pool) == (True, "words", "max")
     assert made.train.epochs == 60
+
+
+def test_names_are_read_as_characters_and_a_step_counts_them(desk, capsys):
+    names = ["".join(letters) for letters in itertools.permutations("aeinor", 4)]
+    (desk / "names.tsv").write_text("text\tlabel\n" + "".join(f"{name}\t{name[-1]}\n" for name in names))
+    made = chosen("names.tsv", "classify")
+    assert (made.text.tokenizer, made.train.tokens) == ("characters", 64)
+    assert "324 examples of 4 characters" in capsys.readouterr().err
+    assert chosen("names.tsv", "classify", **{"text.tokenizer": "words"}).train.tokens == 324 // 8
+
+
+def test_few_sentences_are_read_as_words_though_many_words_come_once(desk):
+    words = [f"word{number}" for number in range(200)]
+    rows = [f"the {words[5 * at]} of a {words[5 * at + 1]} is {words[5 * at + 2]}\tyes" for at in range(20)]
+    (desk / "few.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\nno\tno\n" * 2)
+    assert chosen("few.tsv", "classify").text.tokenizer == "words"
 
 
 @pytest.mark.parametrize(("task", "file", "kind", "given"), [
