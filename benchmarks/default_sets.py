@@ -87,10 +87,13 @@ AROUND: dict[str, list[Settings]] = {
     "author": [muon(1e-2), adamw(3e-3), muon(2.5e-3), {"train.epochs": 10}, {"model.dropout": 0.5}, adamw(1e-3)],
     "xpos": [muon(1e-2), adamw(2e-3), muon(2.5e-3), {"train.epochs": 10}, {"model.dropout": 0.3}],
     "phonemes": [muon(1.5e-3), muon(6e-3), {"train.epochs": 20}, {"model.dropout": 0.1}, adamw(1e-3)],
+    "spelling": [{"text.tokenizer": "characters"}, muon(1.5e-3), muon(6e-3)],
+    "syllables": [{"text.tokenizer": "bpe"}, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
     "reviews": [muon(1e-2), muon(2.5e-3), adamw(1e-3), {"train.epochs": 10}, {"model.dropout": 0.5}],
 }
-TASKS = {"xpos": "tag", "phonemes": "translate"}
-BARS = {name: Bar("errors", 0.01, falls=True) if name == "phonemes" else Bar("accuracy", 0.01) for name in AROUND}
+TASKS = {"xpos": "tag", "phonemes": "translate", "spelling": "translate"}
+BARS = {name: Bar("errors", 0.01, falls=True) if TASKS.get(name) == "translate" else Bar("accuracy", 0.01)
+        for name in AROUND}
 
 
 def read(path: Path) -> str:
@@ -136,28 +139,45 @@ def xpos(data: Path, folder: Path) -> tuple[str, str]:
     return train, valid
 
 
-def phonemes(data: Path, folder: Path) -> tuple[str, str]:
+def pronounced(data: Path) -> list[tuple[str, list[str]]]:
+    """Words of letters alone, and their phonemes with stress."""
+    lines = read(data / "cmudict" / "cmudict.dict").splitlines()
+    words = [line.partition("#")[0].split() for line in lines]
+    return [(word, sounds) for word, *sounds in words if word.isalpha()]
+
+
+def phonemes(data: Path, folder: Path, between: str = " ") -> tuple[str, str]:
     """Letters of a word to its phonemes without stress: 20,000 words, and 1,000 held out."""
-    rows = []
-    for line in read(data / "cmudict" / "cmudict.dict").splitlines():
-        word, *sounds = line.partition("#")[0].split()
-        if word.isalpha():
-            rows.append(" ".join(word) + "\t" + re.sub(r"\d", "", " ".join(sounds)))
+    rows = [between.join(word) + "\t" + re.sub(r"\d", "", " ".join(sounds)) for word, sounds in pronounced(data)]
     random.Random(1).shuffle(rows)
-    files = (folder / "phonemes.tsv", folder / "phonemes-valid.tsv")
+    files = (folder / f"phonemes{len(between)}.tsv", folder / f"phonemes{len(between)}-valid.tsv")
     for file, some in zip(files, (rows[:20_000], rows[20_000:21_000])):
         file.write_text("\n".join(["source\ttarget", *some]) + "\n", encoding="utf-8")
     return str(files[0]), str(files[1])
 
 
+def spelling(data: Path, folder: Path) -> tuple[str, str]:
+    """The same, of words as they are written."""
+    return phonemes(data, folder, "")
+
+
+def syllables(data: Path, folder: Path) -> tuple[str, str]:
+    """A word, and how many syllables it has."""
+    stresses = ((word, sum(sound[-1].isdigit() for sound in sounds)) for word, sounds in pronounced(data))
+    return write_rows(folder, "syllables", [f"{word}\t{min(5, count)}" for word, count in stresses])
+
+
 FILES: dict[str, Callable[[Path, Path], tuple[str, str]]] = {
-    "language": languages, "author": authors, "reviews": reviews, "xpos": xpos, "phonemes": phonemes}
+    "language": languages, "author": authors, "reviews": reviews, "xpos": xpos, "phonemes": phonemes,
+    "spelling": spelling, "syllables": syllables}
 
 
-def trials_of(name: str, data: Path, folder: Path, device: str, steps: list[int], kind: str | None) -> list[Trial]:
-    """The default first, then the search."""
+def trials_of(
+    name: str, data: Path, folder: Path, device: str, steps: list[int], kind: str | None, factors: list[float],
+) -> list[Trial]:
+    """The default first, then the search; of language models by these factors of Muon's rate, if there are any."""
     if name.partition(":")[0] in SIZES_OF:
-        return _language_models(name, data, folder, device, steps)
+        return _language_models(name, data, folder, device, steps, factors)
     train, valid = FILES[name](data, folder)
     task = TASKS.get(name, "classify")
     own = kind or ("transformer" if task == "translate" else "lstm")
@@ -166,7 +186,9 @@ def trials_of(name: str, data: Path, folder: Path, device: str, steps: list[int]
             for extra in ({}, *AROUND[name])]
 
 
-def _language_models(name: str, data: Path, folder: Path, device: str, steps: list[int]) -> list[Trial]:
+def _language_models(
+    name: str, data: Path, folder: Path, device: str, steps: list[int], factors: list[float]
+) -> list[Trial]:
     kind, *options = name.split(":")
     source = next((option for option in options if option in TEXTS), "shakespeare")
     characters = next((int(option) for option in options if option.isdigit()), CHARACTERS)
@@ -180,14 +202,17 @@ def _language_models(name: str, data: Path, folder: Path, device: str, steps: li
     for count in steps:
         default = Trial(f"{name}-{count}", "default", kind, "lm", (str(text),), (), {**base, "train.steps": count},
                         device, "cpu" if "plain" in options else device)
-        search = [(extra, 0) for extra in DROPOUTS] if "dropout" in options else around(recipe_of(default).train.lr)
+        lr = recipe_of(default).train.lr
+        search = [(extra, 0) for extra in DROPOUTS] if "dropout" in options else around(lr, factors)
         made += [default, *(replace(default, name=said(extra), settings={**default.settings, **extra}, late=late)
                             for extra, late in search)]
     return made
 
 
-def around(lr: float) -> list[tuple[Settings, int]]:
+def around(lr: float, factors: list[float]) -> list[tuple[Settings, int]]:
     """Optimizers and rates around that of the default, and when they are tried."""
+    if factors:
+        return [(muon(float(f"{lr * factor:.2g}")), 0) for factor in factors]
     near = [*(muon(float(f"{lr * factor:.2g}")) for factor in FACTORS), *map(adamw, ADAMW)]
     far = [*(muon(float(f"{lr * factor:.2g}")) for factor in FAR_FACTORS), *map(adamw, FAR_ADAMW)]
     return [*((extra, 0) for extra in near), *((extra, 1) for extra in far)]

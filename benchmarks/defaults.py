@@ -1,7 +1,8 @@
 """Are the defaults good on data that no recipe was tuned on? Each set is trained by them and by a small search.
 
     python benchmarks/defaults.py [--sets language,author,xpos,phonemes,gpt,lstm:plain] [--device cpu] [--jobs 2]
-                                  [--seconds 270] [--only default] [--threads 1] [train.compile=false …]
+                                  [--seconds 270] [--only default] [--factors 0.5,2] [--threads 1]
+                                  [train.compile=false …]
 
 The sets are made of the corpora under $CHAINRULE_DATA (default_sets.py): the language of a line of Multi30k, the book
 of a paragraph of Gutenberg, the xpos tags of EWT, the phonemes of a word of cmudict; and tinyshakespeare's characters
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kind", help="of the sets of examples, instead of lstm and transformer")
     parser.add_argument("--steps", default="300,1000,5000", help="of language models")
+    parser.add_argument("--factors", help="of Muon's rate, for language models, instead of the whole search: 0.5,2")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3600.0)
@@ -149,12 +151,13 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", help="key=value for all trainings")
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
+    factors = [float(factor) for factor in (args.factors or "").split(",") if factor]
     data, steps, results = Path(os.environ["CHAINRULE_DATA"]), [int(count) for count in args.steps.split(",")], []
     with tempfile.TemporaryDirectory() as folder:
         os.environ.setdefault("CHAINRULE_CACHE", str(Path(folder) / "cache"))
         trials = []
         for name in args.sets.split(","):
-            trials += trials_of(name, data, Path(folder), args.device, steps, args.kind)
+            trials += trials_of(name, data, Path(folder), args.device, steps, args.kind, factors)
         every = dict(word.split("=", 1) for word in args.settings)
         trials = [replace(trial, settings={**trial.settings, **every}) for trial in trials
                   if args.only is None or args.only in trial.name]

@@ -1,8 +1,8 @@
 """Defaults of tasks that learn from examples: classify, tag, translate and those like them.
 
 An epoch has at least some steps, and training takes about STEPS of them, so few examples are read more often. A network
-that reads the whole text reads it in both directions; on a CPU it is smaller. Where hardly a word comes twice (names, or
-a language without spaces) a classifier reads characters: most words of another text would be unknown to it.
+that reads the whole text reads it in both directions; on a CPU it is smaller. Where hardly a word comes twice (names,
+or a language without spaces) a classifier reads characters: most words of another text would be unknown to it.
 """
 
 from collections import Counter
