@@ -25,14 +25,14 @@ from chainrule.defaults.budgets import (
     token_flops,
 )
 from chainrule.defaults.clock import Clock, evaluate_share, measure_step
-from chainrule.defaults.example_defaults import example_settings
+from chainrule.defaults.example_defaults import example_settings, facts_of
 from chainrule.defaults.rates import MAX_EPOCHS, SIZES, STEPS, dropout_for, rate_settings
 from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models.published import PUBLISHED
 from chainrule.progress import say, short
-from chainrule.recipe import BUDGETS, Gradient, Recipe, over
+from chainrule.recipe import BUDGETS, Counting, Gradient, Recipe, over
 from chainrule.settings import flatten
 from chainrule.tasks import find_task, recipe_for
 from chainrule.text.corpus import Corpus, prepare
@@ -61,6 +61,8 @@ def choose_defaults(
     a recipe file says what is not given, and only the evaluation is fitted to the minutes."""
     task, train = find_task(recipe.task), recipe.train
     own = task.train or task.own_training    # the task has defaults of its own
+    if isinstance(train, Counting) and task.name == "classify" and not fixed:
+        return _counting(recipe, given, texts, valid)
     if own or not isinstance(train, Gradient) or recipe.kind in PUBLISHED or (fixed and train.minutes is None):
         return recipe
     where = choose_device(device).type
@@ -80,11 +82,22 @@ def choose_defaults(
     return made if fixed else _tell(recipe, made, why)
 
 
+def _counting(recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str]) -> Recipe:
+    """A classifier that counts reads characters where words would be unknown to it."""
+    read: Any = find_task(recipe.task).complete(recipe, texts).text
+    if read.input == "frames" or "text.tokenizer" in given:
+        return recipe
+    facts = facts_of(recipe, given, texts, valid, "cpu")
+    if facts.unit == "words":
+        return recipe
+    return _tell(recipe, recipe_for(recipe.kind, over(facts.reading, given), recipe.task), str(facts))
+
+
 def _tell(before: Recipe, chosen: Recipe, why: str) -> Recipe:
     """Says what differs from the kind's own settings and can be given instead."""
     old, new = flatten(before.as_dict()), flatten(chosen.as_dict())
     made = [f"{name}={new[name]:g}" if isinstance(new[name], float) else f"{name}={new[name]}"
-            for name in PRINTED if new.get(name) is not None]
+            for name in PRINTED if new.get(name) is not None and isinstance(chosen.train, Gradient)]
     made += [f"{name}={value}" for name, value in new.items()
              if name.split(".")[0] in ("text", "head") and value != old.get(name)]
     say(f"chosen for {why}: {', '.join(made)} (each can be given instead)")

@@ -29,6 +29,7 @@ OTHERS = (512, 4096)
 LARGE = 3e6                 # words of all examples, from which on a network is larger
 RARE = {"short": 0.4, "long": 0.75}    # share of words that come once, above which texts are read as characters
 SHORT = 3.0                 # words of a short text, at most
+SAMPLE = 5000               # texts whose words are counted
 
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
                "head.dropout")
@@ -48,6 +49,14 @@ class Facts:
     words: int                  # of all texts in them, or characters
     longest: int                # words of the longest, or characters
     unit: str = "words"
+
+    def __str__(self) -> str:
+        return f"{short(self.count)} examples of {self.words / max(1, self.count):.0f} {self.unit}"
+
+    @property
+    def reading(self) -> DottedSettings:
+        """The tokenizer of a classifier."""
+        return {"text.tokenizer": self.unit}
 
     def training(self) -> DottedSettings:
         """Batch size and epochs."""
@@ -71,7 +80,7 @@ def example_settings(
     recipe = task.complete(recipe, texts)
     if not isinstance(task, ExampleTask) or getattr(recipe.text, "input", None) == "frames":
         return _rates(recipe, given), f"{recipe.kind} by its size"
-    facts = facts_of(task, recipe, given, texts, valid, device)
+    facts = facts_of(recipe, given, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
     if any(f"model.{name}" in given for name in SIZES):
         chosen = {name: value for name, value in chosen.items()
@@ -82,15 +91,14 @@ def example_settings(
         chosen.pop("model.bidirectional", None)    # which needs as many units each way, and predicts no text
     if any(f"train.{name}" in given for name in BUDGETS):
         chosen.pop("train.epochs", None)
-    mean = facts.words / max(1, facts.count)
-    return chosen, f"{short(facts.count)} examples of {mean:.0f} {facts.unit}, on {device}"
+    return chosen, f"{facts}, on {device}"
 
 
 def facts_of(
-    task: ExampleTask[Any], recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str],
-    device: str,
+    recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str], device: str
 ) -> Facts:
     """Of the training examples."""
+    task: Any = find_task(recipe.task)
     train = gather_examples(task.read, texts, recipe.text, valid=valid, seed=recipe.train.seed).splits["train"]
     tokenizer = given.get("text.tokenizer")
     spelled = tokenizer in ("characters", "bytes") or (
@@ -107,9 +115,10 @@ def _words(text: str) -> int:
 
 def _is_spelled(texts: Sequence[str]) -> bool:
     """Whether texts are better read as characters: most of their words come once."""
-    counts = Counter(word for text in texts for word in text.split())
+    some = texts[:SAMPLE]
+    counts = Counter(word for text in some for word in text.split())
     total, once = counts.total(), sum(count == 1 for count in counts.values())
-    return once > RARE["short" if total <= SHORT * len(texts) else "long"] * total
+    return once > RARE["short" if total <= SHORT * len(some) else "long"] * total
 
 
 def _size(recipe: Recipe, facts: Facts) -> DottedSettings:
@@ -122,7 +131,7 @@ def _size(recipe: Recipe, facts: Facts) -> DottedSettings:
         hidden = 256 if facts.device == "cpu" else 512
         return {"model.layers": 2, "model.hidden": hidden, "model.dropout": 0.4, "model.label_smoothing": 0.1,
                 "train.lr": 1e-3}
-    words = {"text.tokenizer": facts.unit} if task in ("classify", "tag") else {}
+    words = facts.reading if task in ("classify", "tag") else {}
     return {"train.lr": 1e-3, **words, **({"model.dropout": 0.3} if hasattr(model, "dropout") else {})}
 
 
@@ -130,7 +139,7 @@ def _bidirectional(task: str, facts: Facts) -> DottedSettings:
     """A recurrent network that reads words, or characters, in both directions."""
     small = facts.device == "cpu"
     both = {
-        "text.tokenizer": facts.unit, "model.bidirectional": True, "model.tied": False, "model.weight_dropout": 0.0,
+        **facts.reading, "model.bidirectional": True, "model.tied": False, "model.weight_dropout": 0.0,
         "train.optimizer": "muon", "train.lr": 5e-3,
     }
     if task == "classify":

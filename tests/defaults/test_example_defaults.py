@@ -6,6 +6,7 @@ import pytest
 
 from chainrule.api import training_recipe
 from chainrule.defaults.example_defaults import STEPS, Facts, default_kind
+from chainrule.tasks import recipe_for
 
 ROWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8
 TAGS = "the\tDET\ncat\tNOUN\nran\tVERB\n\n" * 30
@@ -57,6 +58,8 @@ def test_names_are_read_as_characters_and_a_step_counts_them(desk, capsys):
     assert (made.text.tokenizer, made.train.tokens) == ("characters", 64)
     assert "324 examples of 4 characters" in capsys.readouterr().err
     assert chosen("names.tsv", "classify", **{"text.tokenizer": "words"}).train.tokens == 324 // 8
+    assert chosen("names.tsv", "classify", "ngram").text.tokenizer == "characters"
+    assert chosen("reviews.tsv", "classify", "ngram") == recipe_for("ngram", {}, "classify")
 
 
 def test_few_sentences_are_read_as_words_though_many_words_come_once(desk):

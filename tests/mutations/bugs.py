@@ -1792,4 +1792,19 @@ BUGS = [
         "return len(self.addresses) == len(_addresses([*layers, last_norm], base))",
         ("tests/kernels/test_step_parameters.py::test_a_parameter_that_moves_is_noticed",),
     ),
+    Bug(
+        "a classifier reads names as words, which are all unknown to it",
+        "chainrule/defaults/example_defaults.py",
+        'return once > RARE["short" if total <= SHORT * len(some) else "long"] * total',
+        "return False",
+        ("tests/defaults/test_example_defaults.py::test_names_are_read_as_characters_and_a_step_counts_them",),
+    ),
+    Bug(
+        "a few sentences are read as characters",
+        "chainrule/defaults/example_defaults.py",
+        'RARE["short" if total <= SHORT * len(some) else "long"]',
+        'RARE["short"]',
+        ("tests/defaults/test_example_defaults.py::"
+         "test_few_sentences_are_read_as_words_though_many_words_come_once",),
+    ),
 ]
