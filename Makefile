@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu"    # one process a core, one thread a process
 
 # Real corpora for the tests that read them: where the variable points, else beside the checkout, else nowhere.
 export CHAINRULE_DATA := $(or $(CHAINRULE_DATA),$(abspath $(wildcard ../shared/data)))
 
-.PHONY: demo test lint types layers tests browser typescript test-gpu site clean
+.PHONY: demo test lint types layers tests coverage browser typescript test-gpu site clean
 
 demo: $(VENV)/.run
 	$(BIN)/chainrule demo
@@ -25,7 +26,11 @@ layers: $(VENV)/.judges
 	$(BIN)/lint-imports
 
 tests: $(VENV)/.judges browser typescript
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu" --cov --cov-report=term    # one process a core, one thread a process
+	$(PYTEST)
+
+# The lines that tests run. Counting them makes Python code half as slow again, so make test does without.
+coverage: $(VENV)/.judges browser typescript
+	$(PYTEST) --cov --cov-report=term
 
 # Debian's chromium, in which tests open the pages; without one they are skipped, and say why.
 browser:

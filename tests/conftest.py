@@ -1,12 +1,10 @@
 """What all tests take for granted."""
 
-import collections
 import contextlib
 import os
 import shutil
 import signal
 import warnings
-import zlib
 
 import pytest
 import torch
@@ -30,27 +28,6 @@ with contextlib.suppress(ModuleNotFoundError):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))
-
-# Coverage makes Python code almost twice as slow. The variants of one test run much the same lines, so only some are
-# measured: the first, the last, and one that differs from test to test. What is reported is a lower bound.
-# Coverage cannot begin again in a thread, so all tests in the rooms that have servers are measured.
-
-SERVERS = {"cli", "prefer", "serve", "viewer"}
-
-
-def pytest_collection_modifyitems(config, items):
-    if config.getoption("no_cov", default=False):    # pytest-cov would stop a measurement that it has not begun
-        return
-    variants = collections.defaultdict(list)
-    for item in items:
-        if "[" in item.name and item.path.parent.name not in SERVERS:
-            variants[item.nodeid.partition("[")[0]].append(item)
-    for name, several in variants.items():
-        measured = {0, len(several) - 1, zlib.crc32(name.encode()) % len(several)}
-        for place, item in enumerate(several):
-            if place not in measured:
-                item.add_marker("no_cover")
-
 
 # Pages in a real browser: none may log an error, and none may make a request to another machine.
 
