@@ -234,7 +234,7 @@ def _costs(log: list[dict[str, Any]], targets: int, flops: float | None) -> dict
     tokens, seconds = spent(log, targets)
     return {
         "train_tokens": tokens,
-        "train_seconds": round(seconds, 3),
+        "train_seconds": round(seconds, 6),
         "tokens_per_second": _rate(tokens, seconds),
         "flops_per_token": flops,
         "flops": None if flops is None else flops * tokens,

@@ -297,7 +297,7 @@ def _measure(
         return None
     if isinstance(sample := corpus.splits.get("valid"), SampledSplit):
         result["sample"] = sample.said
-    result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 3)
+    result["train_seconds"] = round(spent(log.records, len(corpus.splits["train"].tokens))[1], 6)
     log("result", split="valid", **result)
     return result
 
