@@ -130,7 +130,7 @@ class CountingRounds:
         bits = nats * tokens / math.log(2) / size if text else math.nan
         line = round_line(title, nats, bits, tokens, seconds)
         self.log("round", line, start=start, round=number, nats_per_token=nats, bits_per_byte=bits,
-                 tokens_per_second=round(tokens / seconds), seconds=round(seconds, 6))    # microseconds count: uniform needs few
+                 tokens_per_second=round(tokens / seconds), seconds=round(seconds, 6))
 
 
 def choose_start(rounds: CountingRounds, snapshot: "Snapshot") -> tuple[int, float]:

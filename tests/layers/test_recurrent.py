@@ -16,7 +16,7 @@ from chainrule.models.rnn import VariationalDropout
 ROWS, LENGTH, INPUTS, HIDDEN, LAYERS = 4, 9, 7, 6, 3
 LENGTHS = torch.tensor([9, 1, 5, 3])
 WAYS = ("fused", "written out")
-UNBOUNDED = ("relu", "identity")    # larger weights would let their outputs grow to thousands, where float32 rounds by 1e-4
+UNBOUNDED = ("relu", "identity")    # with larger weights outputs grow to thousands, and float32 rounds them by 1e-4
 
 cells = pytest.mark.parametrize("cell", CELLS)
 directed = pytest.mark.parametrize("directions", [1, 2])
