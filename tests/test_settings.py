@@ -183,6 +183,14 @@ def test_a_number_is_finite(value: float) -> None:
         Range(0).check("train.lr", value)
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400)])        # more than any float
+def test_a_whole_number_of_any_length_is_refused_in_a_short_line(value: int) -> None:
+    with pytest.raises(UserError, match=r"^train\.lr=-?10{30}") as refused:
+        Range(above=0).check("train.lr", value)
+    assert len(str(refused.value)) < 200
+
+
+
 def test_where_a_range_states_no_end_there_is_a_limit() -> None:
     with pytest.raises(UserError, match=f"^train.steps={LIMIT + 1}: it must be at most {LIMIT}.$"):
         Range(1).check("train.steps", LIMIT + 1)

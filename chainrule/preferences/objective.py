@@ -51,7 +51,10 @@ class Objective(Model):
 
 def means(names: Sequence[str], sums: Sequence[Sequence[float]]) -> dict[str, float]:
     """Of numbers that were measured; those that never were are left out."""
-    return {name: total / count for name, (total, count) in zip(names, sums) if count}
+    found = {name: total / count for name, (total, count) in zip(names, sums) if count}
+    if {"rewards/chosen", "rewards/rejected"} <= found.keys():       # where answers are rated, the two have other counts
+        found.setdefault("rewards/margins", found["rewards/chosen"] - found["rewards/rejected"])
+    return found
 
 
 def shown(measured: Mapping[str, float], names: Sequence[str]) -> str:

@@ -145,7 +145,7 @@ class RatedObjective(Objective):
     """The policy with KTO's loss of rated answers around it."""
 
     metrics = ("rewards/chosen", "rewards/rejected", "logps/chosen", "logps/rejected", "kl", "completions/mean_length")
-    noted = ("rewards/chosen", "rewards/rejected", "kl")
+    noted = ("rewards/margins", "kl")
     kl: Tensor                                   # () estimate of this step
 
     def __init__(self, body: LanguageModel, settings: PreferenceTraining):
@@ -285,8 +285,9 @@ def measure_answers(model: LanguageModel, split: ExampleSplit, recipe: Recipe) -
                      settings.desirable, settings.undesirable)
         sides = {f"rewards/{name}": float(rewards[rows].mean())
                  for name, rows in (("chosen", labels), ("rejected", ~labels)) if rows.any()}
+        margin = {"margin": sides["rewards/chosen"] - sides["rewards/rejected"]} if len(sides) == 2 else {}
         accuracy = mean_score("accuracy", ((rewards > 0) == labels).astype(float))
-        return {"loss": float(losses.mean()), **accuracy, **sides, "kl": float(kl), **facts}
+        return {"loss": float(losses.mean()), **accuracy, **margin, **sides, "kl": float(kl), **facts}
     others = implicit_rewards(second, settings).numpy()
     losses = pair_losses(first, second, settings)
     return {"loss": float(losses.mean()), **mean_score("accuracy", (rewards > others).astype(float)),

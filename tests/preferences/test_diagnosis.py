@@ -58,7 +58,7 @@ GOOD_REWARDS = rollouts()
 CASES: dict[str, tuple[Curves, str]] = {
     "nothing trains": (pairs(0.0, 0.0, 0.0, math.log(2)), "exactly 0"),
     "stuck": (pairs(rises(0.001), 0.0005, 0.51, math.log(2)), "0.693"),
-    "both rewards fall": (pairs(rises(-0.8), rises(-2.0), rises(0.8, 0.5)), "usual in DPO"),
+    "both rewards fall": (pairs(rises(-0.8), rises(-2.0), rises(0.8, 0.5)), "as in DPO"),
     "the rejected answers win": (pairs(rises(-0.5), rises(0.5), rises(0.2, 0.5), 0.9), "swapped"),
     "loss 0": (pairs(rises(9.0), rises(-9.0), lambda progress: min(1.0, 0.5 + 2 * progress),
                      lambda progress: 0.69 * math.exp(-12 * progress)), "learned by heart"),

@@ -43,11 +43,12 @@ def test_tuning_prefers_what_was_chosen(tune, bases, method):
     assert made.score("a cat runs fast").bits[-5] < before.score("a cat runs fast").bits[-5]      # the f
     evaluation = records(path, "evaluation")[-1]
     assert {"loss", "rewards/chosen", "rewards/rejected"} <= evaluation.keys()
+    assert result["margin"] == pytest.approx(result["rewards/chosen"] - result["rewards/rejected"], abs=1e-6)
+    assert evaluation["rewards/margins"] == pytest.approx(result["margin"], abs=1e-4)
     if method != "kto":
         assert result["accuracy"] == 1
         low, high = result["margin_interval"]
         assert 0 < low <= result["margin"] <= high
-        assert evaluation["rewards/margins"] == pytest.approx(result["margin"], abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "feedforward"])
