@@ -336,6 +336,8 @@ def main() -> None:
                                            args.workers, args.seconds):
             counts[found] += 1
             kinds[case.what] += 1
+            if kinds.total() % 500 == 0:
+                print(json.dumps({"done": kinds.total(), "found": dict(counts)}), flush=True)
             if found not in GOOD or args.only:
                 print(json.dumps(report(case, outcome, found)), flush=True)
                 if args.only:
