@@ -65,7 +65,7 @@ class Range:
         return f"from {self.least} to {end}" if end else f"{self.least} or more"
 
     def check(self, name: str, value: float) -> None:
-        said = f"{name}={value:g}" if isinstance(value, float) else f"{name}={str(value):.40}"    # an int has any length
+        said = f"{name}={value:g}" if isinstance(value, float) else f"{name}={value!s:.40}"
         if isinstance(value, float) and not math.isfinite(value):    # JSON has no word for it
             raise UserError(f"{said}: it must be finite.")
         if value not in self:

@@ -35,6 +35,7 @@ NEVER = -99.0            # how ARPA files write log10 0
 ROUNDED = 1e-6           # log10 p of a probability of 1, as other programs may round it
 MOST = 1.05              # what the probabilities after a context may sum to, as other programs round and prune
 CHECKED = 16             # contexts of each order whose sum is checked: so many with the largest weights, so many others
+DIGITS = 19              # that no number of n-grams has
 LINES = 1 << 18          # lines written or read at a time
 GAP = re.compile(r"[ \t\n\r\v\f]+")
 WIDER = re.compile(r"[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
@@ -188,8 +189,8 @@ class _Reader:
         sizes: list[int] = []
         while (line := self.next()).startswith("ngram "):
             order, _, size = line[6:].partition("=")
-            if not (order.strip().isdecimal() and size.strip().isdecimal()) or int(order) != len(sizes) + 1:
-                raise self.wrong(f"{line!r} should be ngram {len(sizes) + 1}=<a number>")
+            if order.strip() != str(len(sizes) + 1) or not (size.strip().isdecimal() and len(size) < DIGITS):
+                raise self.wrong(f"{line[:60]!r} should be ngram {len(sizes) + 1}=<a number>")
             sizes.append(int(size))
         if not sizes or line != "\\1-grams:":
             raise self.wrong(f"{line[:40]!r} where \\1-grams: was expected")

@@ -52,7 +52,7 @@ class Objective(Model):
 def means(names: Sequence[str], sums: Sequence[Sequence[float]]) -> dict[str, float]:
     """Of numbers that were measured; those that never were are left out."""
     found = {name: total / count for name, (total, count) in zip(names, sums) if count}
-    if {"rewards/chosen", "rewards/rejected"} <= found.keys():       # where answers are rated, the two have other counts
+    if {"rewards/chosen", "rewards/rejected"} <= found.keys():    # rated answers: each side has a count of its own
         found.setdefault("rewards/margins", found["rewards/chosen"] - found["rewards/rejected"])
     return found
 

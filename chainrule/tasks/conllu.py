@@ -95,8 +95,8 @@ def _columns(columns: int, tag: str, place: Place) -> tuple[int, int]:
         if tag.lower() not in CONLLU:
             raise UserError(f"text.tag={tag} is no column of CoNLL-U: {', '.join(CONLLU)}.{did_you_mean(tag, CONLLU)}")
         return FORM, CONLLU.index(tag.lower())
-    if tag.isdecimal() and 2 <= int(tag) <= columns:
-        return 0, int(tag) - 1
+    if tag in (numbers := [str(number) for number in range(2, columns + 1)]):
+        return 0, 1 + numbers.index(tag)
     if columns > 2 or tag != TagText.tag:
         raise UserError(f"{place} has {columns} columns, of which the first is the word. "
                         f"Say which one is the tag: text.tag=2 to text.tag={columns}.")

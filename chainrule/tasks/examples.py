@@ -25,6 +25,7 @@ from chainrule.text.tables import Place
 Names: TypeAlias = tuple[str, ...]
 
 SHOWN = 8        # names in a message
+DIGITS = 19      # labels that are longer are words
 
 
 def label_names(labels: Iterable[str | None], what: str) -> Names:
@@ -37,7 +38,7 @@ def label_names(labels: Iterable[str | None], what: str) -> Names:
 
 def sort_names(labels: Iterable[str | None]) -> Names:
     names = {label for label in labels if label is not None}
-    if all(name.removeprefix("-").isdecimal() for name in names):
+    if all(name.removeprefix("-").isdecimal() and len(name) < DIGITS for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
 

@@ -56,11 +56,9 @@ class Table:
 
     def column(self, given: str, setting: str) -> int:
         """The column that a setting gives by its name or number."""
-        for place, name in enumerate(self.columns):
-            if name == given:
-                return place
-        if given.isdecimal() and 1 <= int(given) <= len(self.columns):
-            return int(given) - 1
+        for names in (self.columns, tuple(str(number + 1) for number in range(len(self.columns)))):
+            if given in names:
+                return names.index(given)
         hint = did_you_mean(given, self.columns) or f" It has {self.shown}."
         raise UserError(f"{self.path} has no column {given}, which {setting} asks for.{hint}")
 

@@ -80,6 +80,13 @@ def test_more_layers_to_freeze_than_a_number_can_say(chainrule, book):
     assert len(last) < 500
 
 
+def test_a_column_whose_number_has_thousands_of_digits(complaint, tmp_path):
+    (tmp_path / "few.tsv").write_text("sentence\tlabel\na fine film\tgood\na dull play\tbad\n")
+    line = complaint("train", "few.tsv", "--kind", "ngram", "--task", "classify", "text.label=" + "9" * 5000)
+    assert "no column 999" in line
+    assert len(line) < 500
+
+
 def test_the_json_of_a_score_is_written_in_pieces(chainrule, book, trained, monkeypatch):
     whole = chainrule("score", trained, book, "--json").json
     monkeypatch.setattr("chainrule.inference.text_score.PIECE", 7)

@@ -121,6 +121,7 @@ BROKEN = {
     "too many n-grams": ("ngram 2=3", "ngram 2=2", r"where \\end\\ was expected; the last order has more n-grams"),
     "too many words": ("ngram 1=5", "ngram 1=4", r"where \\2-grams: was expected; the header gives order 1 4 n-grams"),
     "a strange header": ("ngram 2=3", "ngram 2=x", r"should be ngram 2="),
+    "a size of 5,000 digits": ("ngram 2=3", f"ngram 2={'9' * 5000}", r"should be ngram 2="),
     "no header": ("ngram 1=5\nngram 2=3\n", "", r"where \\1-grams: was expected"),
     "an unknown word": ("a b", "a c", r"the word 'c', which is not among the 1-grams"),
     "an n-gram twice": ("a b", "<s> a", r"lists an n-gram twice"),

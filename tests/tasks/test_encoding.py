@@ -153,6 +153,7 @@ def test_names_are_in_order():
     assert sort_names(["1", "01", "0", "00"]) == ("0", "00", "01", "1")     # in every process
     assert sort_names(["①", "²"]) == ("²", "①")
     assert sort_names(["--1", "2"]) == ("--1", "2")
+    assert sort_names(["9" * 5000, "10"]) == ("10", "9" * 5000)             # Python reads no number of so many digits
 
 
 def test_texts_of_unlike_number_are_refused():

@@ -203,6 +203,7 @@ def test_two_columns_are_a_word_and_its_tag(write, text, settings):
     ("a\tX\nb\t\n", {}, r"line 2 has no tag \(upos\)"),
     ("a\tX\n\tX\n", {}, "line 2 has no word"),
     ("a\tX\n", {"tag": "xpos"}, "has 2 columns, of which the first is the word"),
+    ("the cat sat\non the mat\n", {"tag": "9" * 5000}, "line 1 has 3 columns"),
     (CONLLU, {"tag": "pos"}, r"text.tag=pos is no column of CoNLL-U: id, form.*Did you mean"),
     (CONLLU, {"tag": "feats"}, r"line 4 has no tag \(feats\): 1 I"),
     ("# only\n# comments\n", {}, "there are no tagged words"),
