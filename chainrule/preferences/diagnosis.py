@@ -132,8 +132,8 @@ def _both_fall(seen: Evidence) -> str | None:
         return None
     both = f"rewards/chosen ({number(chosen.late)}) and rewards/rejected ({number(rejected.late)}) both fall"
     if margins.rises:
-        return (f"{both} while the margin grows: usual where only their difference is learned, as in DPO; if the answers "
-                "get worse, raise train.beta, lower train.lr or take fewer steps.")
+        return (f"{both} while the margin grows: usual where only their difference is learned, as in DPO; if the "
+                "answers get worse, raise train.beta, lower train.lr or take fewer steps.")
     return (f"{both}, and the margin does not grow: the policy leaves the reference without learning which answer is "
             "better; lower train.lr or raise train.beta.")
 
