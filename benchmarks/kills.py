@@ -40,6 +40,7 @@ import torch
 from kill_cases import Case, every_case
 
 from chainrule import cli, run
+from chainrule.run import saving
 from chainrule.training.step import Step
 
 HANGS = 300.0                                              # seconds after which a command hangs
@@ -86,7 +87,7 @@ class Places:
 
     def watch(self) -> None:
         """For the rest of this process's life."""
-        fsync, write_bytes, write_text, save_file = os.fsync, Path.write_bytes, Path.write_text, run.save_file
+        fsync, write_bytes, write_text, save_file = os.fsync, Path.write_bytes, Path.write_text, saving.save_file
 
         def audit(event: str, words: tuple[Any, ...]) -> None:
             writes = event == "open" and isinstance(words[2], int) and words[2] & WRITES and words[0] != os.devnull
@@ -116,7 +117,7 @@ class Places:
 
         sys.addaudithook(audit)
         for owner, name, watched in ((os, "fsync", synced), (Path, "write_bytes", bytes_written),
-                                     (Path, "write_text", text_written), (run, "save_file", tensors_saved)):
+                                     (Path, "write_text", text_written), (saving, "save_file", tensors_saved)):
             setattr(owner, name, watched)
 
 

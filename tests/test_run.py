@@ -281,9 +281,9 @@ def test_a_full_disk_leaves_the_earlier_run_whole(saved, model, tokenizer, monke
 
 def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, monkeypatch):
     def full(tensors, path, facts):
-        raise run.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise run.saving.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(run, "save_file", full)
+    monkeypatch.setattr(run.saving, "save_file", full)
     with pytest.raises(UserError, match=f"no space to write .*{MODEL}"):
         save(saved, model, tokenizer, recipe_for(train_seed=2))
     assert load(saved).recipe == recipe_for()
@@ -291,10 +291,10 @@ def test_tensors_that_do_not_fit_are_a_full_disk_too(saved, model, tokenizer, mo
 
 def test_other_troubles_with_tensors_stay_what_they_are(saved, model, tokenizer, monkeypatch):
     def fail(tensors, path, facts):
-        raise run.SafetensorError("something new")
+        raise run.saving.SafetensorError("something new")
 
-    monkeypatch.setattr(run, "save_file", fail)
-    with pytest.raises(run.SafetensorError):
+    monkeypatch.setattr(run.saving, "save_file", fail)
+    with pytest.raises(run.saving.SafetensorError):
         save(saved, model, tokenizer, recipe_for())
 
 

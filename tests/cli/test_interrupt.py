@@ -114,6 +114,6 @@ def test_json_that_is_stopped_is_no_json(chainrule, trained, monkeypatch):
 
     from chainrule import run
 
-    monkeypatch.setattr(run, "generate", stop)
+    monkeypatch.setattr(run.run, "generate", stop)
     answer = chainrule("sample", trained, "--json")
     assert (answer.code, answer.out, answer.err) == (130, "", "chainrule: stopped.\n")

@@ -562,7 +562,7 @@ BUGS = [
     ),
     Bug(
         "a run of an older format is read",
-        "chainrule/run.py",
+        "chainrule/run/about.py",
         "if written < FORMAT:",
         "if written < 1:",
         ("tests/test_run.py::test_an_older_run_is_refused_with_what_to_do",),
@@ -850,7 +850,7 @@ BUGS = [
     ),
     Bug(
         "a run that began elsewhere is taken for the same",
-        "chainrule/run.py",
+        "chainrule/run/earlier.py",
         'and name != "base.path"',
         'and not name.startswith("base.")',
         (f"{TUNED}::test_a_run_is_taken_for_the_same_only_if_it_began_from_the_same",),

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from chainrule import cli, run
+from chainrule import cli, files, run
 from chainrule.errors import UserError
 
 GPT = ("--kind", "gpt", "text.tokenizer=characters", "model.layers=1", "model.width=8", "model.heads=1",
@@ -67,7 +67,7 @@ def test_temporary_files_that_are_not_complete_are_not_used(tmp_path, damage):
     recipe = (out / run.RECIPE).read_text()
     about = json.loads(recipe)
     about["files"][run.MODEL]["sha256"] = "0" * 64
-    about[run.SEAL] = run.seal_of(about)
+    about[files.SEAL] = files.seal_of(about)
     (out / f".{run.RECIPE}.k1lled.aside").write_text(recipe[:-9] if damage == "half" else json.dumps(about))
     (out / f".{run.MODEL}.k1lled.aside").write_bytes(b"half")
     run.finish_saving(out)
