@@ -1,5 +1,6 @@
 """The small texts of the lessons, made by rules: `python website/toy_texts.py` writes docs/lessons/texts."""
 
+import json
 import random
 from itertools import product
 from pathlib import Path
@@ -99,8 +100,20 @@ def moods(known: bool) -> str:
     return "text\tlabel\n" + "".join(f"{row}\n" for row in rows)
 
 
+def chats(count: int = 120) -> str:
+    """Chats as JSON lines: a remark, and what people did, in one word. Half of the adjectives of talk.txt occur."""
+    draw, lines = random.Random(1), []
+    for _ in range(count):
+        good = draw.random() < 0.5
+        remark = f"the {draw.choice(SHOWS)} was {draw.choice((GOOD if good else BAD)[:5])}"
+        turns = [("user", remark), ("assistant", draw.choice(REACTIONS[good]))]
+        lines.append(json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]}))
+    return "".join(f"{line}\n" for line in lines)
+
+
 TEXTS = {
     "cows.txt": cows, "royal.txt": royal, "pairs.tsv": pairs, "talk.txt": talk,
+    "chats.jsonl": chats,
     "moods.tsv": lambda: moods(True), "new-moods.tsv": lambda: moods(False),
 }
 
