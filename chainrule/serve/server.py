@@ -110,6 +110,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def why(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "a port is a number from 0 to 65535"
     if getattr(error, "errno", None) == errno.EADDRINUSE:
         return "it is taken. --port N chooses another; without --port a free one is found"
     return getattr(error, "strerror", None) or str(error)

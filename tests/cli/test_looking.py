@@ -105,7 +105,7 @@ def test_a_comparison_stands_for_all_its_runs(chainrule, book, tmp_path):
     (["runs/four", "--out", "runs"], "--out runs is a folder; name the file to write, as in runs/page.html."),
     (["runs/four", "--out", "book.txt/page.html"], "--out book.txt/page.html: book.txt is a file, not a folder."),
     (["runs/four", "--port", "x"], "argument --port: invalid int value"),
-    (["runs/four", "--port", "70000"], "cannot serve at 127.0.0.1 port 70000"),
+    (["runs/four", "--port", "70000"], "port 70000: a port is a number from 0 to 65535."),
     (["runs/four", "--host", "256.1.1.1"], "cannot serve at 256.1.1.1 port 8000"),
     ([], "look: the following arguments are required: run"),
 ])
