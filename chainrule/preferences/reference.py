@@ -61,8 +61,8 @@ def reference_log_probs(model: LanguageModel, split: ExampleSplit, precision: st
 def load_reference(recipe: Recipe, tokenizer: Tokenizer, near: Path | None = None) -> Run:
     """The run of train.reference, or the one that was tuned; `near`: the tuned run, beside which its base may be."""
     if recipe.train.reference is None:
-        assert recipe.base is not None
-        return run.load(run.find_base(recipe.base, near or Path(recipe.base.path)))
+        base = recipe.base
+        return run.load(run.find_base(base, near or Path(base.path if base else "")))
     made = run.load(recipe.train.reference)
     made.language_model.start(1)                            # refuses one that reads a source, or both ways
     if made.tokenizer.sha256 != tokenizer.sha256:

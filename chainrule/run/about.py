@@ -108,8 +108,10 @@ def recipe_of(path: Path, about: Mapping[str, Any]) -> Recipe:
         raise UserError(f"{made_by}: {error}") from error
 
 
-def find_base(base: Base, near: Path) -> Path:
+def find_base(base: Base | None, near: Path) -> Path:
     """The base of the run at `near`: where it was at that time, or beside that run."""
+    if base is None:
+        raise UserError(f"{near / RECIPE} is damaged: it has no `base`, the run that this one was tuned from. {CURE}")
     there, seen = Path(base.path), ""
     for path in dict.fromkeys((there, near.parent / there.name)):
         if (path / RECIPE).is_file():

@@ -216,7 +216,6 @@ def _merge(model: torch.nn.Module, file: Path, recipe: Recipe) -> None:
     """Adds the adapter to the weights of the base run that it was trained on."""
     from chainrule.layers.lora import load_body, merge_lora
 
-    assert recipe.base is not None, "adapters are trained on a base run"
     base = load(find_base(recipe.base, file.parent))
     load_body(model, base.model, len(base.tokenizer))
     merge_lora(model, load_file(file), recipe.train.lora_scale)

@@ -13,6 +13,7 @@ from training.test_resume import Killed, killed_at
 from chainrule import run
 from chainrule.cli import main
 from chainrule.errors import UserError
+from chainrule.files import SEAL, seal_of
 from chainrule.preferences import log_probs, reference
 from chainrule.preferences.encoding import EncodedPairs, Rows
 from chainrule.preferences.log_probs import answer_sums
@@ -149,6 +150,16 @@ def test_lora_leaves_the_base_where_it_is(tune, bases):
     assert (path / run.ADAPTER).exists()
     assert records(path, "result")[-1]["margin"] > 0
     assert run.load(path).recipe.train.lr == 3e-3
+
+
+@pytest.mark.parametrize("given", [{}, {"train_lora": 2}], ids=str)
+def test_a_run_whose_recipe_lost_its_base_is_damaged(tune, bases, given):
+    path = tune(train_steps=1, **given)
+    about = json.loads((path / run.RECIPE).read_text())
+    del about["base"], about[SEAL]
+    (path / run.RECIPE).write_text(json.dumps(about | {SEAL: seal_of(about)}))
+    with pytest.raises(UserError, match="recipe.json is damaged: it has no `base`"):
+        run.load(path).evaluate(bases / "held.jsonl")
 
 
 def test_the_learning_rate_is_chosen_by_what_is_trained(bases):
