@@ -158,7 +158,7 @@ def test_a_run_whose_recipe_lost_its_base_is_damaged(tune, bases, given):
     about = json.loads((path / run.RECIPE).read_text())
     del about["base"], about[SEAL]
     (path / run.RECIPE).write_text(json.dumps(about | {SEAL: seal_of(about)}))
-    with pytest.raises(UserError, match="recipe.json is damaged: it has no `base`"):
+    with pytest.raises(UserError, match=r"recipe\.json is damaged: it has no `base`"):
         run.load(path).evaluate(bases / "held.jsonl")
 
 
