@@ -58,7 +58,7 @@ class GenerativeClassifier(Model):
         super().__init__()
         self.models = nn.ModuleList(models)
         self.length_normalisation = length_normalisation
-        self.register_buffer("log_prior", torch.full((len(models),), 1 / len(models)).log())
+        self.register_buffer("log_prior", torch.ones(len(models)).div(len(models)).log())    # 1/C each, before training
 
     def forward(self, batch: Batch) -> Tensor:
         """(B, C): log p(class, text)."""

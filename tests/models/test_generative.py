@@ -124,3 +124,7 @@ def test_reviews_are_classified() -> None:
     model.update(model.collect(batches["train"]))
     right = model(batches["dev"]).argmax(1) == batches["dev"].targets
     assert float(right.float().mean()) > 0.81
+
+
+def test_a_classifier_without_classes_is_made_so_that_a_damaged_run_can_be_refused():
+    assert GenerativeClassifier([]).log_prior.shape == (0,)

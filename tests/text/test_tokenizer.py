@@ -227,6 +227,16 @@ def test_the_vocabulary_fits_the_text():
     assert len(train_tokenizer(Text(tokenizer="bpe", vocab=257), [PROSE])) == 257
 
 
+def test_more_ids_than_a_text_can_have_take_no_memory(monkeypatch):
+    wanted = []
+    trainer = bpe.trainers.BpeTrainer
+    monkeypatch.setattr(bpe.trainers, "BpeTrainer",
+                        lambda **given: wanted.append(given["vocab_size"]) or trainer(**given))
+    whole = train_tokenizer(Text(tokenizer="bpe", vocab=1 << 24), ["ab ab ab"])
+    assert len(whole) == len(train_tokenizer(Text(tokenizer="bpe", vocab=300), ["ab ab ab"]))
+    assert max(wanted) < 300
+
+
 def test_a_large_text_is_sampled_evenly():
     sample, characters = bpe.even_sample((str(number) * 10 for number in range(10)), 50)
     assert characters == 100

@@ -95,8 +95,9 @@ class BPE(ByteUnit):
         sample, characters = even_sample(chunks, SAMPLE)
         learner = HuggingFace(models.BPE())
         learner.pre_tokenizer = HuggingFace.from_str(json.dumps(cls.spec())).pre_tokenizer
+        most = SMALLEST + 4 * sum(map(len, sample))    # a merge joins two bytes; each id takes memory
         trainer = trainers.BpeTrainer(
-            vocab_size=(settings.vocab or fitting_vocab(characters)) - 1,
+            vocab_size=min(settings.vocab or fitting_vocab(characters), most) - 1,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
