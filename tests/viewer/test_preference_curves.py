@@ -12,7 +12,7 @@ from viewer.subjects import subject
 from chainrule.preferences.curves import GROUPS
 from chainrule.run import LOG
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.views.preferences import POINTS, VIEW, draw_charts, thin_curve, training_page
+from chainrule.viewer.views.preferences import AGAIN, POINTS, REFRESH, VIEW, draw_charts, thin_curve, training_page
 
 
 @pytest.fixture
@@ -79,10 +79,20 @@ def test_the_page_shows_charts_and_what_is_wrong(open_file, tuned):
     assert good.get_by_text("No curve looks wrong.").count() == 1
 
 
-def test_a_page_reads_itself_again_until_training_has_ended():
-    records = log(GOOD_REWARDS)
-    assert 'http-equiv="refresh"' in training_page("tuned", records, ended=False)
-    assert 'http-equiv="refresh"' not in training_page("tuned", records, ended=True)
+def test_a_page_reads_itself_again_until_training_has_ended_or_the_reader_stops_it(open_file):
+    assert AGAIN not in training_page("tuned", log(GOOD_REWARDS), ended=True)
+    text = training_page("tuned", log(GOOD_REWARDS), ended=False)
+    timer, interval = "setInterval(", f", {1000 * REFRESH})"
+    assert timer in text
+    assert interval in text
+    page = open_file(text.replace(timer, "window.tick = (").replace(interval, ")"))
+    page.locator("#again").uncheck()
+    page.evaluate("window.mark = true, tick()")
+    page.locator("#again").check()
+    assert page.evaluate("window.mark")
+    with page.expect_event("load"):
+        page.evaluate("tick()")
+    assert page.evaluate("window.mark ?? null") is None
 
 
 def test_numbers_that_are_not_finite_do_not_stop_the_drawing():

@@ -1,6 +1,6 @@
 // @ts-check
 /** FLOPs, seconds and bytes against the length of a text, on log axes: lines are counted, dots are measured. */
-import { choices, fixed, html, hue, short } from "chainrule/draw";
+import { choices, fixed, html, hue, scrolling, short } from "chainrule/draw";
 import { range } from "chainrule/axes";
 import { colorOf, makeChart } from "chainrule/chart";
 
@@ -29,7 +29,7 @@ export function render(element, data, state, live) {
   const what = () => /** @type {What} */ (state.get("what", "flops") in WHATS ? state.get("what", "flops") : "flops");
   const at = () => (Number(state.get("at", "")) > 0 ? Number(state.get("at", "")) : longest(now, work(), what()));
   const chart = makeChart((tokens) => { state.set("at", String(tokens)); draw(); });
-  const numbers = html("div", { class: "scroll" });
+  const numbers = scrolling("the cost of each model");
   const draw = () => {
     const lines = linesOf(now.models, work(), what());
     numbers.replaceChildren(table(lines, what(), at()));
