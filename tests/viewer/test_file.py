@@ -80,7 +80,8 @@ def test_sections_of_a_view_for_several_runs_share_no_id(open_file):
     page = open_file(make_file([subject("rnn"), subject("gpt")], "the cat", every_view()["vectors"]))
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
-    offered = page.locator("section input[list]").evaluate_all("all => all.map(one => one.list.closest('section') === one.closest('section'))")
+    offered = page.locator("section input[list]").evaluate_all(
+        "all => all.map((one) => one.list.closest('section') === one.closest('section'))")
     assert len(offered) >= 2
     assert all(offered)
 

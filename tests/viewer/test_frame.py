@@ -30,7 +30,8 @@ def opened(page, view):
 
 
 CUT = """() => [document.documentElement, ...document.querySelectorAll('.top, .dials')]
-  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => `${one.className || 'the page'} is ${one.scrollWidth} wide`)"""
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => `${one.className || 'the page'} is ${one.scrollWidth} wide`)"""
 
 
 def test_the_picture_of_every_view_begins_at_the_top_of_a_projector_and_nothing_is_cut(open_url, url):

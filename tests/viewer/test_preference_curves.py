@@ -56,6 +56,12 @@ def test_the_curve_in_the_picture_has_the_values_of_the_log():
     assert min(*steps, *heights) > 0
 
 
+def test_numbers_below_zero_have_a_minus_and_zero_has_none():
+    records = [{"event": "step", "step": step, "kl": 0.1 * step - 0.3} for step in range(1, 6)]
+    (chart,) = [chart for chart in draw_charts(records) if "KL" in chart["title"]]
+    assert re.findall(r'text-anchor="end">([^<]+)<', chart["svg"]) == ["−0.2", "−0.1", "0.0", "0.1", "0.2"]
+
+
 def test_held_out_curves_are_beside_those_of_training():
     held_out = [{"event": "evaluation", "step": step, "rewards/accuracies": 0.7} for step in (1, 60)]
     records = [*log(GOOD_PAIRS), *held_out]

@@ -164,7 +164,7 @@ function dressPage(view, fit, names) {
   for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (part("runs").querySelectorAll("input"))) box.checked = chosenRuns().includes(box.value);
 }
 
-/** Scrolls a list, not the page, to one of its links that is out of sight, as on a phone. @param {HTMLElement} link @param {HTMLElement} list */
+/** Scrolls a list, not the page, to one of its links that is scrolled away, as on a phone. @param {HTMLElement} link @param {HTMLElement} list */
 function reveal(link, list) {
   const [inner, outer] = [link, list].map((one) => one.getBoundingClientRect());
   if (inner.left >= outer.left && inner.right <= outer.right && inner.top >= outer.top && inner.bottom <= outer.bottom) return;

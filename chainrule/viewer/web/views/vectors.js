@@ -126,7 +126,7 @@ async function askServer(live, words, exclude) {
 function answerOf(data, known, words, exclude) {
   const absent = words.find((word) => find(known, word) === undefined);
   if (absent === undefined) return { found: nearest(known, words.map((word) => find(known, word) ?? 0), exclude, data.count) };
-  const rest = known.units.length < data.known ? " Open it with `chainrule look RUN` to ask for any of them." : "";
+  const rest = known.units.length < data.known ? " The page that chainrule look RUN opens has all of them." : "";
   return { missing: `“${absent}” is not among the ${known.units.length.toLocaleString("en")} tokens whose vectors are in this page.${rest}` };
 }
 
