@@ -65,6 +65,13 @@ def test_views_stand_in_the_rail_in_groups_as_the_lectures_come(open_url, url):
     assert all(view.group for view in every_view().values())
 
 
+def test_on_a_phone_the_list_of_views_shows_the_one_that_is_open(open_url, url):
+    page = open_url(f"{url}#page.runs=lstm&page.view=gradient", viewport=PHONE)
+    box = page.locator("#views a[aria-current]").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= PHONE["width"]
+
+
 def test_a_model_has_one_colour_in_its_chip_and_in_every_view(open_url, url):
     page = open_url(f"{url}#page.runs=lstm,gpt&page.view=die", viewport=PROJECTOR)
     colour = "one => getComputedStyle(one).getPropertyValue('--model')"

@@ -1,7 +1,7 @@
 """Preference curves: rewards, accuracy, margin, KL, entropy and length of a training, and what is wrong with them.
 
 The charts are SVG, made here from the run's log (preferences/curves.py), and the sentences are the diagnosis. While
-training goes on, `training_page` is the same as a page that reloads itself.
+training goes on, `training_page` is the same as a page that reads itself again.
 """
 
 from collections.abc import Mapping, Sequence
