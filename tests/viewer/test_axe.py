@@ -70,6 +70,9 @@ def test_every_view_of_the_live_page(open_url, runs):
             page.set_viewport_size(PHONE)
             found += findings(page, f"{name}, on a phone", off=ON_A_PHONE)
             page.set_viewport_size(PROJECTOR)
+        page.keyboard.press("f")
+        page.locator("#views").wait_for(state="hidden")
+        found += findings(page, "the picture alone")
         page.goto("about:blank")    # or a measurement of the cost that is under way would end in an error
     assert not found, "\n".join(found)
 
