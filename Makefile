@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu"    # one process a c
 # Real corpora for the tests that read them: where the variable points, else beside the checkout, else nowhere.
 export CHAINRULE_DATA := $(or $(CHAINRULE_DATA),$(abspath $(wildcard ../shared/data)))
 
-.PHONY: demo test lint types layers tests coverage browser typescript test-gpu site clean
+.PHONY: demo test lint types layers tests coverage browser javascript test-gpu site clean
 
 demo: $(VENV)/.run
 	$(BIN)/chainrule demo
@@ -25,11 +25,11 @@ types: $(VENV)/.judges
 layers: $(VENV)/.judges
 	$(BIN)/lint-imports
 
-tests: $(VENV)/.judges browser typescript
+tests: $(VENV)/.judges browser javascript
 	$(PYTEST)
 
 # The lines that tests run. Counting them makes Python code half as slow again, so make test does without.
-coverage: $(VENV)/.judges browser typescript
+coverage: $(VENV)/.judges browser javascript
 	$(PYTEST) --cov --cov-report=term
 
 # Debian's chromium, in which tests open the pages; without one they are skipped, and say why.
@@ -37,10 +37,13 @@ browser:
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install --yes chromium; } >/dev/null 2>&1 \
 		|| echo "no chromium here, and none can be installed: tests that open pages will be skipped"
 
-# TypeScript, which checks the types of the pages' modules; without npm that test is skipped, and says why.
-typescript:
-	@test -x $(VENV)/js/node_modules/.bin/tsc || npm install --silent --no-fund --prefix $(VENV)/js typescript@5.9.3 >/dev/null 2>&1 \
-		|| echo "no npm here, or nothing it can install: the types of JavaScript will not be checked"
+# What npm brings for tests of the pages: TypeScript checks the types of their modules, axe-core that all can read them.
+# Without npm those tests are skipped, and say why.
+NODE := $(VENV)/js/node_modules
+javascript:
+	@test -x $(NODE)/.bin/tsc -a -f $(NODE)/axe-core/axe.min.js \
+		|| npm install --silent --no-fund --prefix $(VENV)/js typescript@5.9.3 axe-core@4.14.0 >/dev/null 2>&1 \
+		|| echo "no npm here, or nothing it can install: types of JavaScript and accessibility of pages will not be checked"
 
 test-gpu: $(VENV)/.judges
 	$(BIN)/pytest -m gpu

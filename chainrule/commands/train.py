@@ -64,7 +64,7 @@ class CurvesPage:
         if now - self.written < INTERVAL or record["event"] != "step" or not speaks() or not read_curves([record]):
             return
         if self.written == -math.inf:
-            say(f"{self.file} shows the curves, and reloads itself while training goes on")
+            say(f"{self.file} shows the curves, and reads itself again while training goes on")
         self.written = now
         self._write(self.records, ended=False)
 

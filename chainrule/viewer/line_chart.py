@@ -68,7 +68,7 @@ class Frame:
             value = self.bottom + line * self.step
             height = self.y(value)
             yield f'<line x1="{LEFT}" x2="{WIDTH}" y1="{height}" y2="{height}" stroke="#8884"/>'
-            yield f'<text x="{LEFT - 8}" y="{height + 4}" text-anchor="end">{value:.{decimals}f}</text>'
+            yield f'<text x="{LEFT - 8}" y="{height + 4}" text-anchor="end">{_signed(value, decimals)}</text>'
         for value, name in ticks.items():
             yield f'<text x="{self.x(value)}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{escape(name)}</text>'
         yield f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(x)}</text>'
@@ -97,6 +97,11 @@ class Frame:
 
     def _points(self, places: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{self.x(at)},{self.y(value)}" for at, value in places)
+
+
+def _signed(value: float, decimals: int) -> str:
+    """With a minus sign, not a hyphen, and none before zero."""
+    return f"{value:z.{decimals}f}".replace("-", "−")
 
 
 def _nice(step: float) -> float:

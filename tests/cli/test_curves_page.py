@@ -32,7 +32,7 @@ def test_the_curves_are_drawn_in_the_terminal_and_on_a_page(
     page = (tmp_path / "tuned" / CURVES).read_text()
     (shown,) = data_of(page, "preferences")["models"]
     assert any("margin" in chart["title"] and "<polyline" in chart["svg"] for chart in shown["charts"])
-    assert 'http-equiv="refresh"' not in page
+    assert 'id="again"' not in page
     assert main([*words, "--overwrite"]) == 0                 # the page is the run's own file
 
 

@@ -1633,6 +1633,13 @@ BUGS = [
          "test_runs_of_a_comparison_come_as_it_lists_them_and_others_by_name_whatever_the_times_of_files",),
     ),
     Bug(
+        "the page of a training reads itself again when training has ended, and not before",
+        "chainrule/viewer/views/preferences.py",
+        "return page if ended else",
+        "return page if not ended else",
+        ("tests/cli/test_curves_page.py::test_the_curves_are_drawn_in_the_terminal_and_on_a_page",),
+    ),
+    Bug(
         "two models of a kind have the same colour",
         "chainrule/viewer/hues.py",
         "(taken.count(hue), free.index(hue))",

@@ -162,6 +162,15 @@ def test_the_first_chart_shows_what_is_counted(open_view, known, two):
     assert "T²" in page.locator("#cost .cost-terms").last.inner_text()
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_straight_lines_show_what_linear_and_quadratic_are(open_view, known, two, place):
+    page, _ = open_view(VIEW, two[place : place + 1])
+    lines = drawn_lines(page, "#cost", x="log")
+    for name, power in (("T", 1), ("T²", 2)):
+        (first, low), (last, high) = lines[name]
+        assert high / low == pytest.approx((last / first) ** power, rel=1e-2)
+
+
 def test_the_dots_are_what_was_measured_and_the_lines_what_is_counted(open_view, known, two):
     page, data = open_view(VIEW, two, address="#cost.of=write&cost.what=seconds")
     shown, lines = dots(page, "#cost"), lines_of(page)

@@ -76,6 +76,16 @@ def test_all_views_of_a_file_are_drawn(open_file, three):
     assert page.locator("[role=alert]").count() == 0
 
 
+def test_sections_of_a_view_for_several_runs_share_no_id(open_file):
+    page = open_file(make_file([subject("rnn"), subject("gpt")], "the cat", every_view()["vectors"]))
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+    assert len(ids) == len(set(ids))
+    offered = page.locator("section input[list]").evaluate_all(
+        "all => all.map((one) => one.list.closest('section') === one.closest('section'))")
+    assert len(offered) >= 2
+    assert all(offered)
+
+
 def test_radio_buttons_of_different_sections_are_groups_of_their_own(open_file):
     hmms = [subject("hmm"), subject("hmm", name="other")]
     page = open_file(make_file(hmms, "the cat", every_view()["trellis"]))

@@ -1,6 +1,4 @@
-"""The frame of the live page: the picture first, one colour for a model, and no barrier to reading in either theme."""
-
-from pathlib import Path
+"""The frame of the live page: the picture first, one colour for a model, and nothing cut on a projector or a phone."""
 
 import pytest
 from viewer.address import address
@@ -11,8 +9,7 @@ from viewer.tasks import task_subject
 from chainrule.viewer.hues import HUES, OF_KIND, css_string, hues_of
 from chainrule.viewer.views import GROUPS, NAMES, every_view
 
-BARRIERS = (Path(__file__).parent / "accessibility.js").read_text()    # a function
-PROJECTOR = {"width": 1280, "height": 720}
+PROJECTOR, PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 HIGHEST = 130    # pixels above a picture, at most
 MEASURED = "cost"    # which takes its time with each run
 
@@ -32,7 +29,12 @@ def opened(page, view):
     return page
 
 
-def test_the_picture_of_every_view_begins_at_the_top_of_a_projector_and_nothing_bars_a_reader(open_url, url):
+CUT = """() => [document.documentElement, ...document.querySelectorAll('.top, .dials')]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => `${one.className || 'the page'} is ${one.scrollWidth} wide`)"""
+
+
+def test_the_picture_of_every_view_begins_at_the_top_of_a_projector_and_nothing_is_cut(open_url, url):
     page = open_url(f"{url}#page.runs=lstm", viewport=PROJECTOR)
     found = list[str]()
     unfit = page.locator("#views a.live-unfit").evaluate_all("all => all.map(one => one.dataset.view)")
@@ -46,18 +48,12 @@ def test_the_picture_of_every_view_begins_at_the_top_of_a_projector_and_nothing_
             page.wait_for_selector("html[data-drawn]")
         opened(page, name)
         top = page.locator(".picture").first.evaluate("one => one.getBoundingClientRect().top + scrollY")
-        barred = {theme: page.evaluate(BARRIERS) for theme in themes(page)}
         found += [f"{name}: the picture begins at {top:.0f}"] if top > HIGHEST else []
-        found += [f"{name}, {theme}: {line}" for theme, lines in barred.items() for line in lines]
+        for size in (PHONE, PROJECTOR):
+            page.set_viewport_size(size)
+            found += [f"{name}, at {size['width']}: {line}" for line in page.evaluate(CUT)]
         found += [f"{name}: the text box"] if page.locator("#written").is_visible() != view.reads else []
     assert not found, "\n".join(found)
-
-
-def themes(page):
-    """Both, one after the other."""
-    for _ in range(2):
-        yield page.evaluate("document.documentElement.dataset.theme")
-        page.locator("#theme").click()
 
 
 def test_views_stand_in_the_rail_in_groups_as_the_lectures_come(open_url, url):
@@ -67,6 +63,13 @@ def test_views_stand_in_the_rail_in_groups_as_the_lectures_come(open_url, url):
     assert lines == [line for group, own in titles.items() for line in (group, *own)]
     assert set(NAMES) == set(every_view())
     assert all(view.group for view in every_view().values())
+
+
+def test_on_a_phone_the_list_of_views_shows_the_one_that_is_open(open_url, url):
+    page = open_url(f"{url}#page.runs=lstm&page.view=gradient", viewport=PHONE)
+    box = page.locator("#views a[aria-current]").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= PHONE["width"]
 
 
 def test_a_model_has_one_colour_in_its_chip_and_in_every_view(open_url, url):

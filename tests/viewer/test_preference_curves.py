@@ -12,7 +12,7 @@ from viewer.subjects import subject
 from chainrule.preferences.curves import GROUPS
 from chainrule.run import LOG
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.views.preferences import POINTS, VIEW, draw_charts, thin_curve, training_page
+from chainrule.viewer.views.preferences import AGAIN, POINTS, REFRESH, VIEW, draw_charts, thin_curve, training_page
 
 
 @pytest.fixture
@@ -56,6 +56,12 @@ def test_the_curve_in_the_picture_has_the_values_of_the_log():
     assert min(*steps, *heights) > 0
 
 
+def test_numbers_below_zero_have_a_minus_and_zero_has_none():
+    records = [{"event": "step", "step": step, "kl": 0.1 * step - 0.3} for step in range(1, 6)]
+    (chart,) = [chart for chart in draw_charts(records) if "KL" in chart["title"]]
+    assert re.findall(r'text-anchor="end">([^<]+)<', chart["svg"]) == ["−0.2", "−0.1", "0.0", "0.1", "0.2"]
+
+
 def test_held_out_curves_are_beside_those_of_training():
     held_out = [{"event": "evaluation", "step": step, "rewards/accuracies": 0.7} for step in (1, 60)]
     records = [*log(GOOD_PAIRS), *held_out]
@@ -79,10 +85,20 @@ def test_the_page_shows_charts_and_what_is_wrong(open_file, tuned):
     assert good.get_by_text("No curve looks wrong.").count() == 1
 
 
-def test_a_page_reads_itself_again_until_training_has_ended():
-    records = log(GOOD_REWARDS)
-    assert 'http-equiv="refresh"' in training_page("tuned", records, ended=False)
-    assert 'http-equiv="refresh"' not in training_page("tuned", records, ended=True)
+def test_a_page_reads_itself_again_until_training_has_ended_or_the_reader_stops_it(open_file):
+    assert AGAIN not in training_page("tuned", log(GOOD_REWARDS), ended=True)
+    text = training_page("tuned", log(GOOD_REWARDS), ended=False)
+    timer, interval = "setInterval(", f", {1000 * REFRESH})"
+    assert timer in text
+    assert interval in text
+    page = open_file(text.replace(timer, "window.tick = (").replace(interval, ")"))
+    page.locator("#again").uncheck()
+    page.evaluate("window.mark = true, tick()")
+    page.locator("#again").check()
+    assert page.evaluate("window.mark")
+    with page.expect_event("load"):
+        page.evaluate("tick()")
+    assert page.evaluate("window.mark ?? null") is None
 
 
 def test_numbers_that_are_not_finite_do_not_stop_the_drawing():

@@ -1,7 +1,7 @@
 """Preference curves: rewards, accuracy, margin, KL, entropy and length of a training, and what is wrong with them.
 
 The charts are SVG, made here from the run's log (preferences/curves.py), and the sentences are the diagnosis. While
-training goes on, `training_page` is the same as a page that reloads itself.
+training goes on, `training_page` is the same as a page that reads itself again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,10 @@ from chainrule.viewer.subject import Subject
 from chainrule.viewer.views import Options, View
 
 POINTS = 50      # of a curve; of more records each point is a mean
-REFRESH = 5      # seconds after which the page of a training under way is read again
+REFRESH = 5      # seconds after which the page of a training under way is read again, unless the reader stops it
+AGAIN = (f'<p class="note"><label><input id="again" type="checkbox" checked> read again every {REFRESH} seconds</label>'
+         f'<script>setInterval(() => document.getElementById("again").checked && location.reload(), {1000 * REFRESH})'
+         "</script></p>")
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -79,8 +82,7 @@ def training_page(name: str, records: Records, *, ended: bool) -> str:
     """A file that shows the training of a run so far, and reads itself again until training has ended."""
     data = {"models": [{"name": name, **describe_log(records, ended=ended)}]}
     page = make_page(f"Training {name}", "", [Panel(VIEW.name, VIEW.name, VIEW.title, data, VIEW.note)])
-    again = f'<meta http-equiv="refresh" content="{REFRESH}">'
-    return page if ended else page.replace("<head>", f"<head>\n{again}", 1)
+    return page if ended else page.replace("<main>", f"<main>\n{AGAIN}", 1)
 
 
 VIEW = View(

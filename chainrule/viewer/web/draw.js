@@ -49,13 +49,20 @@ export function short(value) {
 /** The colour of a kind; grey if it has none. @param {number | null | undefined} color */
 export const hue = (color) => (color == null ? "var(--soft)" : `var(--hue${color})`);
 
-let groups = 0;    // of radio buttons on this page: each has a name of its own, or they would be one group
+/** A box that scrolls if its content is wider, also by keyboard: where a control within it does not take the focus.
+ * @param {string} label @param {...Child} children */
+export const scrolling = (label, ...children) => html("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": label }, ...children);
+
+let names = 0;
+
+/** A name that nothing else on this page has: a file shows a view several times. @param {string} part of it */
+export const unique = (part) => `${part.replaceAll(" ", "-")}-${++names}`;
 
 /** A group of radio buttons.
  * @param {string} title @param {Record<string, string>} options value -> label @param {string} chosen
  * @param {(value: string) => void} onchange */
 export function choices(title, options, chosen, onchange) {
-  const name = `choice-${title.replaceAll(" ", "-")}-${++groups}`;
+  const name = unique(`choice-${title}`);    // or the radio buttons of all sections would be one group
   return html("fieldset", { class: "choices" }, html("legend", {}, title),
     ...Object.entries(options).map(([value, label]) => html("label", { class: "choice" },
       html("input", { type: "radio", name, value, checked: value === chosen, change: () => onchange(value) }), label)));

@@ -159,8 +159,16 @@ function dressPage(view, fit, names) {
     link.title = fits ? one.note : `This view needs ${one.needs}.`;
     if (one === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    if (one === view) reveal(link, part("views"));
   }
   for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (part("runs").querySelectorAll("input"))) box.checked = chosenRuns().includes(box.value);
+}
+
+/** Scrolls a list, not the page, to one of its links that is scrolled away, as on a phone. @param {HTMLElement} link @param {HTMLElement} list */
+function reveal(link, list) {
+  const [inner, outer] = [link, list].map((one) => one.getBoundingClientRect());
+  if (inner.left >= outer.left && inner.right <= outer.right && inner.top >= outer.top && inner.bottom <= outer.bottom) return;
+  list.scrollBy({ left: inner.left + inner.width / 2 - outer.left - outer.width / 2, top: inner.top + inner.height / 2 - outer.top - outer.height / 2, behavior: "instant" });
 }
 
 /** Another text, as if it had been typed. @param {string} text */

@@ -53,7 +53,7 @@ function edge(node, step, place, bold) {
  * @param {boolean} chosen @param {(end: number) => void} pick @param {string | undefined} text */
 function drawn(node, step, place, bold, end, chosen, pick, text) {
   const shown = node.shown.length > LETTERS ? `${node.shown.slice(0, LETTERS - 1)}…` : node.shown;
-  const clickable = end < 0 ? {} : { tabindex: 0, role: "button", "aria-pressed": String(chosen), "aria-label": `ends: ${text}`, click: () => pick(end),
+  const clickable = end < 0 ? {} : { tabindex: 0, role: "button", "aria-pressed": String(chosen), "aria-label": `end ${fixed(node.log_prob, 2)}: ${text}`, click: () => pick(end),
     keydown: (/** @type {Event} */ event) => {
       if (!["Enter", " "].includes(/** @type {KeyboardEvent} */ (event).key)) return;
       event.preventDefault();

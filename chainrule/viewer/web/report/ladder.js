@@ -1,6 +1,6 @@
 // @ts-check
 /** Every kind with its bits per byte: a bar from zero, and on it the 95 % interval. */
-import { fixed, html, hue, svg } from "chainrule/draw";
+import { fixed, html, hue, scrolling, svg } from "chainrule/draw";
 
 /** @typedef {{ kind: string, idea: string, bits_per_byte: number | null, bits_per_byte_interval: [number, number] | null,
  *   perplexity: number | null, gap: number | null, gap_interval: [number, number] | null, why: string | null,
@@ -10,7 +10,7 @@ import { fixed, html, hue, svg } from "chainrule/draw";
 export function render(element, { rows, truth }) {
   const known = rows.map((row) => row.bits_per_byte).filter((bits) => bits != null);
   const [best, most] = [Math.min(...known), Math.max(...known)];
-  const names = ["kind", "", "bits per byte", "95 % interval", ...(truth == null ? [] : ["gap", "its interval"]), ""];
+  const names = ["kind", unseen("as a bar"), "bits per byte", "95 % interval", ...(truth == null ? [] : ["gap", "its interval"]), unseen("what it is")];
   const head = html("tr", {}, ...names.map((name) => html("th", { scope: "col" }, name)));
   const body = rows.map((row) => html("tr", { class: row.bits_per_byte === best ? "best" : "" },
     html("th", { scope: "row" }, row.kind),
@@ -19,9 +19,12 @@ export function render(element, { rows, truth }) {
     html("td", { class: "interval" }, between(row.bits_per_byte_interval)),
     ...(truth == null ? [] : [html("td", { class: "gap" }, fixed(row.gap)), html("td", {}, between(row.gap_interval))]),
     html("td", { class: "idea" }, row.idea)));
-  element.append(html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the ladder" },
+  element.append(scrolling("the ladder",
     html("table", {}, html("thead", {}, head), html("tbody", {}, ...body))));
 }
+
+/** A name that only a screen reader says. @param {string} name */
+const unseen = (name) => html("span", { class: "unseen" }, name);
 
 /** @param {[number, number] | null} interval */
 const between = (interval) => (interval == null ? "–" : `${fixed(interval[0])} to ${fixed(interval[1])}`);

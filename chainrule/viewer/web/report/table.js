@@ -1,6 +1,6 @@
 // @ts-check
 /** A plain table: names on the left, numbers on the right, words where there are words. */
-import { html, short } from "chainrule/draw";
+import { html, scrolling, short } from "chainrule/draw";
 
 /** @param {Element} element @param {{ columns: string[], rows: (string | number | null)[][] }} data */
 export function render(element, { columns, rows }) {
@@ -8,7 +8,7 @@ export function render(element, { columns, rows }) {
   const head = html("tr", {}, ...columns.map((name, place) => html("th", { scope: "col", class: words(place) && "words" }, name)));
   const body = rows.map(([name, ...rest]) =>
     html("tr", {}, html("th", { scope: "row" }, name), ...rest.map((value) => cell(value))));
-  element.append(html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table" },
+  element.append(scrolling(`table: ${columns.join(", ")}`,
     html("table", {}, html("thead", {}, head), html("tbody", {}, ...body))));
 }
 

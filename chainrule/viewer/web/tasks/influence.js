@@ -30,7 +30,7 @@ export function render(element, data) {
     }));
     point(null);
   };
-  element.append(html("p", { class: "note" }, "d = ½ Σ |p(tag | all words) − p(tag | all but one)|, from 0 to 1; the colour goes by √d. Rows: a word and its tag. Columns: the word that is left out."),
+  element.append(html("p", { class: "note" }, "d = ½ Σ |p(tag | all words) − p(tag | all but one)|, from 0 to 1. Colour: square root of d. Rows: a word and its tag. Columns: the word that is left out."),
     readout, html("div", { class: "picture" }, heat.element), list);
   draw();
   return (/** @type {Data} */ other) => { data = other; draw(); };

@@ -1,6 +1,6 @@
 // @ts-check
 /** The votes of a text's tokens for a class: the probabilities as it is read, without each token, and by the gradient. */
-import { choices, fixed, html } from "chainrule/draw";
+import { choices, fixed, html, scrolling } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
@@ -16,7 +16,7 @@ export function render(element, data, state) {
   const controls = html("div", { class: "choices" }), verdict = html("div", { class: "votes-verdict" });
   const readout = html("output", { class: "readout", "aria-live": "polite" }), scale = html("span", { class: "scale" });
   const text = html("p", { class: `text${data.apart ? " votes-text" : ""}`, tabindex: 0, role: "group", "aria-label": "the text, token by token; arrow keys choose a token" });
-  const table = html("div", { class: "scroll" });
+  const table = scrolling("the tokens that matter most");
   let votes = new Votes(data), at = -1;
   const mode = () => /** @type {Mode} */ (state.get("mode", "without") in votes.modes ? state.get("mode", "without") : "without");
   const number = () => { const place = data.classes.indexOf(state.get("class", "")); return place < 0 ? votes.best : place; };

@@ -1,6 +1,6 @@
 // @ts-check
 /** The tag of a word alone, level by level: its shape, its last letters, the word. A table for the chosen word. */
-import { fixed, html } from "chainrule/draw";
+import { fixed, html, scrolling } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
@@ -10,7 +10,7 @@ const SHOWN = 6;    // tags of a word, the most probable at any level
 
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
-  const words = html("p", { class: "text features-words", role: "group", "aria-label": "words" }), table = html("div", { class: "scroll" });
+  const words = html("p", { class: "text features-words", role: "group", "aria-label": "words" }), table = scrolling("p(tag), level by level");
   const now = () => Math.min(data.words.length - 1, Math.max(0, Math.floor(Number(state.get("word", "0"))) || 0));
   const draw = () => {
     words.replaceChildren(...data.words.map((word, place) => html("button", { type: "button", "aria-pressed": String(place === now()), "data-word": place,

@@ -1,6 +1,6 @@
 // @ts-check
 /** The attention of a text to its source as a map, and beside it the tree of the beam search, with the same token in each row. */
-import { fixed, html } from "chainrule/draw";
+import { fixed, html, scrolling } from "chainrule/draw";
 import { makeHeat } from "chainrule/heat";
 import { unpack } from "chainrule/arrays";
 import { renew } from "chainrule/renew";
@@ -22,12 +22,12 @@ export function render(element, data, state, live) {
   const formula = html("p", { class: "note" });
   const readout = html("output", { class: "readout alignment-said", "aria-live": "polite" });
   const texts = html("ol", { class: "alignment-texts" });
-  const branches = html("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "the tree of the beam search" });
+  const branches = scrolling("the tree of the beam search");
   const many = html("p", { class: "note alignment-many" });
   const heat = makeHeat({ title: "which source tokens each token attended to; arrow keys go from cell to cell", height: ROW, top: TOP, most: 44,
     pick: (cell) => { heat.mark(cell ?? { row: -1, column: -1 }); report(cell); } });
 
-  const both = html("div", { class: "alignment tall picture", tabindex: 0, role: "region", "aria-label": "the tree and the map; a long one scrolls" }, branches, heat.element);
+  const both = html("div", { class: "alignment tall picture", tabindex: 0, role: "group", "aria-label": "the tree and the map; a long one scrolls" }, branches, heat.element);
   const now = () => chosen(data, state);
   const report = (/** @type {import("chainrule/heat").Cell | null} */ cell) => readout.replaceChildren(...summary(data, now(), cell));
   const choose = (/** @type {Partial<Chosen>} */ change) => {

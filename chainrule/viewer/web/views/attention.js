@@ -76,7 +76,7 @@ export function render(element, data, state, live) {
   const drawHead = () => {
     const part = partOf(data, now()), found = exact(data, now());
     lines.element.hidden = !found;
-    why.replaceChildren(found ? "" : "This page has only the small map of this head, not its weights. A frame marks those that it has; open it with `chainrule look RUN` to see any.");
+    why.replaceChildren(...(found ? [] : ["This page has only the small map of this head, not its weights. A frame marks those that it has; open it with ", html("code", {}, "chainrule look RUN"), " to see any."]));
     weights = found ? whole(data, part, found) : coarse(part, now());
     if (found && state.get("words", "") === "whole") weights = merged(weights, data.texts[part.queries], data.texts[part.keys]);
     lines.show(weights, Number(state.get("least", String(LEAST))));

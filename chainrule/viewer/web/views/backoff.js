@@ -30,7 +30,7 @@ const one = (unit) => unit.replace(/s$/, "");
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   if (data.tokens.length === 0) return void element.append(html("p", {}, "There is no token yet: type a text to see its orders."));
-  const place = html("div", { class: "backoff-ladder", role: "region", "aria-live": "polite", "aria-label": "the orders of the chosen token" });
+  const place = html("div", { class: "backoff-ladder", role: "group", "aria-live": "polite", "aria-label": "the orders of the chosen token" });
   const spans = data.tokens.map((token, at) => span(token, data, at));
   const text = html("p", { class: "text backoff-text picture", tabindex: 0, role: "group", "aria-label": "the text: the arrow keys choose a token" }, ...spans);
   let at = -1;
@@ -90,7 +90,7 @@ function ladder(data, at) {
     html("h3", {}, "p(", word(shown[at + 1]), " | ", context(shown, at + 1, token.orders[0].order), ") = ",
       html("output", { class: "backoff-answer", "data-p": token.p, title: token.p }, digits(token.p)),
       html("small", {}, token.bits == null ? " – impossible" : ` = 1 in ${digits(1 / token.p, 3)}, ${token.bits.toFixed(2)} bits`)),
-    html("div", { class: "scroll formula backoff-formula" }, ...formula),
+    html("div", { class: "scroll formula backoff-formula", tabindex: 0, role: "group", "aria-label": "the formula" }, ...formula),
     html("p", { class: "note" }, plain ? "This model was pruned, or imported without counts: its orders show its tables, "
       + "p(w | h) if hw is in them, and else the back-off weight of h times p(w | h′)." : SYMBOLS[/** @type {keyof typeof SYMBOLS} */ (estimator)](unit)),
     ...(token.p === 0 ? [] : [shares(token)]),

@@ -23,7 +23,7 @@ export function render(element, { run, path, live, template }, state) {
   /** @type {AbortController | null} */
   let writing = null;
 
-  const log = html("ol", { class: "chat-log", role: "log", "aria-label": "Conversation", tabindex: "0" });
+  const log = html("div", { class: "chat-log", role: "log", "aria-label": "Conversation", tabindex: "0" });
   const status = html("output", { class: "chat-status", role: "status" });
   const box = /** @type {HTMLTextAreaElement} */ (html("textarea", { rows: "2", "aria-label": "Your message", placeholder: "Your message" }));
   const system = /** @type {HTMLInputElement} */ (html("input", { type: "text", value: state.get("system", ""), placeholder: "none",
@@ -111,7 +111,7 @@ export function render(element, { run, path, live, template }, state) {
 
 /** @param {Message} message */
 function item({ role, content }) {
-  return html("li", { class: `chat-message chat-${role}` }, html("span", { class: "chat-who" }, NAMES[role]), html("span", { class: "chat-text" }, content));
+  return html("div", { class: `chat-message chat-${role}` }, html("span", { class: "chat-who" }, NAMES[role]), html("span", { class: "chat-text" }, content));
 }
 
 /** How an answer ended, where that is not its own end. @param {import("chainrule/chat_stream").End} end */

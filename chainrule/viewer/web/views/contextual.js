@@ -1,6 +1,6 @@
 // @ts-check
 /** The occurrences of one word: the cosine of every two of them after a layer, and a map of their vectors. */
-import { choices, fixed, html } from "chainrule/draw";
+import { choices, fixed, html, unique } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 import { makeHeat } from "chainrule/heat";
 import { makeMap } from "chainrule/scatter";
@@ -21,7 +21,7 @@ export function render(element, data, state, live) {
   const list = html("ol", { class: "contextual-list" });
   const map = makeMap();
   const heat = makeHeat({ title: "cosines of every two occurrences; arrow keys go from cell to cell", pick: (cell) => point(cell), most: 44 });
-  const words = html("datalist", { id: "contextual-words" });
+  const words = html("datalist", { id: unique("contextual-words") });
   const now = () => Math.min(data.layers.length - 1, Math.max(0, Number(state.get("layer", String(data.layers.length - 1))) || 0));
   const cosine = (/** @type {number} */ row, /** @type {number} */ column) => {
     const { shape: [, count], values } = unpack(data.layers[now()].cosines);
@@ -42,7 +42,7 @@ export function render(element, data, state, live) {
   const draw = () => {
     words.replaceChildren(...data.words.map((value) => html("option", { value })));
     const names = Object.fromEntries(data.layers.map(({ name, mean }, place) => [String(place), `${name}${mean == null ? "" : ` (${fixed(mean, 3)})`}`]));
-    controls.replaceChildren(...(live ? [field(data.word, choose)] : [html("b", {}, `“${data.word}”`)]),
+    controls.replaceChildren(...(live ? [field(data.word, words.id, choose)] : [html("b", {}, `“${data.word}”`)]),
       ...(data.layers.length ? [choices("vectors of", names, String(now()), (layer) => { state.set("layer", layer); drawLayer(); })] : []));
     list.replaceChildren(...data.occurrences.map(({ before, word, after }) => html("li", {}, before, html("b", {}, word), after)));
     drawLayer();
@@ -67,9 +67,9 @@ function smallest({ cosines }) {
   return least > 0.9999 ? 1 : least;
 }
 
-/** @param {string} word @param {(word: string) => void} choose */
-function field(word, choose) {
-  return html("label", {}, "word ", html("input", { class: "contextual-word", "data-which": "word", "aria-label": "word", list: "contextual-words", value: word,
+/** @param {string} word @param {string} list the id of its words @param {(word: string) => void} choose */
+function field(word, list, choose) {
+  return html("label", {}, "word ", html("input", { class: "contextual-word", "data-which": "word", "aria-label": "word", list, value: word,
     autocomplete: "off", autocapitalize: "off", spellcheck: "false", change: (event) => choose(/** @type {HTMLInputElement} */ (event.target).value.trim()) }));
 }
 

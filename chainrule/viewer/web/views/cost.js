@@ -1,6 +1,6 @@
 // @ts-check
 /** FLOPs, seconds and bytes against the length of a text, on log axes: lines are counted, dots are measured. */
-import { choices, fixed, html, hue, short } from "chainrule/draw";
+import { choices, fixed, html, hue, scrolling, short } from "chainrule/draw";
 import { range } from "chainrule/axes";
 import { colorOf, makeChart } from "chainrule/chart";
 
@@ -29,7 +29,7 @@ export function render(element, data, state, live) {
   const what = () => /** @type {What} */ (state.get("what", "flops") in WHATS ? state.get("what", "flops") : "flops");
   const at = () => (Number(state.get("at", "")) > 0 ? Number(state.get("at", "")) : longest(now, work(), what()));
   const chart = makeChart((tokens) => { state.set("at", String(tokens)); draw(); });
-  const numbers = html("div", { class: "scroll" });
+  const numbers = scrolling("the cost of each model");
   const draw = () => {
     const lines = linesOf(now.models, work(), what());
     numbers.replaceChildren(table(lines, what(), at()));
@@ -50,7 +50,7 @@ export function render(element, data, state, live) {
   const pick = (/** @type {string} */ name) => (/** @type {string} */ value) => { state.set(name, value); draw(); };
   const controls = html("div", { class: "choices" }, choices("cost of", WORK, work(), pick("of")), choices("as", WHATS, what(), pick("what")));
   if (live) controls.append(html("button", { type: "button", click: () => measure({ again: "yes" }) }, "measure again"));
-  const note = html("p", { class: "note" }, "Lines are counted, as `chainrule plan` counts: FLOPs by the weights and keys that a token is multiplied by, exact at any length, beyond a model's context too; bytes of the state when generating, ",
+  const note = html("p", { class: "note" }, "Lines are counted, as ", html("code", {}, "chainrule plan"), " counts: FLOPs by the weights and keys that a token is multiplied by, exact at any length, beyond a model's context too; bytes of the state when generating, ",
     `of activations and logits in mixed precision when training. Dots are measured on ${data.device}, at the same lengths for all models, each up to its context: the fastest of several repeats, one text at a time, `,
     "and the peak memory of tensors beyond the model itself. In the chart of time a line is the counted FLOPs at the speed of the longest text: dots above it are the fixed cost of a step. Serial steps wait for one another, whatever the machine. Dotted: T and T².");
   chart.element.classList.add("picture");
@@ -104,7 +104,7 @@ function guides(every, x, y) {
   if (!Number.isFinite(least) || x.high <= 2 * first) return [];
   return [1, 2].map((power) => {
     const last = Math.min(x.high, first * (y.high / least) ** (1 / power));
-    return { name: POWERS[power - 1], label: POWERS[power - 1], guide: true, color: "var(--soft)", width: 1.25, dash: "2 4", points: /** @type {Points} */ ([[first, least], [last, least * (last / first) ** power]]) };
+    return { name: POWERS[power - 1], label: POWERS[power - 1], guide: true, color: "var(--soft)", width: 1.25, dash: "2 4", points: /** @type {Points} */ ([[first, least], [last, Math.min(y.high, least * (last / first) ** power)]]) };
   });
 }
 

@@ -278,7 +278,6 @@ function paint(row, [shown, spelled], p, own, most) {
   button.classList.toggle("die-mute", spelled === null);
   Object.assign(button.dataset, { p, own });
   button.title = `the model’s own probability: ${own}`;
-  button.setAttribute("aria-label", `${shown}: ${p === 0 ? "cut off" : percent(p)}`);
   bar.style.setProperty("--p", String(p / most || 0));
   bar.style.setProperty("--own", String(own / most || 0));
   name.textContent = shown;

@@ -1,6 +1,6 @@
 // @ts-check
 /** |∂L_T/∂h_t| against t, on a log axis: each model before training (dashed) and after, and the slope of each line. */
-import { fixed, html, hue } from "chainrule/draw";
+import { fixed, html, hue, scrolling } from "chainrule/draw";
 import { range, scientific } from "chainrule/axes";
 import { colorOf, makeChart } from "chainrule/chart";
 
@@ -19,7 +19,7 @@ export function render(element, { models }, state) {
   const names = [...new Set(models.flatMap((model) => model.layers.map((layer) => layer.name)))].sort((one, other) => rank(one) - rank(other));
   const most = Math.max(...models.map((model) => model.tokens.length));
   const chart = makeChart((x) => { state.set("back", String(-x)); slide.value = String(x); draw(); });
-  const slopes = html("div", { class: "scroll" });
+  const slopes = scrolling("the factor of each step back");
   const said = html("p", { class: "gradient-said" });
   const layer = () => (names.includes(state.get("of", "")) ? state.get("of", "") : names.includes("h1") ? "h1" : names[0]);
   const back = () => Math.min(most - 1, Math.max(0, Number(state.get("back", "0")) || 0));

@@ -52,7 +52,7 @@ export function render(element, data, state, live) {
   });
   element.append(controls, readout, place, html("h3", {}, "Units that follow a feature"), explained(data), table);
   if (!live && known.size < data.units) element.append(html("p", { class: "note" },
-    `This page holds the values of ${known.size.toLocaleString("en")} of ${data.units.toLocaleString("en")} units. Open it with \`chainrule look RUN\` to see them all.`));
+    `This page holds the values of ${known.size.toLocaleString("en")} of ${data.units.toLocaleString("en")} units. Open it with `, html("code", {}, "chainrule look RUN"), " to see them all."));
   draw();
 }
 

@@ -31,7 +31,8 @@ function picture(name, { title, svg }) {
   const figure = html("figure", { style: "margin: 0" });
   figure.innerHTML = svg;
   const drawn = /** @type {SVGElement} */ (figure.firstElementChild);
-  for (const words of [drawn, ...drawn.querySelectorAll("text")]) words.setAttribute("fill", "currentColor");    // on a light page and on a dark one
+  drawn.setAttribute("class", "chart");    // text in the page's ink, larger on a phone, where the longest names pass the edge
+  drawn.style.overflow = "visible";
   drawn.setAttribute("role", "img");
   drawn.setAttribute("aria-label", `${title}, by step: ${name}`);
   return figure;

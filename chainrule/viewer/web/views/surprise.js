@@ -1,6 +1,6 @@
 // @ts-check
 /** A text with its tokens coloured by their bits: models side by side with their totals, or the difference of two. */
-import { choices, fixed, html, visible } from "chainrule/draw";
+import { choices, fixed, html, scrolling, visible } from "chainrule/draw";
 
 /** @typedef {{ tokens: number, bits: number | null, bits_per_byte: number | null, perplexity: number | null, tokenizer: string }} Totals */
 /** @typedef {{ kind: string, begin: number, pieces: [string, number | null][], lossy?: boolean, totals?: Totals }} Strip `lossy`: the pieces do not reproduce the text */
@@ -46,7 +46,7 @@ function totals(strips) {
   const rows = scored.map((one) => html("tr", { class: one === best && scored.length > 1 ? "best" : "", "data-model": one.kind }, html("th", { scope: "row" }, one.kind),
     html("td", { class: "bits", "data-bits": one.bits, title: one.bits }, one.bits == null ? "infinite" : fixed(one.bits, 1)), html("td", { title: one.bits_per_byte }, fixed(one.bits_per_byte)),
     html("td", { title: one.perplexity }, one.bits == null ? "infinite" : fixed(one.perplexity, 2)), html("td", {}, one.tokens.toLocaleString("en"))));
-  return [html("p", { class: "surprise-best" }, verdict(scored)), html("div", { class: "scroll" }, html("table", { class: "surprise-totals" },
+  return [html("p", { class: "surprise-best" }, verdict(scored)), scrolling("the bits of the text", html("table", { class: "surprise-totals" },
     html("thead", {}, html("tr", {}, ...titles.map((title) => html("th", { scope: "col" }, title)))), html("tbody", {}, ...rows)))];
 }
 

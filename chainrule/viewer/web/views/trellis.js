@@ -1,6 +1,6 @@
 // @ts-check
 /** The trellis of a hidden Markov model: a grid of states by time, the sum of the chosen cell, and the model beside it. */
-import { choices, html, svg } from "chainrule/draw";
+import { choices, html, scrolling, svg } from "chainrule/draw";
 import { digits, low, number, result, symbols } from "chainrule/formula";
 import { unpack } from "chainrule/arrays";
 
@@ -38,7 +38,7 @@ const FORMULAS = {
 /** @param {Element} element @param {Data} data @param {import("chainrule/state").State} state */
 export function render(element, data, state) {
   const hmm = new Trellis(data);
-  const detail = html("div", { class: "trellis-detail", role: "region", "aria-live": "polite", "aria-label": "the sum of the chosen cell" });
+  const detail = html("div", { class: "trellis-detail", role: "group", "aria-live": "polite", "aria-label": "the sum of the chosen cell" });
   const beside = html("div", { class: "trellis-beside" });
   if (hmm.length === 0) {
     element.append(html("p", {}, "There is no token yet: type a text to see its trellis."), beside);
@@ -321,7 +321,7 @@ function table(hmm, terms, total, adds, names) {
     html("th", { scope: "row" }, hmm.name(term.from)), ...term.factors.map((factor) => html("td", {}, number(factor))),
     html("td", { class: "product" }, number(term.product)));
   const gap = names.length - 2;
-  return html("div", { class: "scroll" }, html("table", { class: "trellis-terms" },
+  return scrolling("the terms of the sum", html("table", { class: "trellis-terms" },
     html("thead", {}, html("tr", {}, ...names.map((name) => html("th", { scope: "col" }, name)))),
     html("tbody", {}, ...few.map(line), others && adds ? html("tr", {}, html("th", { scope: "row", colspan: gap + 1 }, `${others} other states together`),
       html("td", { class: "product" }, number(added(many) + unseen))) : null),

@@ -19,7 +19,7 @@ export function render(element, data, state) {
   const place = begin(data, state);
   const box = html("div", { class: "scroll unrolled-drawing", tabindex: 0, role: "application",
     "aria-label": "the network: left and right go a step back and forward, up and down choose a number" });
-  const formula = html("div", { class: "unrolled-step", role: "region", "aria-live": "polite", "aria-label": "what this step calculates" });
+  const formula = html("div", { class: "unrolled-step", role: "group", "aria-live": "polite", "aria-label": "what this step calculates" });
   const count = html("output", { class: "unrolled-count" });
   const show = () => {
     count.textContent = `step ${stepOf(data, place) + 1} of ${steps}`;

@@ -1,6 +1,6 @@
 // @ts-check
 /** How a number was computed: the rule of its node as a formula with all its numbers. */
-import { html } from "chainrule/draw";
+import { html, scrolling } from "chainrule/draw";
 import { digits, low, number, over, result, symbols } from "chainrule/formula";
 import { written } from "chainrule/unrolled_drawing";
 
@@ -56,7 +56,7 @@ function matrix(rows, marked = -1, names, title = "") {
 const column = (vector, marked = -1, title = "") => matrix(vector.map((value) => [value]), marked, undefined, title);
 
 /** Things in a row, as in an equation. @param {...Child} parts */
-const equation = (...parts) => html("div", { class: "scroll" }, html("div", { class: "unrolled-equation" }, ...parts));
+const equation = (...parts) => scrolling("the equation", html("div", { class: "unrolled-equation" }, ...parts));
 
 /** The elementwise formulas of `each`. @type {Record<string, (scene: Scene, values: number[]) => Child[]>} */
 const EACH = {

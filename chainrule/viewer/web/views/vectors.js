@@ -1,6 +1,6 @@
 // @ts-check
 /** The tokens of a model as a map; the nearest neighbours of a word, or of a − b + c, with their cosines. */
-import { choices, fixed, html } from "chainrule/draw";
+import { choices, fixed, html, unique } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 import { renew } from "chainrule/renew";
 import { makeMap } from "chainrule/scatter";
@@ -58,17 +58,18 @@ export function render(element, data, state, live) {
     state.set("mode", value);
     show();
   };
-  const fields = NAMES.map((name) => field(name, (value) => { state.set(name, value); show(); }));
+  const id = unique("vectors-words");
+  const fields = NAMES.map((name) => field(name, id, (value) => { state.set(name, value); show(); }));
   const left = without(state, show);
-  const list = html("datalist", { id: "vectors-words" }, ...data.words.map((value) => html("option", { value })));
+  const list = html("datalist", { id }, ...data.words.map((value) => html("option", { value })));
   element.append(html("div", { class: "choices" }, choices("find", MODES, mode(), change), ...fields.map(({ label }) => label), left), list, formula,
     html("div", { class: "vectors-both picture" }, answer, map.element), html("p", { class: "note" }, about(data, known, live)));
   return show().then(() => undefined);
 }
 
-/** @param {string} name @param {(word: string) => void} onchange */
-function field(name, onchange) {
-  const input = /** @type {HTMLInputElement} */ (html("input", { class: "vectors-word", "data-which": name, list: "vectors-words", autocomplete: "off", autocapitalize: "off", spellcheck: "false",
+/** @param {string} name @param {string} list the id of its words @param {(word: string) => void} onchange */
+function field(name, list, onchange) {
+  const input = /** @type {HTMLInputElement} */ (html("input", { class: "vectors-word", "data-which": name, list, autocomplete: "off", autocapitalize: "off", spellcheck: "false",
     change: () => onchange(input.value.trim()) }));
   const text = html("span");
   return { input, text, label: html("label", {}, text, input) };
@@ -125,7 +126,7 @@ async function askServer(live, words, exclude) {
 function answerOf(data, known, words, exclude) {
   const absent = words.find((word) => find(known, word) === undefined);
   if (absent === undefined) return { found: nearest(known, words.map((word) => find(known, word) ?? 0), exclude, data.count) };
-  const rest = known.units.length < data.known ? " Open it with `chainrule look RUN` to ask for any of them." : "";
+  const rest = known.units.length < data.known ? " The page that chainrule look RUN opens has all of them." : "";
   return { missing: `“${absent}” is not among the ${known.units.length.toLocaleString("en")} tokens whose vectors are in this page.${rest}` };
 }
 
