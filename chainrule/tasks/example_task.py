@@ -178,7 +178,7 @@ class ExampleTask(Task, Generic[E]):
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
 
 
-def mean_probabilities(runs: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[np.float64]]:
+def mean_probabilities(runs: Sequence[Iterable[NDArray[np.float64]]]) -> list[NDArray[np.float64]]:
     """Of each example, the mean over the runs of an ensemble."""
     means = []
     for rows in zip(*runs, strict=True):

@@ -45,7 +45,8 @@ from chainrule.training.param_groups import freeze
 TOKENIZER = ("tokenizer", "vocab", "min_count")
 """`text.*` settings from which a tokenizer is made."""
 
-NO_VECTORS = {"vectors": None, "vectors_frozen": False, "vectors_normalised": False}
+OF_VECTORS = ("vectors_frozen", "vectors_normalised")
+NO_VECTORS = {"vectors": None, **dict.fromkeys(OF_VECTORS, False)}
 """Whatever embeddings the run was initialised with, here the run's own are taken."""
 
 NAMED = 4    # new parameters that are listed by name; of more, only the number is given
@@ -56,9 +57,10 @@ def initialise_embeddings(
 ) -> None:
     """From `model.vectors`, if it is set; a token without a vector there keeps its random one. `predicts`: it predicts
     tokens, and is not the body of a head."""
-    path, frozen, normalised = (getattr(settings, name, default) for name, default in NO_VECTORS.items())
+    path: str | None = getattr(settings, "vectors", None)
+    frozen, normalised = (getattr(settings, name, False) for name in OF_VECTORS)
     if path is None:
-        for name in (name for name in NO_VECTORS if getattr(settings, name, None)):
+        for name in (name for name in OF_VECTORS if getattr(settings, name, False)):
             raise UserError(f"model.{name}=true is of the vectors of model.vectors; give both, or neither.")
         return
     vectors, matrix = load_vectors(Path(path)), cast(Embeddings, model).embeddings    # (V, E)
