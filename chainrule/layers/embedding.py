@@ -203,7 +203,7 @@ class CharCNN(nn.Module):
         return torch.cat([self._max_pooled(x, words, filters) for filters in self._convolutions()], -1)
 
     def _features_once(self, words: Tensor) -> Tensor:
-        """`_features` by a third of the work: of each word once, and of short words without the width of long ones."""
+        """`_features` with half of the work: of each word once, and of short words without the width of long ones."""
         distinct, place = torch.unique(words, dim=0, return_inverse=True)
         lengths, order = (distinct != 0).sum(1).sort()
         shares = torch.bincount(torch.bucketize(lengths, lengths.new_tensor(BANDS))).tolist()
