@@ -147,10 +147,17 @@ def _eval(parser: ArgumentParser) -> None:
     parser.add_argument("--positions", type=int, metavar="N",
                         help="tokens of a window of --by-position (default: the longest context of the runs)")
     parser.add_argument("--plot", metavar="F.svg", help="draw --by-position or --shots into this file")
+    _ensemble(parser)
     _policy(parser)
     _shots(parser)
     _beam(parser)
     _device(parser)
+
+
+def _ensemble(parser: ArgumentParser) -> None:
+    parser.add_argument("--with", action="append", default=[], metavar="RUN", dest="others",
+                        help="an ensemble: average the probabilities of this run too, of the same task and labels; may "
+                             "be repeated")
 
 
 def _policy(parser: ArgumentParser) -> None:
@@ -191,6 +198,7 @@ def _predict(parser: ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="-",
                         help="a table, or a text on each line, with ___ for a blank (default: stdin)")
     parser.add_argument("--top", type=int, metavar="K", help="print K alternatives for each blank")
+    _ensemble(parser)
     _beam(parser)
     _device(parser)
 

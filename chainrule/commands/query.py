@@ -68,7 +68,8 @@ def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:
     """The run, its model with the `model.*` settings given, and the other settings."""
     model = {name: value for name, value in args.settings.items() if name.startswith("model.")}
     others = {name: value for name, value in args.settings.items() if name not in model}
-    return load(args.run, args.device, model), others
+    run = load(args.run, args.device, model)
+    return run.averaged_with(*(load(path, args.device) for path in getattr(args, "others", ()))), others
 
 
 def print_stream(run: Run, prompt: str, tokens: int, past_end: bool, options: SamplingOptions) -> str:
@@ -114,6 +115,9 @@ def print_bits(scored: StreamScore) -> None:
 
 def eval_command(args: Namespace) -> dict[str, Any]:
     if args.by_position:
+        if args.others:
+            raise UserError("--with averages the answers of taggers and classifiers; --by-position names its runs "
+                            "before the text. Leave it out.")
         return by_position(args)
     if args.shots is not None:
         return few_shot(*load_run(args), args)

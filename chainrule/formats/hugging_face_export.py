@@ -27,7 +27,7 @@ VERSION = "5.0.0"    # of transformers, from which on the keys of config.json ar
 CARRIED = {          # settings that every config has, or that matter in training alone
     "size", "layers", "width", "heads", "context", "head_size", "kv_heads", "hidden", "epsilon", "rope_theta", "tied",
     "rope_factor", "trained_context", "dropout", "attention_dropout", "zero_init", "init", "vectors",
-    "vectors_frozen", "active", "balance_loss", "router_z_loss",
+    "vectors_frozen", "vectors_normalised", "active", "balance_loss", "router_z_loss",
 }  # fmt: skip
 NOT_YARN = ("none", "linear", "llama3")    # a norm after RoPE removes YaRN's factor of queries and keys
 ROPE_TYPES = ("none", "linear", "yarn", "llama3")

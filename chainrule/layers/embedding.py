@@ -32,6 +32,7 @@ class PretrainedVectors(Settings):
 
     vectors: str | None = None      # file of word vectors, or a run, to initialise the embedding from; none: random
     vectors_frozen: bool = False    # freeze the embedding that model.vectors initialised
+    vectors_normalised: bool = False  # scale each vector of model.vectors to mean square 1: rare words have short ones
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +167,7 @@ class NeuralLanguageModel(LanguageModel):
 # A character CNN, so that unknown words get a meaningful vector
 
 WIDTHS = (2, 3, 4, 5)
+BANDS = (4, 7, 11)      # bytes: words of like length are convolved together
 
 
 class CharCNN(nn.Module):
@@ -191,10 +193,24 @@ class CharCNN(nn.Module):
         if characters is None:
             raise UserError("this tagger reads characters: a batch needs them as its source, rows x words x bytes.")
         words = characters.flatten(0, 1).long()                                            # (N, F)
-        x = self.embedding(words).mT                                                       # (N, E, F)
-        features = torch.cat([self._max_pooled(x, words, filters) for filters in self._convolutions()], -1)
+        features = self._features_once(words) if words.device.type == "cpu" else self._features(words)
         vectors: Tensor = self.project(self.dropout(features))
         return vectors.view(*characters.shape[:2], -1)
+
+    def _features(self, words: Tensor) -> Tensor:
+        """(N, F) -> (N, filters of all widths)"""
+        x = self.embedding(words).mT                                                       # (N, E, F)
+        return torch.cat([self._max_pooled(x, words, filters) for filters in self._convolutions()], -1)
+
+    def _features_once(self, words: Tensor) -> Tensor:
+        """`_features` with half of the work: of each word once, and of short words without the width of long ones."""
+        distinct, place = torch.unique(words, dim=0, return_inverse=True)
+        lengths, order = (distinct != 0).sum(1).sort()
+        shares = torch.bincount(torch.bucketize(lengths, lengths.new_tensor(BANDS))).tolist()
+        parts = distinct[order].split(shares)
+        longest = [int((part != 0).sum(1).max()) if len(part) else 0 for part in parts]
+        features = [self._features(part[:, : max(1, width)]) for part, width in zip(parts, longest) if len(part)]
+        return torch.cat(features)[order.argsort()[place]]
 
     def _convolutions(self) -> list[nn.Conv1d]:
         return [filters for filters in self.filters if isinstance(filters, nn.Conv1d)]

@@ -59,6 +59,7 @@ class Run:
     about: Mapping[str, Any]        # all of recipe.json: version, splits, done, files, and the recipe
     labels: tuple[str, ...] = ()    # names of the classes, tags or hidden states, where it has them
     chat_template: str | None = None    # a Jinja template that makes one text of the messages of a chat
+    others: "tuple[Run, ...]" = ()  # runs whose probabilities are averaged with this one's (averaged_with)
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.recipe.kind}, --task {self.recipe.task}>"
@@ -139,6 +140,20 @@ class Run:
         if isinstance(inputs, str | Path):
             return self.task.predict(self, self.task.read_inputs(str(inputs), self.reading(settings)), search)
         return self.task.predict(self, self.task.read_lines(inputs, "input"), search)
+
+    def averaged_with(self, *others: "Run") -> "Run":
+        """An ensemble: `evaluate` and `predict` answer by the mean of this run's probabilities and those of others.
+
+        They classify or tag the same labels; kinds, tokenizers and settings may differ.
+        """
+        for other in others:
+            if not self.task.averages or getattr(self.recipe.text, "input", None) == "frames":
+                raise UserError(f"{self.path} was trained for --task {self.recipe.task}, whose answers are not "
+                                "averaged; those of taggers and classifiers of text are.")
+            if other.recipe.task != self.recipe.task or other.labels != self.labels:
+                raise UserError(f"{other.path} does not answer as {self.path} does: an ensemble has one task (here "
+                                f"{self.recipe.task}) and the same labels.")
+        return replace(self, others=(*self.others, *others))
 
     def look(self, text: str | None = None, view: str | None = None, **options: Any) -> "Page":
         """What the model does with a text, as a page that a notebook draws: see `chainrule.look`."""

@@ -35,7 +35,14 @@ from chainrule.tasks.batching import (
     to_tensor,
     truncate_texts,
 )
-from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.example_task import (
+    ExampleCorpus,
+    ExampleSplit,
+    ExampleTask,
+    evaluation_batches,
+    mean_probabilities,
+    measured_together,
+)
 from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.frames import EncodedFrames, Frames, complete_frames, encode_frames, read_frames
 from chainrule.tasks.task import Input, Prediction, Search, Trained, Truncate
@@ -98,7 +105,7 @@ class Labelled:
 
 class Classify(ExampleTask[Any]):
     name, target = "classify", "text"
-    reads_frames = True
+    reads_frames = averages = True
     text = ClassifyText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ClassHead, "counting": GenerativeHead}
     special_tokens = (DELIMITER, EXTRACT)
@@ -152,16 +159,25 @@ class Classify(ExampleTask[Any]):
         return measure_labels(model, corpus.splits["valid"], corpus.labels)
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
-        return measure_labels(run.model, split, run.labels)
+        facts = measure_labels(run.model, split, run.labels, self._probabilities(run, split.encoded))
+        return measured_together(facts, run)
 
     def answers(self, run: Trained, encoded: "Classes | EncodedFrames", search: Search) -> list[Prediction]:
-        rows = class_probabilities(run.model, encoded)
+        rows = self._probabilities(run, encoded)
         if not np.isfinite(rows).all():
             raise UserError(f"{why_no_answer(run.model, IMPOSSIBLE)}.")
         return [
             {"answer": run.labels[int(row.argmax())], "probabilities": dict(zip(run.labels, row.tolist()))}
             for row in rows
         ]
+
+    def _probabilities(self, run: Trained, encoded: "Classes | EncodedFrames") -> NDArray[np.float64]:
+        """(N, C); by several runs, of which each encodes the texts for itself."""
+        parts = [class_probabilities(run.model, encoded)]
+        for one in run.others:
+            again = self.encode(cast(Classes, encoded).examples, one.recipe, one.tokenizer, one.labels)
+            parts.append(class_probabilities(one.model, again))
+        return np.stack(mean_probabilities(parts))
 
 
 @dataclass(frozen=True)
@@ -171,6 +187,7 @@ class Classes:
     rows: Ragged
     targets: Ids                                     # a class for each; IGNORE: not known
     notes: tuple[str, ...] = ()
+    examples: Sequence[Labelled] = ()                # as they came
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -203,7 +220,8 @@ def encode_labelled(
     begin, extract = (constant_rows(id, len(examples)) for id in (BOUNDARY, special_id(tokenizer, EXTRACT)))
     between = [constant_rows(special_id(tokenizer, DELIMITER), len(examples))] if parts == 2 else []
     rows = concatenate_rows([begin, texts[0], *between, *texts[1:], extract])
-    return Classes(rows, label_ids([example.label for example in examples], classes, places, "label"), notes)
+    targets = label_ids([example.label for example in examples], classes, places, "label")
+    return Classes(rows, targets, notes, examples)
 
 
 def _texts_each(examples: Sequence[Labelled]) -> int:
@@ -226,11 +244,15 @@ def class_probabilities(model: Model, encoded: Classes | EncodedFrames) -> NDArr
     return np.stack([rows[number] for number in range(len(encoded))])
 
 
-def measure_labels(model: Model, split: ExampleSplit, labels: Sequence[str]) -> dict[str, Any]:
-    """Accuracy, F1 and the rest, and the mean cross-entropy of the classes in nats."""
+def measure_labels(model: Model, split: ExampleSplit, labels: Sequence[str], probs: Any = None) -> dict[str, Any]:
+    """Accuracy, F1 and the rest, and the mean cross-entropy of the classes in nats.
+
+    `probs`: (N, C), where they are not the model's alone.
+    """
     truth = split.encoded.targets
     known = truth != IGNORE
-    probs, truth = class_probabilities(model, split.encoded)[known], truth[known]
+    probs = class_probabilities(model, split.encoded) if probs is None else probs
+    probs, truth = probs[known], truth[known]
     answered = np.isfinite(probs).all(1)
     predicted = np.where(answered, probs.argmax(1), (truth + 1) % len(labels))    # no answer is a wrong one
     facts = {**measure_classes(truth, predicted, labels).as_dict(), "parameters": count_parameters(model)}

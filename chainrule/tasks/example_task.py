@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
+from chainrule.inference.evaluate import count_parameters
 from chainrule.inference.forward import device_of
 from chainrule.model import Batch, CountingModel, Model
 from chainrule.progress import bar
@@ -175,6 +176,26 @@ class ExampleTask(Task, Generic[E]):
         if not examples:
             raise UserError("there is no input: no line came.")
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
+
+
+def mean_probabilities(runs: Sequence[Iterable[NDArray[np.float64]]]) -> list[NDArray[np.float64]]:
+    """Of each example, the mean over the runs of an ensemble."""
+    means = []
+    for rows in zip(*runs, strict=True):
+        if len({row.shape for row in rows}) > 1:
+            raise UserError("one of these runs truncates a text that another reads to its end, so their answers cannot "
+                            "be averaged.")
+        means.append(np.mean(rows, axis=0))
+    return means
+
+
+def measured_together(facts: dict[str, Any], run: Trained) -> dict[str, Any]:
+    """The metrics of an ensemble say of how many runs it is; those of one run stay as they are."""
+    if not run.others:
+        return facts
+    more = sum(count_parameters(other.model) for other in run.others)
+    signature = f"{facts['signature']}|mean-of-runs:{1 + len(run.others)}"
+    return {**facts, "parameters": facts["parameters"] + more, "signature": signature}
 
 
 def refuse_none(examples: Sequence[Any]) -> None:

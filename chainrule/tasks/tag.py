@@ -8,7 +8,7 @@ counting tags and words (models/hmm/tagger.py).
 Shapes: B rows, T tokens or words, F bytes of the longest word.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
@@ -39,7 +39,14 @@ from chainrule.tasks.batching import (
 )
 from chainrule.tasks.conllu import Tagged, TagText, read_tagged
 from chainrule.tasks.entities import measure_entities, name_spans
-from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, evaluation_batches
+from chainrule.tasks.example_task import (
+    ExampleCorpus,
+    ExampleSplit,
+    ExampleTask,
+    evaluation_batches,
+    mean_probabilities,
+    measured_together,
+)
 from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.frames import (
     EncodedFrames,
@@ -71,7 +78,7 @@ class TagHead(Settings, part="head"):
 
 class Tag(ExampleTask[Any]):
     name, target = "tag", "word"
-    reads_frames = True
+    reads_frames = averages = True
     text = TagText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": TagHead}
     readable = ("errors", "tag")
@@ -144,33 +151,58 @@ class Tag(ExampleTask[Any]):
             raise UserError("this model has no tags: it gives numbers, which `chainrule predict` prints.")
         if isinstance(split.encoded, EncodedFrames):
             return measure_frames(run.model, split, run.labels)
-        return measure_tagging(run.model, split, run.labels, Vocabulary(run.tokenizer))
+        known, predicted = Vocabulary(run.tokenizer), self._predicted(run, split.encoded)
+        return measured_together(measure_tagging(run.model, split, run.labels, known, predicted), run)
 
     def answers(self, run: Trained, encoded: Any, search: Search) -> list[Prediction]:
         if isinstance(encoded, EncodedFrames):
             return frame_answers(run.model, encoded, run.labels)
         return [
             {"answer": " ".join(run.labels[number] for number in predicted), "words": list(words)}
-            for words, predicted in zip(encoded.words, predict_tags(run.model, encoded))
+            for words, predicted in zip(encoded.words, self._predicted(run, encoded))
         ]
+
+    def _predicted(self, run: Trained, encoded: Any) -> list[NDArray[np.int64]]:
+        """The tags of each sentence; by several runs, of which each encodes the words for itself."""
+        if not run.others:
+            return predict_tags(run.model, encoded)
+        examples = [Tagged(tuple(words), (), Place("the text", 1 + row)) for row, words in enumerate(encoded.words)]
+        more = ((one.model, self.encode(examples, one.recipe, one.tokenizer, one.labels)) for one in run.others)
+        parts = [tag_probabilities(*each) for each in ((run.model, encoded), *more)]
+        return [row.argmax(-1) for row in mean_probabilities(parts)]
+
+
+def predict_tags(model: Model, encoded: Any) -> list[NDArray[np.int64]]:
+    """The tag of each word of each sentence."""
+    return _each_word(model, encoded, lambda logits: logits.argmax(-1))
+
+
+def tag_probabilities(model: Model, encoded: Any) -> list[NDArray[np.float64]]:
+    """(words, tags) of each sentence."""
+    return _each_word(model, encoded, lambda logits: logits.double().softmax(-1))
 
 
 @torch.inference_mode()
-def predict_tags(model: Model, encoded: Any) -> list[NDArray[np.int64]]:
-    """The tag of each word of each sentence."""
+def _each_word(model: Model, encoded: Any, answer: Callable[[Tensor], Tensor]) -> list[Any]:
+    """What `answer` makes of the logits, at the words of each sentence."""
     rows: dict[int, Any] = {}
     with eval_mode(model):
         for ids, batch in evaluation_batches(model, encoded, "tagging"):
-            predicted = model(batch).argmax(-1).cpu().numpy()
-            rows |= {number: row[encoded.places[number]] for number, row in zip(ids.tolist(), predicted)}
+            answers = answer(model(batch)).cpu().numpy()
+            rows |= {number: row[encoded.places[number]] for number, row in zip(ids.tolist(), answers)}
     return [rows[number] for number in range(len(encoded))]
 
 
-def measure_tagging(model: Model, split: ExampleSplit, labels: Sequence[str], known: Container[str]) -> dict[str, Any]:
-    """Accuracy, F1 and the rest; of known and unknown words too, where `known` are those that training saw."""
+def measure_tagging(
+    model: Model, split: ExampleSplit, labels: Sequence[str], known: Container[str], predicted: Any = None
+) -> dict[str, Any]:
+    """Accuracy, F1 and the rest; of known and unknown words too, where `known` are those that training saw.
+
+    `predicted`: the tags of each sentence, where they are not the model's alone.
+    """
     encoded = split.encoded
     seen = [np.array([word in known for word in words], bool) for words in encoded.words]
-    truth, predicted = list(encoded.targets), predict_tags(model, encoded)
+    truth, predicted = list(encoded.targets), predict_tags(model, encoded) if predicted is None else predicted
     facts = measure_tags(truth, predicted, labels, seen).as_dict()
     if name_spans(labels):
         facts |= measure_entities(*([[labels[tag] for tag in tags] for tags in each] for each in (truth, predicted)))

@@ -96,6 +96,10 @@ class Trained(Protocol):
     @property
     def template(self) -> ChatTemplate | None: ...
 
+    @property
+    def others(self) -> "Sequence[Trained]":
+        """Runs whose probabilities are averaged with this one's (an ensemble)."""
+
 
 class Task(TaskSettings):
     """What a model is trained to do. The defaults are those of a task on running text."""
@@ -105,6 +109,7 @@ class Task(TaskSettings):
     generates: ClassVar[bool] = False                # whether its model continues a text: `sample` and `score`
     source: ClassVar[Literal["text", "vectors"] | None] = None   # what its model reads before it writes
     needs_base: ClassVar[bool] = False               # whether it only tunes a trained run: --from
+    averages: ClassVar[bool] = False                 # whether runs can form an ensemble: their probabilities' mean
     reads_frames: ClassVar[bool] = False             # whether its model may read vectors in the place of tokens
     target: ClassVar[str] = "token"                  # what one target is, in messages
     readable: ClassVar[tuple[str, ...]] = ("errors", "separator")   # `text.*` settings that eval and predict may change

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from chainrule import models, run
 from chainrule.errors import UserError
@@ -44,7 +45,8 @@ from chainrule.training.param_groups import freeze
 TOKENIZER = ("tokenizer", "vocab", "min_count")
 """`text.*` settings from which a tokenizer is made."""
 
-NO_VECTORS = {"vectors": None, "vectors_frozen": False}
+OF_VECTORS = ("vectors_frozen", "vectors_normalised")
+NO_VECTORS = {"vectors": None, **dict.fromkeys(OF_VECTORS, False)}
 """Whatever embeddings the run was initialised with, here the run's own are taken."""
 
 NAMED = 4    # new parameters that are listed by name; of more, only the number is given
@@ -55,10 +57,11 @@ def initialise_embeddings(
 ) -> None:
     """From `model.vectors`, if it is set; a token without a vector there keeps its random one. `predicts`: it predicts
     tokens, and is not the body of a head."""
-    path, frozen = getattr(settings, "vectors", None), getattr(settings, "vectors_frozen", False)
+    path: str | None = getattr(settings, "vectors", None)
+    frozen, normalised = (getattr(settings, name, False) for name in OF_VECTORS)
     if path is None:
-        if frozen:
-            raise UserError("model.vectors_frozen=true freezes the vectors of model.vectors; give both, or neither.")
+        for name in (name for name in OF_VECTORS if getattr(settings, name, False)):
+            raise UserError(f"model.{name}=true is of the vectors of model.vectors; give both, or neither.")
         return
     vectors, matrix = load_vectors(Path(path)), cast(Embeddings, model).embeddings    # (V, E)
     given, needed = vectors.matrix.shape[1], matrix.shape[1]
@@ -72,6 +75,8 @@ def initialise_embeddings(
     ids, places = map(list, zip(*found))
     with torch.no_grad():
         rows = torch.from_numpy(vectors.matrix[places]).to(matrix)
+        if normalised:
+            rows = normalize(rows, dim=1) * math.sqrt(needed)
         length = float(matrix[ids].norm(dim=1).mean())
         scale = length / max(1e-9, float(rows.norm(dim=1).mean())) if predicts and _tied(model) else 1.0
         matrix[ids] = scale * rows

@@ -99,6 +99,33 @@ def test_words_are_tagged(chainrule, asked, tagged, kind):
     assert asked("the dog sees a cat\n", "runs/t").out == "DET NOUN VERB DET NOUN\n"
 
 
+def test_taggers_of_other_kinds_are_averaged(chainrule, asked, tagged):
+    for kind in ("hmm", "gru"):
+        more = [] if kind == "hmm" else ["train.epochs=1"]
+        chainrule("train", tagged, "--task", "tag", "--kind", kind, "--out", f"runs/{kind}", *TAGGERS[kind], *more)
+    each = [chainrule("eval", f"runs/{kind}", tagged, "--json").json for kind in ("hmm", "gru")]
+    both = [chainrule("eval", f"runs/{one}", tagged, "--with", f"runs/{other}", "--json").json
+            for one, other in (("hmm", "gru"), ("gru", "hmm"))]
+    assert both[0]["confusion"] == both[1]["confusion"]
+    assert both[0]["parameters"] == sum(one["parameters"] for one in each)
+    assert both[0]["signature"] == each[0]["signature"] + "|mean-of-runs:2"
+    assert both[0]["accuracy"] > each[1]["accuracy"]
+    assert asked("the dog sees a cat\n", "runs/gru", "--with", "runs/hmm").out == "DET NOUN VERB DET NOUN\n"
+
+
+def test_what_answers_otherwise_is_not_averaged(chainrule, complaint, tagged, reviews):
+    chainrule("train", tagged, "--task", "tag", "--kind", "hmm", "--out", "runs/t")
+    for name, more in ("c", []), ("other", ["text.min_count=1"]):
+        chainrule("train", reviews, "--task", "classify", "--kind", "unigram", "--out", f"runs/{name}", *more)
+    both = chainrule("eval", "runs/c", reviews, "--with", "runs/other", "--json").json
+    assert both["signature"].endswith("|mean-of-runs:2")
+    assert "runs/c does not answer as runs/t does" in complaint("eval", "runs/t", tagged, "--with", "runs/c")
+    by_position = complaint("eval", "runs/t", tagged, "--by-position", "--with", "runs/c")
+    assert "--with averages the answers of taggers and classifiers" in by_position
+    chainrule("train", reviews, "--kind", "unigram", "text.tokenizer=words", "--out", "runs/lm")
+    assert "whose answers are not averaged" in complaint("eval", "runs/lm", reviews, "--with", "runs/lm")
+
+
 @pytest.mark.parametrize("letters", ["true", "false"])
 @pytest.mark.parametrize(("truncate", "left"), [
     ("true", {"a": "DET", "dog": "NOUN", "sees": "VERB"}), ("ends", {"a": "DET", "dog": "NOUN", "cat": "NOUN"}),

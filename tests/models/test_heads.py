@@ -306,6 +306,17 @@ def test_how_long_other_words_are_changes_no_word():
     assert beside.isfinite().all()                                # also where there are no letters
 
 
+def test_on_a_cpu_each_word_is_convolved_once_and_short_words_without_the_width_of_long_ones(monkeypatch):
+    torch.manual_seed(1)
+    reader, convolved = CharCNN(7), []
+    words = word_bytes([["a", "it", "a", "considerably"], ["it", "", "longer", "considerably"]])
+    plain = reader.project(reader._features(words.flatten(0, 1).long())).view(2, 4, 7)
+    features = reader._features
+    monkeypatch.setattr(reader, "_features", lambda some: convolved.append(tuple(some.shape)) or features(some))
+    assert_close(reader(words), plain)
+    assert convolved == [(3, 2), (1, 6), (1, 12)]
+
+
 def test_a_tagger_separates_unknown_words_by_their_characters():
     torch.manual_seed(1)
     model = TokenClassifier(body("lstm both ways"), LABELS, char_cnn=CharCNN(10)).eval()

@@ -74,6 +74,13 @@ def test_frozen_vectors_stay_and_others_are_trained_further(desk, kind):
     assert torch.equal(row(kept, "cat"), torch.from_numpy(MATRIX[0]))
 
 
+@pytest.mark.parametrize("kind", WIDTHS)
+def test_normalised_vectors_have_a_mean_square_of_1_and_their_directions(desk, kind):
+    made = trained(desk, kind, **{"model.vectors_frozen": True, "model.vectors_normalised": True})
+    for word, vector in zip(("cat", "dog"), torch.from_numpy(MATRIX)):
+        torch.testing.assert_close(row(made, word), vector / vector.square().mean().sqrt())
+
+
 def test_words_that_are_not_there_keep_their_random_start(desk):
     with_them, without = trained(desk, "lstm"), trained(desk, "lstm", **{"model.vectors": None})
     torch.testing.assert_close(row(with_them, "saw"), row(without, "saw"), atol=1e-6, rtol=0)
@@ -91,7 +98,8 @@ def test_they_come_from_a_run_too(desk):
     ({"model.embedding": 8}, r"has vectors of 16 numbers, and this model's are of 8. Set model.embedding"),
     ({"model.vectors": "nowhere.txt"}, r"model.vectors=nowhere.txt: there is no such file or run"),
     ({"text.tokenizer": "bytes"}, r"has no vector for any token of this vocabulary"),
-    ({"model.vectors": None, "model.vectors_frozen": True}, r"freezes the vectors of model.vectors"),
+    ({"model.vectors": None, "model.vectors_frozen": True}, r"model.vectors_frozen=true is of the vectors of"),
+    ({"model.vectors": None, "model.vectors_normalised": True}, r"model.vectors_normalised=true is of the vectors of"),
 ])
 def test_what_does_not_fit_is_refused(desk, given, line):
     with pytest.raises(UserError, match=line):
