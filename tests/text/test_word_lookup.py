@@ -22,7 +22,7 @@ def test_words_lie_where_split_finds_them(text):
 def test_a_word_is_found_exactly_when_it_is_in_the_vocabulary(vocabulary, text, crowded):
     spellings = WordLookup(vocabulary)
     if crowded:                                                  # every word wants the same slot
-        spellings._slot = lambda head, tail, size: head.astype("int64") * 0
+        spellings._slot = lambda head, tail: head.astype("int64") * 0
         spellings.slots[0] = len(vocabulary) - 1
     text = b" ".join([text, *vocabulary[::2]])
     places = {word: place for place, word in enumerate(vocabulary)}
