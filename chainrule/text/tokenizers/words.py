@@ -35,17 +35,15 @@ NEWLINE = ord("\n")
 def find_words(text: bytes, newlines: bool = False) -> tuple[Places, Places]:
     """Where each word begins, and where it ends; between them is ASCII's white space, as bytes.split defines it.
 
-    `newlines`: a newline is a word of its own.
+    `newlines`: newlines are not white space but letters.
     """
-    letters, inside = np.frombuffer(text, np.uint8), np.zeros(len(text) + 2, bool)
-    inside[1:-1] = (letters - 9 >= 5) & (letters != 32)          # not tab, newline, \v, \f, return, space
-    word, before, after = inside[1:-1], inside[:-2], inside[2:]
-    begin, end = word & ~before, word & ~after
+    letters, white = np.frombuffer(text, np.uint8), np.ones(len(text) + 2, bool)
+    np.less(letters - 9, 5, out=white[1:-1])                     # tab, newline, \v, \f, return
+    white[1:-1] |= letters == 32
     if newlines:
-        lines = letters == NEWLINE
-        begin |= lines
-        end |= lines
-    return np.flatnonzero(begin), np.flatnonzero(end) + 1
+        white[1:-1] &= letters != NEWLINE
+    edges = np.flatnonzero(white[1:] != white[:-1])
+    return edges[0::2], edges[1::2]
 
 
 class WordLookup:
@@ -148,7 +146,7 @@ class WordLevel(Unit):
         names = token_names(spec)
         words = [names[BOUNDARY], *(name for name in names if not name.startswith("\n"))]
         self.names = ["</s>", *words[1:], *(name[1:] for name in names[len(words) :])]
-        self.spellings = WordLookup([word.encode() for word in words])     # a newline is found as the boundary
+        self.spellings = WordLookup([word.encode() for word in words])
 
     @classmethod
     def spec(cls, words: Iterable[str] = ()) -> Spec:
@@ -185,6 +183,7 @@ class WordLevel(Unit):
         return np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
     def _look_up(self, text: bytes) -> Ids:
+        text = text.replace(b"\n", b" \n ")                         # then each newline is a word, that of the boundary
         place = self.spellings.find(text, *find_words(text, newlines=True))
         return np.where(place < 0, 1, place).view(np.uint32)
 
