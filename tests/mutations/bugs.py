@@ -160,15 +160,15 @@ BUGS = [
     Bug(
         "a discount's mass is lost",
         "chainrule/models/ngram/smoothing.py",
-        "prob += evidence.spread(gamma) * evidence.lower",
+        "prob += order.spread(gamma) * evidence.lower",
         "prob += 0 * evidence.lower",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3-(0,)]",),
     ),
     Bug(
         "add-k adds its k to the counts but not to their sum",
         "chainrule/models/ngram/smoothing.py",
-        "evidence.per_context(counts) + evidence.k * evidence.vocab",
-        "evidence.per_context(counts) + evidence.k",
+        "order.sum_children(counts) + evidence.k * evidence.vocab",
+        "order.sum_children(counts) + evidence.k",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3 estimator=add-k k=0.5-(0,)]",),
     ),
     Bug(
@@ -188,8 +188,8 @@ BUGS = [
     Bug(
         "an n-gram crosses a boundary",
         "chainrule/models/ngram/counts.py",
-        "(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)",
-        "(places[ends - 1] >= 0)",
+        "(words[:-1] != BOUNDARY) & complete[:-1]",
+        "complete[:-1]",
         (f"{LAWS}::test_what_resets_at_a_boundary_predicts_and_learns_so[ngram order=3]",),
     ),
     Bug(
