@@ -200,7 +200,7 @@ class NGram(LanguageModel):
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
             starts, words = self.table("starts", order), self.table("words", order)
-            contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
+            contexts = torch.bincount(starts[1:-1], minlength=len(words))[: len(words)].cumsum(0)  # begun before each word
             self._lookups[order] = Lookup(contexts * self.vocab + words)
         return self._lookups[order]
 

@@ -109,7 +109,7 @@ def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
         new = np.flatnonzero(place < 0)
         for word, count in _distinct(text, begins[new], ends[new]):
             fresh[word] += count
-        if len(fresh) > len(known):
+        if 2 * len(fresh) > len(known):
             known, counts = WordLookup([*known.places, *fresh]), np.append(counts, list(fresh.values()))
             fresh = Counter()
     return Counter(dict(zip(known.places, counts.tolist())) | fresh)
