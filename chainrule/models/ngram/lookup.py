@@ -28,13 +28,15 @@ class Lookup:
     def slots(self) -> Tensor:
         """(2^bits,) the index of the key in each slot, or -1. Made when many keys are first looked up."""
         slots = torch.full((1 << self.bits,), -1, dtype=torch.int32, device=self.keys.device)
-        place, keys = torch.arange(len(self.keys), dtype=torch.int32, device=self.keys.device), self.keys
-        for multiplier in HASHES:
-            slot = self._slot(keys, multiplier)
-            free = positions(slots.index_select(0, slot) < 0)    # of several keys with the same slot one gets it
-            slots.index_copy_(0, slot.index_select(0, free), place.index_select(0, free))
+        place = torch.arange(len(self.keys), dtype=torch.int32, device=self.keys.device)
+        slot = self._slot(self.keys, HASHES[0])
+        slots.index_copy_(0, slot, place)                        # of several keys with the same slot one gets it
+        for multiplier in HASHES[1:]:
             lost = positions(slots.index_select(0, slot) != place)
-            place, keys = place.index_select(0, lost), keys.index_select(0, lost)
+            place = place.index_select(0, lost)
+            slot = self._slot(self.keys.index_select(0, place), multiplier)
+            free = positions(slots.index_select(0, slot) < 0)
+            slots.index_copy_(0, slot.index_select(0, free), place.index_select(0, free))
         return slots
 
     def _slot(self, keys: Tensor, multiplier: int) -> Tensor:
