@@ -169,7 +169,7 @@ def query(train: Path, test: Path, setup: Setup, work: Path, judge: bool) -> Non
         import kenlm
 
         other = kenlm.Model(str(work / "m.bin"))
-        strings, tokens, scored = best(setup, *ways, lambda: [other.score(sentence) for sentence in sentences], turns=20)
+        strings, tokens, scored = best(setup, *ways, lambda: [*map(other.score, sentences)], turns=20)
         names = [tokenizer.token(id) for id in range(1, len(tokenizer))]
         start, out = kenlm.State(), kenlm.State()
         other.BeginSentenceWrite(start)

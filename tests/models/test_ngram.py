@@ -229,6 +229,24 @@ def test_look_up_finds_what_is_there_and_nothing_else(keys, others, many):
     assert found.tolist() == [places.get(key, -1) for key in asked]
 
 
+@pytest.mark.parametrize("bits", [3, 8, 10])
+def test_keys_that_find_every_slot_taken_are_found_by_binary_search(bits):
+    lookup = Lookup(torch.arange(0, 1500, 3))
+    lookup.bits = bits                                           # fewer slots than keys
+    found = lookup.find(torch.arange(1500)).tolist()
+    assert found == [number // 3 if number % 3 == 0 else -1 for number in range(1500)]
+
+
+def test_the_context_of_each_n_gram_is_the_one_whose_child_it_is():
+    parts = [count_ngrams(batch, 4, VOCAB) for batch in pieces(random_stream(9), 40, 3)]
+    for counts in parts[0], parts[0] + parts[1]:                 # one run is not merged
+        for order in merge_counts(counts)[1:]:
+            children = [slice(*pair) for pair in zip(order.starts[:-1].tolist(), order.starts[1:].tolist())]
+            assert order.contexts.tolist() == [c for c, own in enumerate(children) for _ in order.words[own]]
+            wanted = [order.counts[own].sum() for own in children]
+            assert order.sum_children(order.counts).tolist() == wanted
+
+
 def test_discounts_fall_back_when_the_counts_of_counts_cannot_tell():
     usual = [0, 0.5, 1, 1.5]
     assert discounts(np.array([1, 1, 2])).tolist() == usual

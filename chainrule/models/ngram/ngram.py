@@ -200,8 +200,8 @@ class NGram(LanguageModel):
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
             starts, words = self.table("starts", order), self.table("words", order)
-            contexts = torch.bincount(starts[1:-1], minlength=len(words))[: len(words)].cumsum(0)  # begun before each word
-            self._lookups[order] = Lookup(contexts * self.vocab + words)
+            begun = torch.bincount(starts[1:-1], minlength=len(words))[: len(words)]      # contexts, at each n-gram
+            self._lookups[order] = Lookup(begun.cumsum(0) * self.vocab + words)
         return self._lookups[order]
 
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,6 @@ from chainrule.text.tokenizers.unit import Ids, Spec, Unit, token_names, tokeniz
 
 Places = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
-Bytes = NDArray[np.uint8]
 
 LONG = 16                            # bytes; two integers cannot hold a word of this length
 MASKS = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(LONG + 1)], np.uint64)
@@ -116,7 +115,7 @@ def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
 
 
 def _distinct(text: bytes, begins: Places, ends: Places) -> Iterator[tuple[bytes, int]]:
-    """The words with their counts; a word whose slot has another word, and a long one, comes once for each occurrence."""
+    """The words with their counts; a long word, or one whose slot has another, comes once for each occurrence."""
     head, tail, long = _numbers(text, begins, ends)
     bits = max(4 * len(head), 1).bit_length()
     slot = _slots(head, tail, bits)
@@ -168,11 +167,12 @@ class WordLevel(Unit):
         least = settings.min_count or (1 if counts[UNKNOWN.encode()] else MIN_COUNT)
         for name in RESERVED:
             counts.pop(name.encode(), None)
-        kept = sorted((-count, word) for word, count in counts.items() if count >= least)
+        kept = sorted(word for word, count in counts.items() if count >= least)
+        kept.sort(key=counts.__getitem__, reverse=True)          # the most frequent first, others as they were
         if not kept:
             raise UserError(f"no word of the text occurs {least} times. Use more text, or text.min_count=1.")
         size = None if settings.vocab is None else settings.vocab - 2
-        return cls.spec(word.decode() for _, word in kept[:size])
+        return cls.spec(word.decode() for word in kept[:size])
 
     @classmethod
     def in_file(cls, name: str) -> str:
