@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, watch
-from chainrule.models.ngram.counts import OnDisk, _distinct_pairs, count_ngrams, merge_counts
+from chainrule.models.ngram.counts import OnDisk, _sort, count_ngrams, merge_counts
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.ngram.pruning import _divergence, prune_by_entropy
@@ -205,10 +205,9 @@ def test_counts_of_the_parts_add_up_to_those_of_the_whole(memory, block):
 
 
 def test_a_key_too_wide_to_carry_its_position_is_sorted_the_long_way():
-    contexts, words = np.array([3, 1, 3, 0]), np.array([7, 2, 7, 5])
-    for vocab in (8, 1 << 60):
-        first, last, which = _distinct_pairs(contexts.astype(np.int64), words.astype(np.int64), 4, vocab)
-        assert (first.tolist(), last.tolist(), which.tolist()) == ([0, 1, 3], [5, 2, 7], [2, 1, 2, 0])
+    for keys_below in (8, 1 << 62):
+        keys, places = _sort(np.array([5, 2, 5, 0]), np.array([9, 4, 3, 6]), keys_below, 10)
+        assert (keys.tolist(), places.tolist()) == ([0, 2, 5, 5], [6, 4, 3, 9])
 
 
 def test_padding_is_not_counted():
@@ -230,6 +229,24 @@ def test_look_up_finds_what_is_there_and_nothing_else(keys, others, many):
     assert found.tolist() == [places.get(key, -1) for key in asked]
 
 
+@pytest.mark.parametrize("bits", [3, 8, 10])
+def test_keys_that_find_every_slot_taken_are_found_by_binary_search(bits):
+    lookup = Lookup(torch.arange(0, 1500, 3))
+    lookup.bits = bits                                           # fewer slots than keys
+    found = lookup.find(torch.arange(1500)).tolist()
+    assert found == [number // 3 if number % 3 == 0 else -1 for number in range(1500)]
+
+
+def test_the_context_of_each_n_gram_is_the_one_whose_child_it_is():
+    parts = [count_ngrams(batch, 4, VOCAB) for batch in pieces(random_stream(9), 40, 3)]
+    for counts in parts[0], parts[0] + parts[1]:                 # one run is not merged
+        for order in merge_counts(counts)[1:]:
+            children = [slice(*pair) for pair in zip(order.starts[:-1].tolist(), order.starts[1:].tolist())]
+            assert order.contexts.tolist() == [c for c, own in enumerate(children) for _ in order.words[own]]
+            wanted = [order.counts[own].sum() for own in children]
+            assert order.sum_children(order.counts).tolist() == wanted
+
+
 def test_discounts_fall_back_when_the_counts_of_counts_cannot_tell():
     usual = [0, 0.5, 1, 1.5]
     assert discounts(np.array([1, 1, 2])).tolist() == usual
@@ -249,7 +266,7 @@ def test_the_divergence_of_a_bigram_is_the_sum_over_all_words():
     unigrams, bigrams = tables_of(random_stream(8), 2)
     lower = unigrams.prob[bigrams.suffixes]
     found = _divergence(bigrams, lower, np.log(unigrams.prob))
-    context = np.repeat(np.arange(VOCAB), bigrams.sizes)
+    context = np.repeat(np.arange(VOCAB), np.diff(bigrams.starts))
     for gram in range(len(bigrams.words)):
         history = context[gram]
         others = [g for g in range(len(bigrams.words)) if context[g] == history]

@@ -160,15 +160,15 @@ BUGS = [
     Bug(
         "a discount's mass is lost",
         "chainrule/models/ngram/smoothing.py",
-        "prob += evidence.spread(gamma) * evidence.lower",
+        "prob += order.spread(gamma) * evidence.lower",
         "prob += 0 * evidence.lower",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3-(0,)]",),
     ),
     Bug(
         "add-k adds its k to the counts but not to their sum",
         "chainrule/models/ngram/smoothing.py",
-        "evidence.per_context(counts) + evidence.k * evidence.vocab",
-        "evidence.per_context(counts) + evidence.k",
+        "order.sum_children(counts) + evidence.k * evidence.vocab",
+        "order.sum_children(counts) + evidence.k",
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[ngram order=3 estimator=add-k k=0.5-(0,)]",),
     ),
     Bug(
@@ -188,8 +188,8 @@ BUGS = [
     Bug(
         "an n-gram crosses a boundary",
         "chainrule/models/ngram/counts.py",
-        "(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)",
-        "(places[ends - 1] >= 0)",
+        "(words[:-1] != BOUNDARY) & complete[:-1]",
+        "complete[:-1]",
         (f"{LAWS}::test_what_resets_at_a_boundary_predicts_and_learns_so[ngram order=3]",),
     ),
     Bug(
@@ -1772,6 +1772,34 @@ BUGS = [
         "zero_init=pretrained",
         "zero_init=False",
         ("tests/training/test_finetune.py::test_characters_add_nothing_at_first_to_a_pretrained_body",),
+    ),
+    Bug(
+        "a key that finds every slot taken is lost",
+        "chainrule/models/ngram/lookup.py",
+        "self._probe(rest, *others) if others else self._search(rest)",
+        "self._probe(rest, *others) if others else torch.full_like(unsure, -1, dtype=torch.int32)",
+        ("tests/models/test_ngram.py::test_keys_that_find_every_slot_taken_are_found_by_binary_search[8]",),
+    ),
+    Bug(
+        "long words are counted by their first sixteen bytes",
+        "chainrule/text/tokenizers/words.py",
+        "    same[long] = False\n",
+        "",
+        ("tests/text/test_word_lookup.py::test_long_words_are_counted_apart_from_words_that_begin_alike",),
+    ),
+    Bug(
+        "a word is found by its bytes without its length",
+        "chainrule/text/tokenizers/words.py",
+        "size.astype(np.uint64) << np.uint64(56)",
+        "np.zeros(len(size), np.uint64)",
+        ("tests/text/test_word_lookup.py::test_words_of_any_length_are_told_from_longer_and_shorter_ones",),
+    ),
+    Bug(
+        "a newline sticks to the word before it",
+        "chainrule/text/tokenizers/words.py",
+        'text.replace(b"\\n", b" \\n ")',
+        'text.replace(b"\\n", b"\\n ")',
+        ("tests/text/test_tokenizer.py::test_lines_are_texts",),
     ),
     Bug(
         "a text with <unk> loses its rare words",

@@ -13,8 +13,9 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from chainrule.model import BOUNDARY, Batch
 
 Ints = NDArray[np.integer]
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass
@@ -108,20 +110,21 @@ def count_ngrams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) ->
     words, counted = _flatten(batch)
     unigrams = np.bincount(words[counted], minlength=vocab)
     places = words                                               # the n-gram one shorter that ends at each position
-    ends = np.flatnonzero(_has_context(batch))                   # positions where an n-gram of this order ends
+    complete = _has_context(batch)                               # whether an n-gram of this order ends there
     run: list[SortedRun | OnDisk] = []
     size = vocab                                                 # number of n-grams one shorter
     for k in range(2, order + 1):
         if k > 2:
-            ends = ends[(words[ends - 1] != BOUNDARY) & (places[ends - 1] >= 0)]
-        contexts, last, which = _distinct_pairs(places[ends - 1], words[ends], size, vocab)
-        sizes = np.bincount(which[counted[ends]], minlength=len(last)).astype(np.int32)
-        example = np.empty(len(last), np.int64)
-        example[which] = ends                                    # any position where the n-gram ends
-        run.append(SortedRun(contexts, last, sizes, places[example].astype(np.int32)))
-        places = np.full(len(words), -1, np.int64)
+            complete[1:] &= (words[:-1] != BOUNDARY) & complete[:-1]
+        ends: Ints = np.flatnonzero(complete)
+        keys: Ints = places[ends - 1].astype(np.int64) * vocab + words[ends]
+        keys, ends = _sort(keys, ends, size * vocab, len(words))
+        starts, which = _distinct(keys)
+        sizes = np.bincount(which, counted[ends], len(starts)).astype(np.int32)
+        run.append(SortedRun(*_unpack(keys[starts], vocab), sizes, places[ends[starts]]))
+        places = np.empty(len(words), np.int32)                  # read only where an n-gram is complete
         places[ends] = which
-        size = len(last)
+        size = len(starts)
     return NGramCounts(unigrams, [run], memory)
 
 
@@ -130,7 +133,7 @@ def _flatten(batch: Batch) -> tuple[Ints, NDArray[np.bool_]]:
     rows = np.concatenate([batch.tokens[:, :1].cpu().numpy(), batch.targets.cpu().numpy()], 1)
     counted = np.zeros(rows.shape, bool)
     counted[:, 1:] = batch.loss_mask.cpu().numpy()
-    return rows.reshape(-1).astype(np.int64, copy=False), counted.reshape(-1)
+    return rows.reshape(-1).astype(np.int32, copy=False), counted.reshape(-1)
 
 
 def _has_context(batch: Batch) -> NDArray[np.bool_]:
@@ -143,13 +146,10 @@ def _has_context(batch: Batch) -> NDArray[np.bool_]:
     return has.reshape(-1)
 
 
-def _distinct_pairs(contexts: Ints, words: Ints, size: int, vocab: int) -> tuple[Ints, Ints, Ints]:
-    """The distinct (context, word) pairs, sorted, and the index of each given pair among them."""
-    keys, order = _sort(contexts * vocab + words, np.arange(len(words)), size * vocab, len(words))
+def _distinct(keys: Ints) -> tuple[Ints, Ints]:
+    """Of sorted keys: where each distinct one begins, and the index of each key among the distinct ones."""
     new = _differs(keys)
-    which = np.empty(len(keys), np.int64)
-    which[order] = np.cumsum(new) - 1
-    return (*_unpack(keys[new], vocab), which)
+    return np.flatnonzero(new), np.cumsum(new, dtype=np.int32) - 1
 
 
 def _sort(keys: Ints, values: Ints, keys_below: int, values_below: int) -> tuple[Ints, Ints]:
@@ -179,29 +179,35 @@ def _unpack(keys: Ints, vocab: int) -> tuple[Ints, Ints]:
 
 
 @dataclass
-class Order:
-    """All n-grams of one order of the merged trie: the children of context c lie at starts[c]:starts[c + 1]."""
+class Children:
+    """The n-grams of one order as children of their contexts: those of context c lie at starts[c]:starts[c + 1]."""
 
     words: Ints      # (N,)
     starts: Ints     # (C + 1,)
-    counts: Ints     # (N,)
-    suffixes: Ints   # (N,)
 
     def __len__(self) -> int:
         return len(self.words)
 
-    @property
-    def sizes(self) -> Ints:
-        return np.diff(self.starts)
+    @cached_property
+    def contexts(self) -> Ints:
+        """(N,) the context of each n-gram."""
+        return np.repeat(np.arange(len(self.starts) - 1, dtype=np.int32), np.diff(self.starts))
+
+    def sum_children(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """(N,) -> (C,): sums over the children of each context; 0 where it has none."""
+        return np.bincount(self.contexts, values, len(self.starts) - 1).astype(float, copy=False)     # of none: of ints
+
+    def spread(self, values: NDArray[Number]) -> NDArray[Number]:
+        """(C,) -> (N,): each context's value for each of its children."""
+        return values.take(self.contexts)
 
 
-def sum_children(values: NDArray[Any], starts: Ints) -> NDArray[np.float64]:
-    """(N,) -> (C,): sums over the children of each context; 0 where it has none."""
-    sums = np.zeros(len(starts) - 1)
-    full = np.flatnonzero(np.diff(starts))
-    if len(full):
-        sums[full] = np.add.reduceat(values, starts[full], dtype=np.float64)
-    return sums
+@dataclass
+class Order(Children):
+    """All n-grams of one order of the merged trie."""
+
+    counts: Ints     # (N,)
+    suffixes: Ints   # (N,)
 
 
 def merge_counts(counts: NGramCounts, block: int = 1 << 22) -> list[Order]:
@@ -224,6 +230,7 @@ def _merge_order(
     if len(runs) == 1:                                           # one run needs no merging: its indices are right
         only = runs[0]
         order = Order(only.words, _compact(_starts(only.contexts, contexts)), only.counts, only.suffixes)
+        order.contexts = only.contexts
         return order, [np.arange(len(only), dtype=np.int32)]
     total = sum(map(len, runs))
     words, counts, suffixes = [], [], []

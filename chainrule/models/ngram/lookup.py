@@ -1,17 +1,18 @@
-"""Look-up by a vectorised hash table: the indices of many keys at once, by two hashes, then binary search.
+"""Look-up by a vectorised hash table: the indices of many keys at once, by a few hashes, then binary search.
 
 Keys are sorted. The table has several slots for each key; a slot holds one key that hashes there. A key that loses
-its first slot takes its second if that is free. An empty slot proves that a key is absent. There is no loop over
-keys, so that building and searching are a few vectorised steps on any device.
+its first slot takes that of the next hash if it is free. An empty slot proves that a key is absent. There is no loop
+over keys, so that building and searching are a few vectorised steps on any device.
 """
 
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
-HASHES = (-7046029254386353131, -4417276706812531889)   # odd multipliers, 2^64 / φ first; the top bits are the slot
-
+HASHES = (-7046029254386353131, -4417276706812531889, 1609587929392839161)   # odd multipliers, 2^64 / φ first; the top
+                                                                             # bits of the product are the slot
 FEW = 256         # for so few keys binary search alone is faster
 LARGE = 1 << 22   # number of keys from which memory matters more than collisions
 
@@ -28,11 +29,14 @@ class Lookup:
         """(2^bits,) the index of the key in each slot, or -1. Made when many keys are first looked up."""
         slots = torch.full((1 << self.bits,), -1, dtype=torch.int32, device=self.keys.device)
         place = torch.arange(len(self.keys), dtype=torch.int32, device=self.keys.device)
-        for multiplier in HASHES:
+        slot = self._slot(self.keys, HASHES[0])
+        slots.index_copy_(0, slot, place)                        # of several keys with the same slot one gets it
+        for multiplier in HASHES[1:]:
+            lost = positions(slots.index_select(0, slot) != place)
+            place = place.index_select(0, lost)
             slot = self._slot(self.keys.index_select(0, place), multiplier)
-            free = (slots.index_select(0, slot) < 0).nonzero()[:, 0]
-            slots[slot[free]] = place[free]                      # of several keys with the same slot one gets it
-            place = place[(slots.index_select(0, slot) != place).nonzero()[:, 0]]
+            free = positions(slots.index_select(0, slot) < 0)
+            slots.index_copy_(0, slot.index_select(0, free), place.index_select(0, free))
         return slots
 
     def _slot(self, keys: Tensor, multiplier: int) -> Tensor:
@@ -44,18 +48,29 @@ class Lookup:
             return torch.full(keys.shape, -1, dtype=torch.int32, device=keys.device)
         if len(keys) <= FEW:
             return self._search(keys)
-        result, unsure = self._guess(keys, HASHES[0])
-        keys = keys.index_select(0, unsure)
-        again, still = self._guess(keys, HASHES[1])
-        again.index_copy_(0, still, self._search(keys.index_select(0, still)))
-        return result.index_copy_(0, unsure, again)
+        return self._probe(keys, *HASHES)
 
-    def _guess(self, keys: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-        """The index of each key that is in its slot, -1 for the others; and which of the others may still exist."""
+    def _probe(self, keys: Tensor, multiplier: int, *others: int) -> Tensor:
+        """By one hash; keys whose slot holds another key by the other hashes, at last by binary search."""
         guess = self.slots.index_select(0, self._slot(keys, multiplier))
         right = self.keys.index_select(0, guess.clamp(min=0)) == keys
-        return torch.where(right, guess, -1), ((guess >= 0) & ~right).nonzero()[:, 0]
+        result = _or_absent(guess, right)
+        unsure = positions((guess >= 0) & ~right)
+        rest = keys.index_select(0, unsure)
+        return result.index_copy_(0, unsure, self._probe(rest, *others) if others else self._search(rest))
 
     def _search(self, keys: Tensor) -> Tensor:
         place = torch.searchsorted(self.keys, keys, out_int32=True).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys.index_select(0, place) == keys, place, -1)
+        return _or_absent(place, self.keys.index_select(0, place) == keys)
+
+
+def _or_absent(places: Tensor, right: Tensor) -> Tensor:
+    """The places that are right, -1 for the others. `torch.where` has a branch for each element, which is slow."""
+    return (places + 1) * right - 1
+
+
+def positions(mask: Tensor) -> Tensor:
+    """(N,) where the mask is true, ascending. On a CPU by numpy, whose search has no branch for each element."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero()[:, 0]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, Batch, LanguageModel, Tap
 from chainrule.models.ngram.counts import NGramCounts, count_ngrams, merge_counts
-from chainrule.models.ngram.lookup import Lookup
+from chainrule.models.ngram.lookup import Lookup, positions
 from chainrule.models.ngram.pruning import above_cutoffs, prune_by_entropy, select_ngrams
 from chainrule.models.ngram.smoothing import (
     BackoffStep,
@@ -189,7 +189,7 @@ class NGram(LanguageModel):
         asked, context = torch.arange(1, len(flat), device=text.device), flat[:-1]
         for order in range(2, highest + 1):
             place = self._lookup(order).find(context * self.vocab + flat.index_select(0, asked))
-            hits = (place >= 0).nonzero()[:, 0]
+            hits = positions(place >= 0)
             found, ngram = asked.index_select(0, hits), place.index_select(0, hits).long()
             yield order, (asked, context), (found, ngram)
             if not len(found):
@@ -200,8 +200,8 @@ class NGram(LanguageModel):
     def _lookup(self, order: int) -> Lookup:
         if order not in self._lookups:
             starts, words = self.table("starts", order), self.table("words", order)
-            contexts = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
-            self._lookups[order] = Lookup(contexts * self.vocab + words)
+            begun = torch.bincount(starts[1:-1], minlength=len(words))[: len(words)]      # contexts, at each n-gram
+            self._lookups[order] = Lookup(begun.cumsum(0) * self.vocab + words)
         return self._lookups[order]
 
     def _children(self, order: int, context: Tensor) -> tuple[Tensor, Tensor]:

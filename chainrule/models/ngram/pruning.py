@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chainrule.models.ngram.counts import Order, sum_children
+from chainrule.models.ngram.counts import Order
 from chainrule.models.ngram.smoothing import BackoffTable, Floats, below_cutoff
 
 Keep = NDArray[np.bool_]
@@ -32,7 +32,7 @@ def prune_by_entropy(tables: list[BackoffTable], threshold: float) -> list[Backo
         table.backoff = _renormalised_backoff(table, lower, keep[order])
         needed = np.zeros(len(tables[order - 1].words), bool)
         needed[table.suffixes[keep[order]]] = True
-        needed |= sum_children(keep[order], table.starts) > 0
+        needed |= table.sum_children(keep[order]) > 0
     return select_ngrams(tables, keep)
 
 
@@ -41,7 +41,7 @@ def _history_log_probs(tables: list[BackoffTable]) -> list[Floats]:
     with np.errstate(divide="ignore"):
         logs = [np.log(tables[0].prob)]
         for table in tables[1:]:
-            logs.append(np.repeat(logs[-1], table.sizes) + np.log(table.prob))
+            logs.append(table.spread(logs[-1]) + np.log(table.prob))
     return logs
 
 
@@ -52,11 +52,8 @@ def _divergence(table: BackoffTable, lower: Floats, history: Floats) -> Floats:
 
     where α is the back-off weight of h and α' that without the n-gram.
     """
-
-    def spread(values: Floats) -> Floats:
-        return np.repeat(values, table.sizes)
-
-    mass, rest = 1 - sum_children(table.prob, table.starts), 1 - sum_children(lower, table.starts)
+    spread = table.spread
+    mass, rest = 1 - table.sum_children(table.prob), 1 - table.sum_children(lower)
     mass, rest = np.maximum(mass, 1e-12), np.maximum(rest, 1e-12)
     alpha = np.log(spread(mass / rest))
     without = np.log((spread(mass) + table.prob) / (spread(rest) + lower))
@@ -67,8 +64,8 @@ def _divergence(table: BackoffTable, lower: Floats, history: Floats) -> Floats:
 
 def _renormalised_backoff(table: BackoffTable, lower: Floats, keep: Keep) -> Floats:
     """The back-off weights that make each context's probabilities sum to one again."""
-    mass, rest = 1 - sum_children(table.prob * keep, table.starts), 1 - sum_children(lower * keep, table.starts)
-    changed = sum_children(~keep, table.starts) > 0
+    mass, rest = 1 - table.sum_children(table.prob * keep), 1 - table.sum_children(lower * keep)
+    changed = table.sum_children(~keep) > 0
     weights: Floats = np.where(changed, np.maximum(mass, 0) / np.maximum(rest, 1e-12), table.backoff)
     return weights
 
@@ -79,7 +76,7 @@ def select_ngrams(tables: list[BackoffTable], keep: list[Keep]) -> list[BackoffT
     places = np.arange(len(tables[0].words))
     for order in range(1, len(tables)):
         table, kept = tables[order], keep[order]
-        sizes = sum_children(kept, table.starts).astype(np.int64)[keep[order - 1]]
+        sizes = table.sum_children(kept).astype(np.int64)[keep[order - 1]]
         starts = np.concatenate([[0], np.cumsum(sizes)])
         suffixes = places[table.suffixes[kept]]
         backoff = table.backoff[keep[order - 1]]

@@ -13,7 +13,7 @@ Shapes: T tokens, K words that follow their contexts.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.model import BOUNDARY
-from chainrule.models.ngram.counts import Ints, Order, sum_children
+from chainrule.models.ngram.counts import Children, Ints, Order
 
 # Back-off, step by step: counts, back-off weight and probability of each order for each token, to be shown
 
@@ -72,19 +72,13 @@ Filled: TypeAlias = tuple[Floats, Floats, Ints]   # prob, backoff and counts of 
 
 
 @dataclass
-class BackoffTable:
+class BackoffTable(Children):
     """The estimated probabilities of one order, not yet as logarithms."""
 
-    words: Ints        # (N,)
-    starts: Ints       # (C + 1,) children of context c: starts[c]:starts[c + 1]
     prob: Floats       # (N,) p(last word | context)
     backoff: Floats    # (C,) back-off weight of each context; 1 where no word was seen after it
     suffixes: Ints     # (N,) index of the n-gram without its first word, one order below
     counts: Ints | None = None    # (N,) the counts that the estimator used; None: unknown, or some were left out
-
-    @property
-    def sizes(self) -> Ints:
-        return np.diff(self.starts)
 
 
 def estimate(orders: list[Order], estimator: str, k: float, cutoffs: Sequence[int] = ()) -> Iterator[BackoffTable]:
@@ -105,7 +99,7 @@ def estimate(orders: list[Order], estimator: str, k: float, cutoffs: Sequence[in
         yield BackoffTable(order.words, order.starts, prob, backoff, suffixes, counts)
         if higher is not None:
             suffixes, lower = higher.suffixes, prob
-            begins = np.repeat(begins if index else order.words == BOUNDARY, higher.sizes)
+            begins = higher.spread(begins if index else order.words == BOUNDARY)
 
 
 def below_cutoff(order: Order, index: int, cutoffs: Sequence[int]) -> NDArray[np.bool_] | None:
@@ -126,17 +120,10 @@ class Evidence:
     k: float
     vocab: int
 
-    def per_context(self, values: NDArray[Any]) -> Floats:
-        return sum_children(values, self.order.starts)
-
-    def spread(self, values: Floats) -> Floats:
-        """(C,) -> (N,): each context's value for each of its children."""
-        return np.repeat(values, self.order.sizes)
-
     def backoff_weight(self, missing: Floats) -> Floats:
         """(C,) the back-off weight that gives the `missing` probability to the words that are not in the table."""
         lower = self.lower if self.left_out is None else np.where(self.left_out, 0, self.lower)
-        rest = 1 - self.per_context(lower)
+        rest = 1 - self.order.sum_children(lower)
         return np.divide(missing, rest, out=np.zeros_like(missing), where=(missing > 0) & (rest > 0))
 
 
@@ -147,18 +134,18 @@ def kneser_ney(evidence: Evidence) -> Filled:
 
     Below the highest order c is the continuation count: the number of distinct words seen before the n-gram.
     """
-    counts = evidence.order.counts
+    order, counts = evidence.order, evidence.order.counts
     if evidence.higher is not None:
         continuation = np.bincount(evidence.higher.suffixes, minlength=len(counts))
         counts = np.where(evidence.raw, counts, continuation)
-    total = evidence.per_context(counts)
+    total = order.sum_children(counts)
     divisor = np.maximum(total, 1)
-    discount = discounts(counts)[np.minimum(counts, 3)]
+    discount = discounts(counts).take(np.minimum(counts, 3))
     removed = discount if evidence.left_out is None else np.where(evidence.left_out, counts, discount)
-    gamma = np.where(total > 0, evidence.per_context(removed) / divisor, 1)
+    gamma = np.where(total > 0, order.sum_children(removed) / divisor, 1)
     prob = counts - discount
-    prob /= evidence.spread(divisor)
-    prob += evidence.spread(gamma) * evidence.lower
+    prob /= order.spread(divisor)
+    prob += order.spread(gamma) * evidence.lower
     return prob, gamma, counts
 
 
@@ -175,23 +162,23 @@ def discounts(counts: Ints) -> Floats:
 
 def maximum_likelihood(evidence: Evidence) -> Filled:
     """p(w | h) = c(hw) / c(h·): relative frequencies, 0 for unseen words."""
-    counts = evidence.order.counts
-    total = evidence.per_context(counts)
+    order, counts = evidence.order, evidence.order.counts
+    total = order.sum_children(counts)
     divisor = np.maximum(total, 1)
     lost = np.zeros_like(divisor)
     if evidence.left_out is not None:
-        lost = evidence.per_context(counts * evidence.left_out) / divisor
-    return counts / evidence.spread(divisor), np.where(total > 0, evidence.backoff_weight(lost), 1), counts
+        lost = order.sum_children(counts * evidence.left_out) / divisor
+    return counts / order.spread(divisor), np.where(total > 0, evidence.backoff_weight(lost), 1), counts
 
 
 def add_k(evidence: Evidence) -> Filled:
     """Add-k (k = 1: Laplace): p(w | h) = (c(hw) + k) / (c(h·) + kV). After an unknown context p is uniform."""
-    counts = evidence.order.counts
-    total = evidence.per_context(counts) + evidence.k * evidence.vocab
-    prob = np.where(evidence.raw, (counts + evidence.k) / evidence.spread(total), 1 / evidence.vocab)
+    order, counts = evidence.order, evidence.order.counts
+    total = order.sum_children(counts) + evidence.k * evidence.vocab
+    prob = np.where(evidence.raw, (counts + evidence.k) / order.spread(total), 1 / evidence.vocab)
     kept = prob if evidence.left_out is None else np.where(evidence.left_out, 0, prob)
-    seen = evidence.per_context(evidence.raw) > 0
-    return prob, np.where(seen, evidence.backoff_weight(1 - evidence.per_context(kept)), 1), counts
+    seen = order.sum_children(evidence.raw) > 0
+    return prob, np.where(seen, evidence.backoff_weight(1 - order.sum_children(kept)), 1), counts
 
 
 _ESTIMATORS: dict[str, Callable[[Evidence], Filled]] = {

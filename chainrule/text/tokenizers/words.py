@@ -18,23 +18,29 @@ from chainrule.text.tokenizers.unit import Ids, Spec, Unit, token_names, tokeniz
 
 # Word look-up: a hash table that finds the ids of all words of a text at once, without Python strings.
 #
-# A word of up to sixteen bytes is given by its length, its first eight and its last eight bytes, read as two integers.
-# These three hash to a slot with one candidate, which is then compared. Longer words and hash collisions are few and go
-# through a dictionary.
+# A word of up to fifteen bytes is two integers: its first eight bytes; the others, and its length in the top byte. Both
+# hash to a slot with one candidate, which is then compared. Longer words and hash collisions are few and go through a
+# dictionary.
 
 Places = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-LONG = 17                            # bytes; two integers cannot hold a word of this length
+LONG = 16                            # bytes; two integers cannot hold a word of this length
 MASKS = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(LONG + 1)], np.uint64)
-HEAD, TAIL, SIZE = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
+HEAD, TAIL = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
+NEWLINE = ord("\n")
 
 
-def find_words(text: bytes) -> tuple[Places, Places]:
-    """Where each word begins, and where it ends; between them is ASCII's white space, as bytes.split defines it."""
+def find_words(text: bytes, newlines: bool = False) -> tuple[Places, Places]:
+    """Where each word begins, and where it ends; between them is ASCII's white space, as bytes.split defines it.
+
+    `newlines`: newlines are not white space but letters.
+    """
     letters, white = np.frombuffer(text, np.uint8), np.ones(len(text) + 2, bool)
     np.less(letters - 9, 5, out=white[1:-1])                     # tab, newline, \v, \f, return
     white[1:-1] |= letters == 32
+    if newlines:
+        white[1:-1] &= letters != NEWLINE
     edges = np.flatnonzero(white[1:] != white[:-1])
     return edges[0::2], edges[1::2]
 
@@ -46,58 +52,80 @@ class WordLookup:
         self.places = {word: place for place, word in enumerate(words)}
         ends = np.cumsum([len(word) + 1 for word in words], dtype=np.int64) - 1
         begins = ends - np.fromiter(map(len, words), np.int64, len(words))
-        self.head, self.tail, self.size = _numbers(b" ".join(words), begins, ends)
-        self.shift = np.uint64(64 - max(16 * len(words), 1).bit_length())
-        self.slots = np.full(1 << int(64 - self.shift), -1, np.int32)
-        # backwards, so that of several words the first, which is the most frequent, keeps the slot
-        self.slots[self._slot(self.head, self.tail, self.size)[::-1]] = np.arange(len(words), dtype=np.int32)[::-1]
+        self.head, self.tail, _ = _numbers(b" ".join(words), begins, ends)
+        self.bits = max(8 * len(words), 1).bit_length()
+        self.slots = _first_in_slot(self._slot(self.head, self.tail), self.bits)       # the first is the most frequent
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def _slot(self, head: Numbers, tail: Numbers, size: Numbers) -> Places:
-        mixed: Numbers = ((head * HEAD) ^ (tail * TAIL >> np.uint64(7))) + size * SIZE
-        return (mixed >> self.shift).astype(np.int64)
+    def _slot(self, head: Numbers, tail: Numbers) -> Places:
+        return _slots(head, tail, self.bits)
 
     def find(self, text: bytes, begins: Places, ends: Places) -> NDArray[np.int32]:
-        head, tail, size = _numbers(text, begins, ends)
-        place = self.slots[self._slot(head, tail, size)]
-        same = np.ones(len(place), bool) if len(self) else np.zeros(len(place), bool)
-        for ours, theirs in ((self.head, head), (self.tail, tail), (self.size, size)) if len(self) else ():
-            same &= ours[place] == theirs
-        unsure = np.flatnonzero((~same & (place >= 0)) | (size >= LONG))
-        for at in unsure.tolist():
-            place[at] = self.places.get(text[begins[at] : ends[at]], -1)
+        if not len(self):
+            return np.full(len(begins), -1, np.int32)
+        head, tail, long = _numbers(text, begins, ends)
+        place = self.slots.take(self._slot(head, tail))
+        same = (self.head.take(place) == head) & (self.tail.take(place) == tail)     # of place -1 it is the last word's
+        unsure = np.append(np.flatnonzero((place >= 0) & ~same), long)
+        words = (text[begin:end] for begin, end in zip(begins[unsure].tolist(), ends[unsure].tolist()))
+        place[unsure] = [self.places.get(word, -1) for word in words]
         return place
 
 
-def _numbers(text: bytes, begins: Places, ends: Places) -> tuple[Numbers, Numbers, Numbers]:
-    """The first eight bytes of each word, the last eight of one with more than eight, and its length up to LONG."""
-    framed = bytes(8) + text + bytes(8)
+def _slots(head: Numbers, tail: Numbers, bits: int) -> Places:
+    mixed: Numbers = (head * HEAD) ^ (tail * TAIL >> np.uint64(7))
+    return (mixed >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def _first_in_slot(slot: Places, bits: int) -> NDArray[np.int32]:
+    """(2^bits,) the first of the words that hash to each slot, or -1."""
+    first = np.full(1 << bits, -1, np.int32)
+    first[slot[::-1]] = np.arange(len(slot), dtype=np.int32)[::-1]       # of several numbers the last one stays
+    return first
+
+
+def _numbers(text: bytes, begins: Places, ends: Places) -> tuple[Numbers, Numbers, Places]:
+    """Both integers of each word, and which words are too long for them."""
+    framed = text + bytes(16)
     eights = np.ndarray((len(framed) - 7,), "<u8", framed, strides=(1,))   # the eight bytes from each place on
     size = np.minimum(ends - begins, LONG)
     more = np.flatnonzero(size > 8)
-    tail = np.zeros(len(size), np.uint64)
-    tail[more] = eights[ends[more]]
-    return eights[begins + 8] & MASKS[size], tail, size.astype(np.uint64)
+    tail = size.astype(np.uint64) << np.uint64(56)
+    tail[more] |= eights[begins[more] + 8] & MASKS.take(size[more] - 8)
+    return eights[begins] & MASKS.take(size), tail, more[size[more] == LONG]
 
 
 def count_words(texts: Iterable[bytes]) -> Counter[bytes]:
     """How often each word occurs. Words seen before are counted by look-up, only new ones in a dictionary."""
-    known, counts = WordLookup([]), np.zeros(0, np.int64)
+    known, counts = WordLookup([]), np.zeros(0, np.int64)        # no word is both known and fresh
     fresh: Counter[bytes] = Counter()
     for text in texts:
         begins, ends = find_words(text)
         place = known.find(text, begins, ends)
-        counts = counts + np.bincount(place[place >= 0], minlength=len(known))
-        new = place < 0
-        fresh.update(text[begin:end] for begin, end in zip(begins[new].tolist(), ends[new].tolist()))
-        if len(fresh) > len(known):
-            fresh.update(dict(zip(known.places, counts.tolist())))
-            known, counts = WordLookup(list(fresh)), np.fromiter(fresh.values(), np.int64, len(fresh))
+        counts = counts + np.bincount(place + 1, minlength=len(known) + 1)[1:]
+        new = np.flatnonzero(place < 0)
+        for word, count in _distinct(text, begins[new], ends[new]):
+            fresh[word] += count
+        if 2 * len(fresh) > len(known):
+            known, counts = WordLookup([*known.places, *fresh]), np.append(counts, list(fresh.values()))
             fresh = Counter()
-    fresh.update(dict(zip(known.places, counts.tolist())))
-    return fresh
+    return Counter(dict(zip(known.places, counts.tolist())) | fresh)
+
+
+def _distinct(text: bytes, begins: Places, ends: Places) -> Iterator[tuple[bytes, int]]:
+    """The words with their counts; a long word, or one whose slot has another, comes once for each occurrence."""
+    head, tail, long = _numbers(text, begins, ends)
+    bits = max(4 * len(head), 1).bit_length()
+    slot = _slots(head, tail, bits)
+    first = _first_in_slot(slot, bits)[slot]
+    same = (head[first] == head) & (tail[first] == tail)
+    same[long] = False
+    counts = np.bincount(np.where(same, first, np.arange(len(first))))
+    chosen = np.flatnonzero(counts)
+    for begin, end, count in zip(begins[chosen].tolist(), ends[chosen].tolist(), counts[chosen].tolist()):
+        yield text[begin:end], count
 
 
 UNKNOWN = "<unk>"
@@ -106,7 +134,6 @@ RESERVED = (UNKNOWN, "<s>", "</s>")     # not counted as words: ARPA files give 
 SPACE = " \t\r\v\f"
 GAP = re.compile(rb"[ \n]")
 LOOK_UP = 1 << 18                       # bytes looked up at a time
-NEWLINE = ord("\n")
 
 
 class WordLevel(Unit):
@@ -116,8 +143,8 @@ class WordLevel(Unit):
 
     def __init__(self, spec: Spec):
         names = token_names(spec)
-        words = [name for name in names if not name.startswith("\n")]
-        self.names = ["</s>", *words, *(name[1:] for name in names[1 + len(words) :])]
+        words = [names[BOUNDARY], *(name for name in names if not name.startswith("\n"))]
+        self.names = ["</s>", *words[1:], *(name[1:] for name in names[len(words) :])]
         self.spellings = WordLookup([word.encode() for word in words])
 
     @classmethod
@@ -140,11 +167,12 @@ class WordLevel(Unit):
         least = settings.min_count or (1 if counts[UNKNOWN.encode()] else MIN_COUNT)
         for name in RESERVED:
             counts.pop(name.encode(), None)
-        kept = sorted((-count, word) for word, count in counts.items() if count >= least)
+        kept = sorted(word for word, count in counts.items() if count >= least)
+        kept.sort(key=counts.__getitem__, reverse=True)          # the most frequent first, others as they were
         if not kept:
             raise UserError(f"no word of the text occurs {least} times. Use more text, or text.min_count=1.")
         size = None if settings.vocab is None else settings.vocab - 2
-        return cls.spec(word.decode() for _, word in kept[:size])
+        return cls.spec(word.decode() for word in kept[:size])
 
     @classmethod
     def in_file(cls, name: str) -> str:
@@ -155,11 +183,9 @@ class WordLevel(Unit):
         return np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
     def _look_up(self, text: bytes) -> Ids:
-        begins, ends = find_words(text)
-        place = self.spellings.find(text, begins, ends)
-        ids = np.where(place < 0, 1, place + 1).astype(np.uint32)
-        newlines = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
-        return np.insert(ids, np.searchsorted(begins, newlines), BOUNDARY)
+        text = text.replace(b"\n", b" \n ")                         # then each newline is a word, that of the boundary
+        place = self.spellings.find(text, *find_words(text, newlines=True))
+        return np.where(place < 0, 1, place).view(np.uint32)
 
     def encode_many(self, texts: Sequence[str]) -> list[Ids]:
         """All texts in one look-up, unless one of them has several lines."""
@@ -178,11 +204,11 @@ class WordLevel(Unit):
         return self.encode(text.removesuffix("\n"))
 
     def special_tokens(self) -> dict[str, int]:
-        first = 1 + len(self.spellings)
+        first = len(self.spellings)
         return {self.names[id]: id for id in (BOUNDARY, *range(first, len(self.names)))}
 
     def stream_decoder(self) -> "WordStreamDecoder":
-        return WordStreamDecoder(self.names, special=1 + len(self.spellings))
+        return WordStreamDecoder(self.names, special=len(self.spellings))
 
 
 class WordStreamDecoder:
