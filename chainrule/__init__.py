@@ -5,8 +5,11 @@
 The names below are public. Each is imported when it is first used, so that `import chainrule` does not import torch.
 """
 
+import gc
 import os
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,7 +67,22 @@ __all__ = ["__version__", *_MODULES]
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_part(_MODULES[name]), name)
+
+
+def import_part(name: str) -> ModuleType:
+    """Imports `chainrule.NAME`. With torch come a million objects that stay: looking through them for garbage, again and
+    again, would make start-up half as long again (benchmarks/startup.py)."""
+    if "torch" in sys.modules:
+        return import_module(f"{__name__}.{name}")
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f"{__name__}.{name}")
+    finally:
+        gc.freeze()    # what is here stays, and is not looked through later
+        if collects:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

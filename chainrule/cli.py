@@ -12,12 +12,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from chainrule import __version__
+from chainrule import __version__, import_part
 from chainrule.commands.json_output import Streamed, json_pieces
 from chainrule.errors import UserError, did_you_mean, out_of_memory
 from chainrule.progress import set_quiet, speaks
@@ -466,7 +465,7 @@ def _answer(words: list[str]) -> int:
     args = parse(words)
     module, _, function = COMMANDS[words[0]].where.partition(":")
     with ctrl_c_waits():
-        command = getattr(import_module(f"chainrule.commands.{module}"), function)
+        command = getattr(import_part(f"commands.{module}"), function)
     set_quiet(args.json)
     try:
         answer = command(args)

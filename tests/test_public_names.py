@@ -33,3 +33,17 @@ def test_waiting_threads_soon_sleep_unless_the_user_says_otherwise(given, wanted
     code = "import chainrule, os; print(os.environ['GOMP_SPINCOUNT'])"
     answer = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == wanted
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_after_an_import_as_it_was_before(collects):
+    code = f"""if True:
+        import gc, chainrule
+        gc.enable() if {collects} else gc.disable()
+        chainrule.load
+        print(gc.isenabled(), gc.get_freeze_count() > 100_000)
+        before = gc.get_freeze_count()
+        chainrule.train, chainrule.evaluate
+        print(gc.get_freeze_count() == before)"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{collects} True\nTrue\n"

@@ -5,11 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 
 import pytest
 
-from chainrule import cli
+from chainrule import cli, import_part
 from chainrule.models.hmm.hmm import HMM
 from chainrule.run import load, read_log
 
@@ -39,12 +38,12 @@ def test_ctrl_c_waits_until_what_is_being_imported_is_whole(chainrule, monkeypat
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
         imported.append(name)
-        return import_module(name)
+        return import_part(name)
 
-    monkeypatch.setattr(cli, "import_module", slow_import)
+    monkeypatch.setattr(cli, "import_part", slow_import)
     answer = chainrule("settings")
     assert (answer.code, answer.out, answer.err) == (130, "", "chainrule: stopped.\n")
-    assert imported == ["chainrule.commands.show"]
+    assert imported == ["commands.show"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
