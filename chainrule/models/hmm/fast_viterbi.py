@@ -2,7 +2,7 @@
 
 δ is computed by torch's fused max-times product, scaled so that its maximum is 1 at every step. On the way back each
 choice must exceed the second best by more than all rounding so far; a text with a choice in doubt is left to float64,
-and ties to viterbi.py. The paths are those of viterbi.py, found three times as fast with 64 states (docs/hmm.md).
+and ties to viterbi.py. The paths are those of viterbi.py, found about three times as fast with 64 states.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states.
 """

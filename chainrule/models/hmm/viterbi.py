@@ -76,6 +76,6 @@ def _backtrack(packed: PackedTexts, initial: Tensor, transition: Tensor, emissio
 
 
 def _first_best(delta: Tensor) -> Tensor:
-    """(n,) the argmax over states, in place: a third of the time of argmax, which does not use vector instructions."""
+    """(n,) the argmax over states, the first of equal ones; overwrites delta. Faster than argmax and max on a CPU."""
     order = torch.arange(len(delta), 0, -1, dtype=delta.dtype, device=delta.device)[:, None]
     return len(delta) - delta.ge_(delta.amax(0)).mul_(order).amax(0).long()
