@@ -153,6 +153,7 @@ def learn_plainly(folder: Path) -> None:
 def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     """The step of `chainrule train`, for a model of the same shapes and an optimizer with the same settings."""
     from chainrule.models import build
+    from chainrule.text.corpus import Split
     from chainrule.training.log import Log
     from chainrule.training.pipeline import recipe_for
     from chainrule.training.trainer import Trainer
@@ -168,7 +169,7 @@ def our_step(tokens: Any, precision: str) -> Callable[[], Any]:
     vocab = 1 + int(tokens.max())
     tokenizer = type("Characters", (), {"lossless": True, "__len__": lambda self: vocab})()
     corpus: Any = SimpleNamespace(
-        splits={"train": SimpleNamespace(tokens=tokens, bytes=len(tokens))}, tokenizer=tokenizer, task="lm"
+        splits={"train": Split(tokens, len(tokens), 1, "")}, tokenizer=tokenizer, task="lm"
     )
     trainer = Trainer(build("gpt", recipe.model, vocab), corpus, recipe.train, Log())
     trainer.begin()

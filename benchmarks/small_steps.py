@@ -5,7 +5,8 @@
 DIR is a checkout of the older commit (`git worktree add DIR 02f14cf`); without it only today's steps are measured. Each
 model has a process of its own, and they take turns on the same random characters: 1,024 targets a step, Muon, 2 layers
 (GPT), context 64, and one layer of about as many parameters (LSTM). *dropped*: dropout of 0.1, before also of attention
-weights, for which torch has no fused kernel on a CPU; *plain*: no dropout, as is chosen for a short run. A JSON line:
+weights, for which torch has no fused kernel on a CPU; *plain*: no dropout, as is chosen for a short run. Products are
+in the precision that training chooses, or in that of `--precision` (of the GPTs). A JSON line:
 milliseconds of CPU time for a step, the median of the turns, and ratios; with `--wall` milliseconds by the clock, for a
 machine that has nothing else to do.
 """
@@ -27,10 +28,10 @@ HERE = Path(__file__).resolve().parent.parent
 MUON = {"train.tokens": TARGETS, "train.optimizer": "muon"}
 
 
-def models(width: int, before: Path | None) -> dict[str, tuple[Path, str, dict[str, Any]]]:
+def models(width: int, before: Path | None, precision: str = "auto") -> dict[str, tuple[Path, str, dict[str, Any]]]:
     """The tree, kind and settings of each."""
-    gpt = {**MUON, "model.layers": 2, "model.width": width, "model.heads": max(1, width // 32),
-           "model.context": CONTEXT}
+    gpt = {**MUON, "train.precision": precision, "model.layers": 2, "model.width": width,
+           "model.heads": max(1, width // 32), "model.context": CONTEXT}
     lstm = {**MUON, "model.layers": 1, "model.hidden": 5 * width // 3 // 8 * 8, "model.weight_dropout": 0.0,
             "train.length": 32, "train.precision": "float32"}
     made: dict[str, tuple[Path, str, dict[str, Any]]] = {
@@ -62,12 +63,14 @@ class Steps:
         tokens = np.random.default_rng(1).integers(1, VOCAB, 100_000).astype(np.uint16)
         if hasattr(self.model, "nats"):
             from chainrule.train.optimizers import Optimizers
+            from chainrule.train.precision import choose_precision
 
             from chainrule.text.batches import Windows
 
             length = settings.get("train.length", CONTEXT)
             self.loss, self.order = self.model.nats, Windows(tokens, TARGETS // length, length, 1)
         else:
+            from chainrule.device import choose_precision
             from chainrule.tasks.lm import LM
             from chainrule.text.corpus import Split
             from chainrule.training.param_groups import Optimizers
@@ -75,12 +78,14 @@ class Steps:
             corpus: Any = SimpleNamespace(splits={"train": Split(tokens, len(tokens), 1, "")})
             self.loss, self.order = self.model.loss, LM.order(self.model, corpus, recipe.train)
         self.optimizers = Optimizers(self.model, recipe.train)
+        self.precision = choose_precision(recipe.train.precision, torch.device("cpu"))
 
     def take(self, clock: Callable[[], float]) -> float:
         """Seconds of a step."""
         began = clock()
         for step in range(STEPS):
-            nats, count, *_ = self.loss(self.order.at(step))
+            with self.precision():
+                nats, count, *_ = self.loss(self.order.at(step))
             (nats / count).backward()
             self.optimizers.step()
             for parameter in self.model.parameters():
@@ -103,13 +108,14 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument("--wall", action="store_true")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         return serve(args.serve[0], json.loads(args.serve[1]), args.wall)
     children, parameters = {}, {}
-    for name, (tree, kind, settings) in models(args.width, args.before).items():
+    for name, (tree, kind, settings) in models(args.width, args.before, args.precision).items():
         environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": str(args.threads)}
         command = [sys.executable, str(Path(__file__).resolve()), "--serve", kind, json.dumps(settings)]
         command += ["--wall"] * args.wall

@@ -31,15 +31,16 @@ def choose_device(name: str) -> torch.device:
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether matrix products are much faster in bfloat16 than in float32: on recent GPUs, and on CPUs with AMX."""
+    """Whether matrix products are much faster in bfloat16 than in float32: on recent GPUs, and on some CPUs."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and has_amx()
+    return device.type == "cpu" and has_bfloat16_units()
 
 
-def has_amx() -> bool:
-    """Whether this CPU has Intel's matrix units (AMX), and no variable keeps oneDNN from using them."""
-    return "ONEDNN_MAX_CPU_ISA" not in os.environ and bool(torch.cpu._is_amx_tile_supported())
+def has_bfloat16_units() -> bool:
+    """Whether this CPU has AMX or AVX512-BF16, and no variable keeps oneDNN from using them."""
+    has = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return "ONEDNN_MAX_CPU_ISA" not in os.environ and bool(has)
 
 
 class Switch:

@@ -67,8 +67,8 @@ def test_it_is_used_only_where_every_transition_is_possible():
 
 
 def test_few_states_are_left_to_the_plain_search():
-    assert not fast_viterbi.can_search(torch.full((31, 31), 1 / 31, dtype=torch.float64))
-    assert fast_viterbi.can_search(torch.full((32, 32), 1 / 32, dtype=torch.float64))
+    assert not fast_viterbi.can_search(torch.full((15, 15), 1 / 15, dtype=torch.float64))
+    assert fast_viterbi.can_search(torch.full((16, 16), 1 / 16, dtype=torch.float64))
 
 
 @pytest.mark.usefixtures("_any_size")

@@ -200,6 +200,28 @@ BUGS = [
         (f"{LAWS}::test_all_texts_of_a_length_together_have_probability_1[hmm states=3-(0, 1, 2)]",),
     ),
     Bug(
+        "a CPU with AVX512-BF16 is taken for one that has no fast bfloat16",
+        "chainrule/device.py",
+        "torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()",
+        "torch.cpu._is_amx_tile_supported()",
+        ("tests/training/test_trainer.py::"
+         "test_a_cpu_multiplies_bfloat16_only_where_that_is_fast[False-True-False-wanted1]",),
+    ),
+    Bug(
+        "of equal states the last is taken",
+        "chainrule/models/hmm/viterbi.py",
+        "len(delta) - delta.ge_(delta.amax(0)).mul_(order)",
+        "delta.ge_(delta.amax(0)).mul_(len(delta) - order)",
+        ("tests/models/test_hmm.py::test_of_equal_paths_the_first_states_are_taken",),
+    ),
+    Bug(
+        "a text begins with the transition from the text before it",
+        "chainrule/models/hmm/viterbi.py",
+        ".masked_fill_(text_starts(tokens, real), len(initial))",
+        "",
+        ("tests/models/test_hmm.py::test_viterbi_finds_the_best_of_all_paths[0]",),
+    ),
+    Bug(
         "a belief outlives the boundary",
         "chainrule/models/hmm/hmm.py",
         "        beliefs[tokens == BOUNDARY] = self.initial\n",

@@ -474,7 +474,19 @@ def test_the_precision_of_a_gpu_is_chosen_and_said(monkeypatch, name, bfloat16, 
     assert str(chosen).endswith(f"({why})")
 
 
-@pytest.mark.parametrize(("amx", "wanted"), [(True, torch.bfloat16), (False, torch.float32)])
-def test_a_cpu_multiplies_bfloat16_only_where_that_is_fast(monkeypatch, amx, wanted):
-    monkeypatch.setattr("chainrule.device.has_amx", lambda: amx)
+@pytest.mark.parametrize(
+    ("amx", "avx512_bf16", "limited", "wanted"),
+    [
+        (True, False, False, torch.bfloat16),
+        (False, True, False, torch.bfloat16),
+        (False, False, False, torch.float32),
+        (True, True, True, torch.float32),
+    ],
+)
+def test_a_cpu_multiplies_bfloat16_only_where_that_is_fast(monkeypatch, amx, avx512_bf16, limited, wanted):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if limited:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert choose_precision("auto", torch.device("cpu")).dtype == wanted

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,6 +37,19 @@ class PackedTexts:
     def steps(self) -> list[slice]:
         """Where each time step lies among the M tokens."""
         return [slice(end - width, end) for end, width in zip(accumulate(self.widths), self.widths)]
+
+    def columns(self, like: Tensor) -> list[Tensor]:
+        """(S, n) for each time step, not yet filled: a row for each state, a column for each text. `like` is (S,)."""
+        numbers = _room(len(like) * len(self.tokens), like)
+        sizes = [len(like) * width for width in self.widths]
+        return [piece.view(len(like), -1) for piece in torch.split(numbers, sizes)]
+
+
+def _room(numbers: int, like: Tensor) -> Tensor:
+    """On a CPU from numpy, which asks Linux for huge pages: memory that is new costs a third as much to write."""
+    if like.device.type != "cpu":
+        return like.new_empty(numbers)
+    return torch.from_numpy(np.empty(numbers, like[:0].numpy().dtype))
 
 
 def text_starts(tokens: Tensor, real: Tensor) -> Tensor:
@@ -81,6 +95,11 @@ def emission_rows(tokens: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:
         rows = emission.index_select(1, tokens.flatten()).T.contiguous()
         return rows, torch.arange(len(rows), device=tokens.device).view_as(tokens)
     return emission.T.contiguous(), tokens
+
+
+def select_columns(table: Tensor, numbers: Tensor, out: Tensor | None = None) -> Tensor:
+    """table[:, numbers] (S, n), by a gather: several times as fast as index_select in float64."""
+    return torch.gather(table, 1, numbers.expand(len(table), -1), out=out)
 
 
 def forward(packed: PackedTexts, initial: Tensor, transition: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from chainrule.models.hmm import fast_viterbi
-from chainrule.models.hmm.forward_backward import PackedTexts, emission_rows, pack_texts, text_starts
+from chainrule.models.hmm.forward_backward import PackedTexts, emission_rows, pack_texts, select_columns, text_starts
 
-TILE = 1 << 19               # numbers compared at a time: 4 MB
+TILE = 1 << 19      # numbers compared at a time: 4 MB
 
 
 def viterbi_paths(
@@ -24,7 +24,7 @@ def viterbi_paths(
     paths, doubtful = torch.zeros_like(tokens), real
     if fast_viterbi.can_search(transition):
         paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
-    for packed in pack_texts(tokens, doubtful, len(initial)):
+    for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)):
         paths.view(-1)[packed.positions] = _backtrack(packed, initial, transition, emission)
     log_p = path_log_prob(paths, tokens, real, initial, transition, emission)
     return paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1), log_p
@@ -34,22 +34,25 @@ def path_log_prob(
     states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> Tensor:
     """(B,): log p of each row together with its states."""
-    moves, begins = torch.ones_like(states, dtype=initial.dtype), text_starts(tokens, real)
-    moves[:, 1:] = transition[states[:, :-1], states[:, 1:]]
-    moves[begins] = initial[states[begins]]
-    return (moves.log() + emission[states, tokens].log()).masked_fill(~real, 0).sum(1)
+    previous = torch.nn.functional.pad(states[:, :-1], (1, 0)).masked_fill_(text_starts(tokens, real), len(initial))
+    moves = _log_entries(torch.cat([transition, initial[None]]), previous, states)
+    return moves.add_(_log_entries(emission, states, tokens)).masked_fill_(~real, 0).sum(1)
 
 
-def log_deltas(packed: PackedTexts, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
-    """log δ (M, S)."""
-    into = transition.log().T.contiguous()                      # [s, s']: max over the last axis is fast
-    symbols, tokens = emission_rows(packed.tokens, emission)
-    deltas = symbols.log().index_select(0, tokens)              # log b_{s,xt}
-    deltas[packed.steps[0]] += initial.log()
-    tile = max(1, TILE // transition.numel())
-    for before, here in zip(packed.steps, packed.steps[1:]):
-        for delta, earlier in zip(torch.split(deltas[here], tile), torch.split(deltas[before], tile)):
-            delta.add_((earlier[: len(delta), None] + into).amax(2))
+def _log_entries(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """log table[rows, columns], with as few logarithms as possible."""
+    places = rows * table.shape[1] + columns
+    return table.log().take(places) if table.numel() < places.numel() else table.take(places).log()
+
+
+def log_deltas(packed: PackedTexts, initial: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
+    """log δ (S, n) of each time step. States come first, so that a maximum is taken over whole rows of texts."""
+    log_a, (symbols, tokens) = transition.log()[:, :, None], emission_rows(packed.tokens, emission)
+    log_b, deltas = symbols.log().T.contiguous(), packed.columns(initial)
+    select_columns(log_b, tokens[packed.steps[0]], out=deltas[0]).add_(initial.log()[:, None])
+    for before, delta, symbol in zip(deltas, deltas[1:], torch.split(tokens, packed.widths)[1:]):
+        arriving = (before[:, None, : delta.shape[1]] + log_a).amax(0)                  # max over s' of (s', s, n)
+        select_columns(log_b, symbol, out=delta).add_(arriving)
     return deltas
 
 
@@ -63,11 +66,16 @@ def backpointers(deltas: Tensor, transition: Tensor) -> Tensor:
 
 def _backtrack(packed: PackedTexts, initial: Tensor, transition: Tensor, emission: Tensor) -> Tensor:
     """(M,) the states of the best path of each text, from its last token to its first."""
-    deltas, into = log_deltas(packed, initial, transition, emission), transition.log().T.contiguous()
+    deltas, log_a = log_deltas(packed, initial, transition, emission), transition.log()
     paths = torch.empty_like(packed.tokens)
     states = paths[:0]
-    for here in reversed(packed.steps):
-        delta = deltas[here]
-        delta[: len(states)] += into[states]                    # texts that go on; the others end here
-        states = paths[here] = delta.max(1).indices             # faster than argmax
+    for here, delta in zip(reversed(packed.steps), reversed(deltas)):
+        delta[:, : len(states)] += select_columns(log_a, states)                # texts that go on; the others end here
+        states = paths[here] = _first_best(delta)
     return paths
+
+
+def _first_best(delta: Tensor) -> Tensor:
+    """(n,) the argmax over states, the first of equal ones; overwrites delta. Faster than argmax and max on a CPU."""
+    order = torch.arange(len(delta), 0, -1, dtype=delta.dtype, device=delta.device)[:, None]
+    return len(delta) - delta.ge_(delta.amax(0)).mul_(order).amax(0).long()
