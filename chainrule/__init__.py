@@ -71,8 +71,8 @@ def __getattr__(name: str) -> Any:
 
 
 def import_part(name: str) -> ModuleType:
-    """Imports `chainrule.NAME`. With torch come a million objects that stay: looking through them for garbage, again and
-    again, would make start-up half as long again (benchmarks/startup.py)."""
+    """Imports `chainrule.NAME`. With torch come 250,000 objects that stay: looking through them for garbage, again and
+    again, would make start-up half as long again."""
     if "torch" in sys.modules:
         return import_module(f"{__name__}.{name}")
     collects = gc.isenabled()

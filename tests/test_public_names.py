@@ -44,6 +44,6 @@ def test_garbage_is_collected_after_an_import_as_it_was_before(collects):
         print(gc.isenabled(), gc.get_freeze_count() > 100_000)
         before = gc.get_freeze_count()
         chainrule.train, chainrule.evaluate
-        print(gc.get_freeze_count() == before)"""
+        print(gc.get_freeze_count() <= before)"""
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == f"{collects} True\nTrue\n"
