@@ -34,14 +34,13 @@ LABELS = "0=negative,1=positive"
 TEMPLATES = {
     r"Review: {text}\nSentiment: {label}": LABELS,
     r"{text} It was {label}": "0=terrible,1=great",
-    r"Review: {text}\nRating: {label}": "0=bad,1=good",
+    "{text} this movie is {label}": "0=awful,1=excellent",
 }
-GREAT = "0=terrible,1=great"
 CHANNEL_TEMPLATES = {
     r"Sentiment: {label}\nReview: {text}": LABELS,
-    "It was {label} . {text}": GREAT,
-    "A {label} film . {text}": GREAT,
-    "{label} . {text}": "0=a terrible waste of time,1=a wonderful film",
+    "It was {label} . {text}": "0=terrible,1=great",
+    "{label} . {text}": "0=bad acting and no plot . boring . a waste of time . the worst,"
+                        "1=great acting and a moving story . beautiful . highly recommended . the best",
 }
 CALIBRATIONS = ("none", "contextual", "pmi")
 WAYS = {
