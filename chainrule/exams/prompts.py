@@ -24,6 +24,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 PLACEHOLDER = re.compile(r"\{([^{}\n]+)\}")
 LABEL = "label"
+SLOT = " label "         # the label's placeholder in a parsed template; a column of texts may have the name `label`
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Template:
         if channel and found[place][2] == begin:
             raise UserError(f"the template has nothing between {{{names[place]}}} and {{{names[place + 1]}}}, so their "
                             "tokens would melt. A space or a line end is enough.")
-        usual = dict.fromkeys(labels, f"{{{LABEL}}}")
+        usual = dict.fromkeys(labels, f"{{{SLOT}}}")
         parts = (given[:begin], given[begin:end], given[end:])
         return cls(*(PLACEHOLDER.sub(lambda match: usual.get(match[1], match[0]), part) for part in parts))
 
@@ -75,7 +76,7 @@ class Template:
         return cls.parse("\n".join(lines), texts, (label,), channel)
 
     def __str__(self) -> str:
-        return f"{self.before}{self.answer}{self.after}"
+        return f"{self.before}{self.answer}{self.after}".replace(f"{{{SLOT}}}", f"{{{LABEL}}}")
 
     def question(self, texts: Mapping[str, str], word: str = "") -> str:
         """The text up to the answer; `word`: of the label, where it comes first."""
@@ -112,7 +113,7 @@ def _check_order(labelled: Sequence[bool], text: str, label: str, channel: bool)
 
 
 def _filled(part: str, texts: Mapping[str, str], word: str) -> str:
-    return PLACEHOLDER.sub(lambda match: word if match[1] == LABEL else texts[match[1]], part)
+    return PLACEHOLDER.sub(lambda match: word if match[1] == SLOT else texts[match[1]], part)
 
 
 @dataclass(frozen=True)

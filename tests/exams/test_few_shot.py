@@ -270,7 +270,8 @@ def test_the_default_template_of_the_channel(bigram, tmp_path):
     assert str(template) == "Label: {label}\nPremise: {premise}\nHypothesis: {hypothesis}"
     assert template.answer == "{premise}\nHypothesis: {hypothesis}"
     own = Template.parse("{premise}? {label}, {hypothesis}.", ["premise", "hypothesis"], channel=True)
-    assert (own.before, own.answer, own.after) == ("{premise}? {label}, ", "{hypothesis}", ".")
+    texts = {"premise": "It rains", "hypothesis": "it is wet"}
+    assert (own.question(texts, "Yes"), own.solution(texts, "Yes"), own.after) == ("It rains? Yes, ", "it is wet", ".")
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -403,6 +404,9 @@ def test_the_default_template_has_the_columns(bigram, tmp_path):
     exam = exam_of(bigram, file, FewShot())
     assert str(exam.template) == "Premise: {premise}\nHypothesis: {hypothesis}\nLabel: {label}"
     assert exam.template.question(exam.items[0].texts) == "Premise: a\nHypothesis: b\nLabel: "
+    strange = Template.by_names(["label"], "gold")
+    assert (strange.question({"label": "a"}), strange.solution({"label": "a"}, "yes")) == ("Label: a\nGold: ", "yes")
+    assert str(Template.parse("{text}: the label is {label}", ["text"])) == "{text}: the label is {label}"
     own = exam_of(bigram, file, FewShot(template="{text} / {second} = {label}"))
     assert own.template.question(own.items[0].texts) == "a / b = "
 
