@@ -1,10 +1,11 @@
 """SST-2 by prompts with 0, 4 and 16 examples: a language model as a classifier, without training.
 
-    CHAINRULE_DATA=DATA python benchmarks/few_shot.py RUN [--choose 100] [--limit 872] [--draws 5] [--template T]
+    CHAINRULE_DATA=DATA python benchmarks/few_shot.py RUN [--ways direct,channel] [--choose 100] [--limit 872]
+        [--draws 5] [--template T]
 
-First a template and a calibration are chosen on --choose sentences of the training split, by their mean accuracy over
-the shots (--choose 0: those given); the validation split is measured with the chosen ones only. A JSON line for each
-candidate, and one for the result.
+For each way (direct, channel, and their ensembles) a template is chosen, and for the direct ones a calibration, on
+--choose sentences of the training split, by the mean accuracy over the shots (--choose 0: those given); the validation
+split is measured with the chosen ones only. A JSON line for each candidate, and one for each result.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,20 +27,34 @@ from chainrule.exams import few_shot
 from chainrule.exams.few_shot import examine_shots
 from chainrule.exams.prompt_set import FewShot
 from chainrule.files import write_text
+from chainrule.run import Run
 from chainrule.text.datasets import get
 
 LABELS = "0=negative,1=positive"
 TEMPLATES = {
     r"Review: {text}\nSentiment: {label}": LABELS,
     r"{text} It was {label}": "0=terrible,1=great",
-    r"Review: {text}\nRating: {label}": "0=bad,1=good",
+    "{text} this movie is {label}": "0=awful,1=excellent",
+}
+CHANNEL_TEMPLATES = {
+    r"Sentiment: {label}\nReview: {text}": LABELS,
+    "It was {label} . {text}": "0=terrible,1=great",
+    "{label} . {text}": "0=bad acting and no plot . boring . a waste of time . the worst,"
+                        "1=great acting and a moving story . beautiful . highly recommended . the best",
 }
 CALIBRATIONS = ("none", "contextual", "pmi")
+WAYS = {
+    "direct": {},
+    "channel": {"channel": True},
+    "direct-ensemble": {"ensemble": True},
+    "channel-ensemble": {"channel": True, "ensemble": True},
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", help="run of a language model, or a GGUF file or folder to import")
+    parser.add_argument("--ways", default="direct", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--shots", default="0,4,16")
     parser.add_argument("--choose", type=int, default=100, help="training sentences to choose on; 0: no choice")
     parser.add_argument("--limit", type=int, help="validation sentences (default: all 872)")
@@ -54,9 +70,16 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     run = chainrule.load(args.run, args.device)
     few_shot.score_answers = Remembered(few_shot.score_answers)
-    options = FewShot(shots=read_shots(args.shots), seed=args.seed, chat=args.chat)
-    templates = {args.template: args.labels} if args.template else TEMPLATES
-    calibrations = (args.calibration,) if args.calibration else CALIBRATIONS
+    results = [measure(run, way, args) for way in args.ways.split(",")]
+    if args.plot:
+        write_text(args.plot, draw_shots(Path(args.run).name, results[-1]))
+
+
+def measure(run: Run, way: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The choice on training sentences, and then the validation split."""
+    options = FewShot(shots=read_shots(args.shots), seed=args.seed, chat=args.chat, **WAYS[way])
+    templates = {args.template: args.labels} if args.template else CHANNEL_TEMPLATES if options.channel else TEMPLATES
+    calibrations = (args.calibration,) if args.calibration else ("none",) if options.channel else CALIBRATIONS
     chosen = replace(options, template=next(iter(templates)), labels=next(iter(templates.values())),
                      calibration=calibrations[0])
     with TemporaryDirectory() as folder:
@@ -64,14 +87,13 @@ def main(words: Sequence[str] | None = None) -> None:
         if args.choose:
             chosen = choose(run, str(tested), replace(options, examples=(str(pool),), draws=args.choose_draws),
                             templates, calibrations)
-        began = time.perf_counter()
-        final = replace(chosen, examples=("sst-2:train",), draws=args.draws, limit=args.limit)
-        result = examine_shots(run, ["sst-2:valid"], final)
-    say(run=Path(args.run).name, device=device_name(), template=result["template"], words=result["words"],
+    began = time.perf_counter()
+    final = replace(chosen, examples=("sst-2:train",), draws=args.draws, limit=args.limit)
+    result = examine_shots(run, ["sst-2:valid"], final)
+    say(run=Path(args.run).name, way=way, device=device_name(), template=result["template"], words=result["words"],
         calibration=final.calibration, chat=final.chat, examples=result["examples"], majority=result["majority"],
         results=result["results"], seconds=round(time.perf_counter() - began, 1), signature=result["signature"])
-    if args.plot:
-        write_text(args.plot, draw_shots(Path(args.run).name, result))
+    return result
 
 
 def choose(run, tested: str, options: FewShot, templates, calibrations) -> FewShot:
@@ -82,7 +104,8 @@ def choose(run, tested: str, options: FewShot, templates, calibrations) -> FewSh
         result = examine_shots(run, [tested], one)
         accuracies = {part["shots"]: round(part["accuracy"], 4) for part in result["results"]}
         mean = float(np.mean(list(accuracies.values())))
-        say(choose=template, calibration=calibration, train_sentences=result["examples"], accuracy=accuracies,
+        say(choose=template, direction=result["direction"], demonstrations=result["demonstrations"],
+            calibration=calibration, train_sentences=result["examples"], accuracy=accuracies,
             mean=round(mean, 4), seconds=round(result["seconds"], 1))
         if mean > best:
             best, chosen = mean, one

@@ -188,6 +188,11 @@ def _shots(parser: ArgumentParser) -> None:
                             "template alone")
     group.add_argument("--normalise", metavar="N",
                        help="divide log p of a label's word by its tokens or bytes (default: none)")
+    group.add_argument("--channel", action="store_true",
+                       help="noisy channel: score the text after each label, p(text | label); the template has the "
+                            r'label first, as "Sentiment: {label}\nReview: {text}"')
+    group.add_argument("--ensemble", action="store_true",
+                       help="ensemble of demonstrations: each example in a prompt of its own, and the mean of log p")
     group.add_argument("--chat", action="store_true", help="examples as turns of a chat, by the run's chat template")
     group.add_argument("--task", metavar="T", help="classify or translate (default: by the columns)")
 

@@ -14,7 +14,12 @@ from chainrule.run import Run, refuse_unwritable
 from chainrule.viewer.line_chart import line_chart
 
 OPTIONS = ("examples", "template", "separator", "labels", "draws", "seed", "unbalanced", "calibration", "normalise",
-           "chat", "task")
+           "chat", "task", "channel", "ensemble")
+
+WAYS = {
+    "channel": "channel: the text is scored after each label, p(text | examples, label)",
+    "ensemble": "ensemble: each example is in a prompt of its own, and log p is averaged over the prompts",
+}
 
 
 def refuse_without_shots(args: Namespace) -> None:
@@ -42,7 +47,7 @@ def options_of(args: Namespace) -> FewShot:
                                                     "calibration", "normalise") if getattr(args, name) is not None}
     beam = Beam(args.beam or 1, args.alpha or 0.0, limit=WRITTEN)
     return FewShot(shots=read_shots(args.shots), examples=tuple(args.examples), balanced=not args.unbalanced,
-                   chat=args.chat, limit=args.limit, beam=beam, **given)
+                   chat=args.chat, channel=args.channel, ensemble=args.ensemble, limit=args.limit, beam=beam, **given)
 
 
 def read_shots(given: str) -> tuple[int, ...]:
@@ -77,6 +82,7 @@ def said(run: str, result: dict[str, Any]) -> list[str]:
         ties = sum(one["ties"] for one in result["results"])
         lines.append(f"labels {words}; the most frequent one is {result['majority']:.1%} of the examples"
                      + (f"; {ties:,} ties, which are mistakes" if ties else ""))
+        lines += [WAYS[way] for way in (result["direction"], result["demonstrations"]) if way in WAYS]
     return lines
 
 

@@ -42,7 +42,7 @@ def score_answers(model: LanguageModel, questions: Sequence[Question], advance: 
 def read_prompts(model: LanguageModel, questions: Sequence[Question]) -> Iterator[tuple[Places, Tensor, State]]:
     """The places of some questions with prompts of one length, (B, V) logits after them, and their states."""
     prompts = [question.prompt for question in questions]
-    lengths = np.array([len(prompt) for prompt in prompts])
+    lengths, sizes = (np.array(some) for some in ([len(prompt) for prompt in prompts], [one.size for one in questions]))
     shared = min(shared_length(prompts), int(lengths.min()) - 1)
     first = None
     if shared:
@@ -50,6 +50,7 @@ def read_prompts(model: LanguageModel, questions: Sequence[Question]) -> Iterato
     rows = _rows_at_once(model, first)
     for length in np.unique(lengths):
         alike = np.flatnonzero(lengths == length)
+        alike = alike[np.argsort(sizes[alike], kind="stable")]           # answers of one length need no padding
         for begin in range(0, len(alike), rows):
             chosen = alike[begin : begin + rows]
             tokens = on_device(model, np.stack([prompts[at][shared:] for at in chosen]))

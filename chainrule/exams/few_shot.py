@@ -1,6 +1,8 @@
 """Few-shot evaluation: a classifier or translator out of any language model, by K examples in its prompt (in-context).
 
     p(y | x) ∝ p(word of y | K examples, x)                    zero-shot: K = 0 (Brown et al. 2020)
+    p(y | x) ∝ p(x | K examples, word of y)                    --channel (Min et al. 2022)
+    log p(y | x) = 1/K Σ over k of log p(y | x, example k)     --ensemble, up to a constant
 
 No weight changes. A label is right where its word is the most probable one; a tie is a mistake, as in BLiMP. For a
 translation the model continues the prompt up to the end of the line, and BLEU is measured. Where a prompt is longer
@@ -23,7 +25,7 @@ from chainrule.exams.answers import LogProbs, score_answers, write_answers
 from chainrule.exams.blimp import ROUNDING
 from chainrule.exams.calibration import calibrate, contextual_baseline
 from chainrule.exams.prompt_set import FewShot, PromptSet
-from chainrule.exams.prompts import ChatWriter, Question
+from chainrule.exams.prompts import ChatWriter, Prompt
 from chainrule.exams.shots import read_items, read_pool
 from chainrule.exams.wording import sign_exam
 from chainrule.inference.evaluate import DIVERGED
@@ -46,8 +48,9 @@ def examine_shots(
     results = [exam.measure(count) for count in options.shots]
     for result in results:
         if result["kept"] < result["shots"]:
+            dropped = "those that are too long" if options.ensemble else "the first ones"
             say(f"{result['shots']} shots: {result['kept']:.1f} of them fit in the context of {exam.model.context} "
-                "tokens, on average; the first ones were dropped.")
+                f"tokens, on average; {dropped} were dropped.")
     return {
         "exam": "few-shot", "task": exam.tested.task, "results": results, "examples": len(exam.items),
         **exam.facts(), "seconds": time.perf_counter() - began, "signature": exam.sign(),
@@ -61,33 +64,36 @@ class Exam(PromptSet):
         draws = self.options.draws if count else 1                  # without shots all draws are the same
         title = "zero-shot" if not count else f"{count} shot{'s' * (count > 1)}"
         every = [self.questions(count, number) for number in range(draws)]
-        kept = np.mean([len(shots) for groups in every for shots, some in groups.items() for _ in some])
-        result = {"shots": count, "draws": draws, "kept": float(kept)}
-        with bar(title, draws * len(self.items), "prompts") as advance:
+        kept = sum(len(shots) * len(some) for groups in every for shots, some in groups.items())
+        result = {"shots": count, "draws": draws, "kept": kept / (draws * len(self.items))}
+        asked = sum(len(prompt) for groups in every for some in groups.values() for prompt in some.values())
+        with bar(title, asked, "prompts") as advance:
             if self.classifies:
                 return result | self._classes([self._scores(groups, advance) for groups in every])
             return result | self._texts([self._written(groups, advance) for groups in every])
 
-    def _scores(self, groups: dict[tuple[int, ...], dict[int, Question]], advance: Any) -> LogProbs:
-        """(N, C): the score of each label, normalised and calibrated."""
-        scores = np.empty((len(self.items), len(self.labels)))
-        for shots, questions in groups.items():
+    def _scores(self, groups: dict[tuple[int, ...], dict[int, Prompt]], advance: Any) -> LogProbs:
+        """(N, C): the score of each label, normalised and calibrated; the mean over the prompts of an ensemble."""
+        total, prompts = np.zeros((len(self.items), len(self.labels))), np.zeros((len(self.items), 1))
+        for shots, asked in groups.items():
             free = self.content_free(shots) if self.options.calibration == "contextual" else []
-            every = self._normalised([*questions.values(), *free], advance)
-            found, baseline = every[: len(questions)], every[len(questions) :]
+            every = self._normalised([*asked.values(), *free], advance)
+            found, baseline = every[: len(asked)], every[len(asked) :]
             if self.options.calibration == "contextual":
                 found = calibrate(found, contextual_baseline(baseline))
-            scores[list(questions)] = found
+            total[list(asked)] += found
+            prompts[list(asked)] += 1
+        scores: LogProbs = total / prompts
         if self.options.calibration == "pmi":
-            domain = self.encode((), self.template.domain, self.words.values())
-            scores = calibrate(scores, self._normalised([domain])[0])
+            scores = calibrate(scores, self._normalised([self.domain()])[0])
         if np.isnan(scores).any():
             raise UserError(f"{self.run.path}: {DIVERGED}.")
         return scores
 
-    def _normalised(self, questions: Sequence[Question], advance: Any = lambda _: None) -> LogProbs:
-        """(N, C): log p of each label's word, over its tokens or bytes where that is asked for."""
-        scores = score_answers(self.model, questions, advance)
+    def _normalised(self, prompts: Sequence[Prompt], advance: Any = lambda _: None) -> LogProbs:
+        """(N, C): log p of each label's word, over its tokens or bytes where that is asked for; or of the text."""
+        questions = [question for prompt in prompts for question in prompt]
+        scores = score_answers(self.model, questions, advance).reshape(len(prompts), len(self.labels))
         if self.options.normalise == "tokens":
             scores /= np.array([[len(answer) for answer in one.answers] for one in questions])
         if self.options.normalise == "bytes":
@@ -105,11 +111,12 @@ class Exam(PromptSet):
         shares = [float((predicted == label).mean()) for label in range(len(self.labels))]
         return {**spread(right, "accuracy"), "ties": int(ties.sum()), "answered": dict(zip(self.labels, shares))}
 
-    def _written(self, groups: dict[tuple[int, ...], dict[int, Question]], advance: Any) -> list[str]:
+    def _written(self, groups: dict[tuple[int, ...], dict[int, Prompt]], advance: Any) -> list[str]:
         texts = [""] * len(self.items)
-        for questions in groups.values():
-            found = write_answers(self.model, list(questions.values()), self.options.beam, self._ends, advance)
-            for place, tokens in zip(questions, found):
+        for prompts in groups.values():
+            questions = [question for prompt in prompts.values() for question in prompt]
+            found = write_answers(self.model, questions, self.options.beam, self._ends, advance)
+            for place, tokens in zip(prompts, found):
                 texts[place] = self.run.tokenizer.decode(tokens).strip().partition("\n")[0].strip()
         return texts
 
@@ -143,7 +150,11 @@ class Exam(PromptSet):
             return shown | self.options.beam.as_dict()
         majority = float(np.bincount(self.truth).max() / len(self.truth))
         return shown | {"words": self.words, "majority": majority, "calibration": self.options.calibration,
-                        "normalise": self.options.normalise}
+                        "normalise": self.options.normalise, **self._way()}
+
+    def _way(self) -> dict[str, str]:
+        return {"direction": "channel" if self.options.channel else "direct",
+                "demonstrations": "ensemble" if self.options.ensemble else "concatenated"}
 
     def sign(self) -> str:
         options, texts = self.options, [text for item in self.items for text in (*item.about, *item.answers)]
@@ -153,7 +164,7 @@ class Exam(PromptSet):
             "task": self.tested.task, "shots": ",".join(map(str, options.shots)), "draws": options.draws,
             "seed": options.seed, "drawn": "balanced" if options.balanced and self.classifies else "plain",
             "prompt": _digest(written), "pool": _digest(pool), "chat": "yes" if options.chat else "no",
-            "calibration": options.calibration, "normalise": options.normalise,
+            "calibration": options.calibration, "normalise": options.normalise, **self._way(),
         }
         more = "|".join(f"{name}:{value}" for name, value in parts.items())
         base = sign_exam("few-shot", len(self.items), self.model, self.run.tokenizer, self.wording, texts)

@@ -1,19 +1,22 @@
-"""Prompts of a few-shot test: its options, the examples in each prompt, and the words of labels as answers.
+"""Prompts of a few-shot test: its options, the examples in each prompt, and what is scored after it (Min et al. 2022).
+
+    direct     p(word of y | examples, x)        examples: text, label
+    channel    p(x | examples, word of y)        examples: label, text; labels are equally probable before x is read
+    ensemble   K prompts with one example each, instead of one prompt with K
 
 Where a prompt is longer than the context, its first examples are dropped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.exams.calibration import CONTENT_FREE, METHODS, NORMALISATIONS
-from chainrule.exams.prompts import ChatWriter, Item, PlainWriter, Question, Template, Writer, read_labels
+from chainrule.exams.prompts import ChatWriter, Item, PlainWriter, Prompt, Template, Writer, read_labels
 from chainrule.exams.shots import Draw, ItemSet
 from chainrule.exams.wording import WORDINGS, choose_wording
 from chainrule.inference.beam import Beam
@@ -36,6 +39,8 @@ class FewShot:
     draws: int = 3                         # of the shots
     seed: int = 1
     balanced: bool = True                  # as many shots of each label
+    channel: bool = False                  # score the text after its label
+    ensemble: bool = False                 # each shot in a prompt of its own; the mean of log p over the prompts
     normalise: str = "none"                # log p over tokens or bytes of the word
     calibration: str = "none"
     chat: bool = False
@@ -51,6 +56,11 @@ class FewShot:
         if self.draws < 1 or self.seed < 0 or (self.limit is not None and self.limit < 1):
             raise UserError(f"--draws {self.draws} --seed {self.seed} --limit {self.limit}: ask for 1 or more draws "
                             "and examples, and a seed of 0 or more.")
+        if self.channel and (self.calibration, self.normalise) != ("none", "none"):
+            raise UserError("--channel scores the same text after each label, so there is no label's word that "
+                            "--calibration or --normalise could correct. Leave them out.")
+        if self.ensemble and not max(self.shots):
+            raise UserError("--ensemble is the mean over prompts with one example each, and --shots 0 has no example.")
 
 
 @dataclass(frozen=True)
@@ -71,9 +81,9 @@ class PromptSet:
     def template(self) -> Template:
         given = self.options.template
         if given is not None:
-            return Template.parse(given, self.tested.texts, self.tested.labels)
+            return Template.parse(given, self.tested.texts, self.tested.labels, self.options.channel)
         *texts, label = self.tested.columns
-        return Template.by_names(texts, label)
+        return Template.by_names(texts, label, self.options.channel)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -118,6 +128,10 @@ class PromptSet:
     def check(self) -> None:
         """What is wrong with the question is said before the model reads anything."""
         most = max(self.options.shots)
+        for name in ("channel", "ensemble"):
+            if getattr(self.options, name) and not self.classifies:
+                raise UserError(f"--{name} is for labels, and these examples are of --task {self.tested.task}, whose "
+                                "answers are written and not scored.")
         if most and self.pool is None:
             raise UserError(f"--shots {most} needs examples to draw from: --examples TRAIN.tsv. (The tested file "
                             "itself is used only if it is given there; an example is never its own shot.)")
@@ -137,49 +151,70 @@ class PromptSet:
         if not self.classifies:
             return
         seen: dict[bytes, str] = {}
-        for word, answer in zip(self.words.values(), self.encode((), "", self.words.values()).answers):
+        for word, answer in zip(self.words.values(), self.writer.encode((), "", list(self.words.values())).answers):
             if not len(answer):
                 raise UserError(f"the label's word {word!r} has no token. Choose another by --labels.")
             if (other := seen.setdefault(answer.tobytes(), word)) != word:
                 raise UserError(f"the words {other!r} and {word!r} are the same tokens for this tokenizer "
                                 f"({self.run.tokenizer.unit}). Choose words that it knows: --labels 0=bad,1=good.")
 
-    def encode(self, shots: Sequence[Item], question: str, answers: Any = ()) -> Question:
-        before = [(self.template.question(shot.texts), self._word(shot)) for shot in shots]
-        return self.writer.encode(before, question, list(answers))
+    def encode(self, shots: Sequence[Item], texts: Mapping[str, str]) -> Prompt:
+        template, words = self.template, list(self.words.values()) if self.classifies else []
+        before = [(template.question(shot.texts, word), template.solution(shot.texts, word))
+                  for shot in shots for word in [self._word(shot)]]
+        if self.options.channel:
+            return tuple(self.writer.encode(before, template.question(texts, word), [template.solution(texts, word)])
+                         for word in words)
+        return (self.writer.encode(before, template.question(texts), words),)
 
     def _word(self, shot: Item) -> str:
         return self.words[shot.answers[0]] if self.classifies else shot.answers[0]
 
-    def questions(self, count: int, number: int) -> dict[tuple[int, ...], dict[int, Question]]:
-        """By the shots of their prompts: the questions of one draw, by the place of the tested example."""
+    def questions(self, count: int, number: int) -> dict[tuple[int, ...], dict[int, Prompt]]:
+        """By the shots in them: the prompts of one draw, by the place of the tested example.
+
+        In an ensemble an example has several.
+        """
         pool = self.pool.items if self.pool is not None else ()
         draw = Draw(pool, self.options.seed, number, self.options.balanced and self.classifies)
-        groups: dict[tuple[int, ...], dict[int, Question]] = {}
+        groups: dict[tuple[int, ...], dict[int, Prompt]] = {}
         for place, item in enumerate(self.items):
-            shots = draw.shots(count, item) if count else ()
-            shots, question = self._fitting(shots, self.template.question(item.texts), item.place)
-            groups.setdefault(shots, {})[place] = question
+            for shots, prompt in self._prompts(draw.shots(count, item) if count else (), item).items():
+                groups.setdefault(shots, {})[place] = prompt
         return groups
 
-    def content_free(self, shots: tuple[int, ...]) -> list[Question]:
-        """The prompts of contextual calibration: the same shots, and no content in the place of the text."""
-        texts = [self.template.question(dict.fromkeys(self.tested.texts, text)) for text in CONTENT_FREE]
-        return [self._fitting(shots, text, "a text without content")[1] for text in texts]
+    def _prompts(self, shots: tuple[int, ...], item: Item) -> dict[tuple[int, ...], Prompt]:
+        """One with all shots, or an ensemble: one with each shot that fits."""
+        members = [(shot,) for shot in shots] if self.options.ensemble and shots else [shots]
+        made = dict(self._fitting(member, item.texts, item.place) for member in members)
+        if len(made) > 1:
+            made.pop((), None)
+        return made
 
-    def _fitting(self, shots: tuple[int, ...], asked: str, place: object) -> tuple[tuple[int, ...], Question]:
-        """The prompt with as many of the last shots as the context holds; `place`: of the question, for messages."""
+    def content_free(self, shots: tuple[int, ...]) -> list[Prompt]:
+        """The prompts of contextual calibration: the same shots, and no content in the place of the text."""
+        texts = [dict.fromkeys(self.tested.texts, text) for text in CONTENT_FREE]
+        return [self._fitting(shots, one, "a text without content")[1] for one in texts]
+
+    def domain(self) -> Prompt:
+        """The prompt of PMI: the end of the template alone."""
+        return (self.writer.encode((), self.template.domain, list(self.words.values())),)
+
+    def _fitting(
+        self, shots: tuple[int, ...], texts: Mapping[str, str], place: object
+    ) -> tuple[tuple[int, ...], Prompt]:
+        """The prompt with as many of the last shots as the context holds; `place`: of the example, for messages."""
         pool = self.pool.items if self.pool is not None else ()
-        answers = self.words.values() if self.classifies else ()
         room = self.model.context
         if room is not None and not self.classifies:
             room -= min(self.options.beam.limit, room // 4)
         while True:
-            question = self.encode([pool[at] for at in shots], asked, answers)
-            if room is None or question.size <= room:
-                return shots, question
+            prompt = self.encode([pool[at] for at in shots], texts)
+            size = max(question.size for question in prompt)
+            if room is None or size <= room:
+                return shots, prompt
             if not shots:
-                raise UserError(f"{place}: its prompt has {question.size} tokens without any example, and the context "
+                raise UserError(f"{place}: its prompt has {size} tokens without any example, and the context "
                                 f"of the model has room for {room}. Shorten the text, or evaluate a model with a "
                                 "larger model.context.")
             shots = shots[1:]

@@ -3,8 +3,9 @@
     Review: a charming journey .\\nSentiment: positive\\n\\nReview: bleak and desperate\\nSentiment:| negative
 
 A prompt is K examples with their labels and then the question, up to its label. Each label's word (its verbaliser) is a
-possible answer. The tokens of an answer are those that the whole text has more than the prompt, as in lm-eval; where an
-answer melts into the last token of the prompt, the answers of all labels begin one token earlier.
+possible answer. In the channel direction (Min et al. 2022) the label comes first, and the text is the answer. The
+tokens of an answer are those that the whole text has more than the prompt, as in lm-eval; where an answer melts into
+the last token of the prompt, the answers of all labels begin one token earlier.
 """
 
 import re
@@ -23,6 +24,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 PLACEHOLDER = re.compile(r"\{([^{}\n]+)\}")
 LABEL = "label"
+SLOT = " label "         # the label's placeholder in a parsed template; a column of texts may have the name `label`
 
 
 @dataclass(frozen=True)
@@ -41,46 +43,77 @@ class Item:
 
 @dataclass(frozen=True)
 class Template:
-    before: str                      # up to the label, with placeholders
-    after: str                       # after the label of an example; an answer is not scored on it
-    texts: tuple[str, ...]           # the placeholders in `before`
+    """An example with placeholders, in three parts; only the second is scored."""
+
+    before: str                      # up to the answer
+    answer: str                      # the label; in the channel direction, the texts after the label
+    after: str                       # after the answer of an example
 
     @classmethod
-    def parse(cls, given: str, texts: Sequence[str], labels: Sequence[str] = (LABEL,)) -> "Template":
+    def parse(
+        cls, given: str, texts: Sequence[str], labels: Sequence[str] = (LABEL,), channel: bool = False
+    ) -> "Template":
         """`texts`, `labels`: the placeholders that stand for a text, and those for the label. `\\n` is a line end."""
         given = given.replace("\\n", "\n").replace("\\t", "\t")
-        found = [(match[1], match.span()) for match in PLACEHOLDER.finditer(given)]
-        for name, _ in found:
-            if name not in (*texts, *labels):
-                known = ", ".join(f"{{{name}}}" for name in dict.fromkeys((*texts, *labels)))
-                raise UserError(f"the template has {{{name}}}, and these examples have {known}."
-                                f"{did_you_mean(name, (*texts, *labels))}")
-        if not any(name in texts for name, _ in found):
-            raise UserError(f"the template has no {{{texts[0]}}}: the model would never see the text. "
-                            f'A template is "Text: {{{texts[0]}}}\\nLabel: {{{labels[0]}}}".')
-        if [name in labels for name, _ in found] != [False] * (len(found) - 1) + [True]:
-            raise UserError(f"the template must have {{{labels[0]}}} once, and after the texts: the model continues "
-                            "the text before it.")
-        begin, end = found[-1][1]
-        return cls(given[:begin], given[end:], tuple(name for name, _ in found[:-1]))
+        found = [(match[1], *match.span()) for match in PLACEHOLDER.finditer(given)]
+        names = [name for name, *_ in found]
+        _check_names(names, texts, labels)
+        _check_order([name in labels for name in names], texts[0], labels[0], channel)
+        place = next(place for place, name in enumerate(names) if name in labels)
+        begin, end = found[place + channel][1], found[-1][2]
+        if channel and found[place][2] == begin:
+            raise UserError(f"the template has nothing between {{{names[place]}}} and {{{names[place + 1]}}}, so their "
+                            "tokens would melt. A space or a line end is enough.")
+        usual = dict.fromkeys(labels, f"{{{SLOT}}}")
+        parts = (given[:begin], given[begin:end], given[end:])
+        return cls(*(PLACEHOLDER.sub(lambda match: usual.get(match[1], match[0]), part) for part in parts))
 
     @classmethod
-    def by_names(cls, texts: Sequence[str], label: str) -> "Template":
+    def by_names(cls, texts: Sequence[str], label: str, channel: bool = False) -> "Template":
         """The default: a line `Name: …` for each text and for the label, by the names of the columns."""
-        lines = [f"{name.strip().capitalize()}: {{{name}}}" for name in (*texts, label)]
-        return cls.parse("\n".join(lines), texts, (label,))
+        names = (label, *texts) if channel else (*texts, label)
+        lines = [f"{name.strip().capitalize()}: {{{name}}}" for name in names]
+        return cls.parse("\n".join(lines), texts, (label,), channel)
 
     def __str__(self) -> str:
-        return f"{self.before}{{{LABEL}}}{self.after}"
+        return f"{self.before}{self.answer}{self.after}".replace(f"{{{SLOT}}}", f"{{{LABEL}}}")
 
-    def question(self, texts: Mapping[str, str]) -> str:
-        """The text up to the label."""
-        return PLACEHOLDER.sub(lambda match: texts[match[1]], self.before)
+    def question(self, texts: Mapping[str, str], word: str = "") -> str:
+        """The text up to the answer; `word`: of the label, where it comes first."""
+        return _filled(self.before, texts, word)
+
+    def solution(self, texts: Mapping[str, str], word: str) -> str:
+        """The answer: the label's word, or in the channel direction the texts."""
+        return _filled(self.answer, texts, word)
 
     @property
     def domain(self) -> str:
         """What stands between the last text and the label: a prompt that says what kind of answer is wanted."""
         return PLACEHOLDER.split(self.before)[-1].lstrip()
+
+
+def _check_names(names: Sequence[str], texts: Sequence[str], labels: Sequence[str]) -> None:
+    known = dict.fromkeys((*texts, *labels))
+    for name in names:
+        if name not in known:
+            raise UserError(f"the template has {{{name}}}, and these examples have "
+                            f"{', '.join(f'{{{one}}}' for one in known)}.{did_you_mean(name, list(known))}")
+    if not any(name in texts for name in names):
+        raise UserError(f"the template has no {{{texts[0]}}}: the model would never see the text. "
+                        f'A template is "Text: {{{texts[0]}}}\\nLabel: {{{labels[0]}}}".')
+
+
+def _check_order(labelled: Sequence[bool], text: str, label: str, channel: bool) -> None:
+    """`labelled`: which placeholders are those of the label. The last placeholder is always scored."""
+    if labelled.count(True) == 1 and labelled[-1] is not channel:
+        return
+    order = (f'before a text: --channel scores the text after its label, as in "Label: {{{label}}}\\nText: {{{text}}}".'
+             if channel else "after the texts: the model continues the text before it.")
+    raise UserError(f"the template must have {{{label}}} once, and {order}")
+
+
+def _filled(part: str, texts: Mapping[str, str], word: str) -> str:
+    return PLACEHOLDER.sub(lambda match: word if match[1] == SLOT else texts[match[1]], part)
 
 
 @dataclass(frozen=True)
@@ -96,11 +129,16 @@ class Question:
         return len(self.prompt) + max(map(len, self.answers), default=1) - 1
 
 
+# What an example is asked: one question with all labels as answers. In the channel direction a question for each label,
+# with the text as its one answer.
+Prompt = tuple[Question, ...]
+
+
 class Writer(Protocol):
     """How examples and a question become tokens: as one text, or as a chat."""
 
     def encode(self, shots: Sequence[tuple[str, str]], question: str, answers: Sequence[str]) -> Question:
-        """`shots`: the question and the label of each example."""
+        """`shots`: the question and the answer of each example."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ examples (the same input), the order is that without it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -119,10 +119,13 @@ class Draw:
     seed: int
     number: int                      # of the draw
     balanced: bool
+    _drawn: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def shots(self, count: int, tested: Item | None = None) -> tuple[int, ...]:
         """The places of the first `count` examples, none of which has the input of the tested one."""
-        chosen = self._first(self._order, count)
+        if count not in self._drawn:
+            self._drawn[count] = self._first(self._order, count)
+        chosen = self._drawn[count]
         if tested is not None and any(self.pool[at].about == tested.about for at in chosen):
             chosen = self._first([at for at in self._order if self.pool[at].about != tested.about], count)
         return chosen

@@ -30,6 +30,19 @@ def test_a_table_a_picture_and_a_signature(chainrule, trained, examples, tmp_pat
     assert "most frequent label" in drawn
 
 
+def test_the_channel_and_the_ensemble_are_named(chainrule, trained, examples):
+    words = ("eval", trained, examples, "--shots", "2", "--examples", "train.tsv", "--template", "{label}: {text}",
+             "--draws", 1, "--channel", "--ensemble")
+    answer = chainrule(*words)
+    assert answer.code == 0, answer.err
+    *_, channel, ensemble, signature = answer.out.splitlines()
+    assert channel == "channel: the text is scored after each label, p(text | examples, label)"
+    assert ensemble.startswith("ensemble: each example is in a prompt of its own")
+    assert signature.endswith("|direction:channel|demonstrations:ensemble")
+    found = chainrule(*words, "--json").json
+    assert (found["direction"], found["demonstrations"]) == ("channel", "ensemble")
+
+
 def test_the_same_seed_gives_the_same_result(chainrule, trained, examples):
     def results(*more):
         found = chainrule("eval", trained, examples, "--shots", "2", "--examples", "train.tsv", *TEMPLATE, "--json",
@@ -50,6 +63,13 @@ def test_a_second_table_for_translations(chainrule, trained, tmp_path):
     assert answer.out.split()[:2] == ["shots", "BLEU"]
 
 
+@pytest.mark.parametrize("way", ["--channel", "--ensemble"])
+def test_a_translation_has_no_labels_to_score(complaint, trained, tmp_path, way):
+    (tmp_path / "words.tsv").write_text("source\ttarget\nthe cat\tthe bird\nthe dog\tthe fox\n")
+    line = complaint("eval", trained, "words.tsv", "--shots", "1", "--examples", "words.tsv", way)
+    assert f"{way} is for labels, and these examples are of --task translate" in line
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (("--shots", "2"), "--shots 2 needs examples to draw from: --examples TRAIN.tsv"),
     (("--shots", "9", "--examples", "train.tsv"), "--shots 9: there are 4 examples to draw from"),
@@ -64,6 +84,11 @@ def test_a_second_table_for_translations(chainrule, trained, tmp_path):
     (("--shots", "0", "--task", "tag"), "--task tag has no prompts with examples"),
     (("--shots", "0", "text.separator=x"), "text.separator=x cannot be set here"),
     (("--shots", "0", "--samples", "4"), "--samples is not for --shots"),
+    (("--shots", "0", "--channel"), "the template must have {label} once, and before a text"),
+    (("--shots", "0", "--channel", "--calibration", "pmi"), "--channel scores the same text after each label"),
+    (("--shots", "0", "--channel", "--normalise", "bytes"), "--channel scores the same text after each label"),
+    (("--shots", "0", "--ensemble"), "--ensemble is the mean over prompts with one example each"),
+    (("--channel", "--template", "{label} {text}"), "--template is for prompts with examples"),
     (("--template", "{text} {label}"), "--template is for prompts with examples: give --shots K too"),
 ])
 def test_a_mistake_is_said_in_a_line(complaint, trained, examples, words, said):

@@ -157,12 +157,135 @@ def test_contextual_calibration_reads_the_shots(bigram, rows):
     (shots, *_) = exam.questions(2, 0)
     free = exam.content_free(shots)
     assert len(free) == 3
-    some = [bigram.tokenizer.decode(one.prompt[1:].tolist()) for one in free]
+    some = [bigram.tokenizer.decode(one.prompt[1:].tolist()) for (one,) in free]
     examples = [exam.pool.items[at] for at in shots]
     for text in some:
         for example in examples:
             assert f"{example.texts['text']} . {example.answers[0]}" in text
         assert text.endswith(".")
+
+
+# The channel direction, and ensembles
+
+
+CHANNEL = FewShot(shots=(0,), template="{label} {text}", draws=1, channel=True)
+
+
+def test_the_channel_of_a_bigram_by_hand(bigram, tmp_path):
+    """p(cat | the) = 3 / 13 and p(cat | cats) = 1 / 10; then p(sleeps | cat) = 3 / 11 under both labels."""
+    file = write_rows(tmp_path / "nouns.tsv", [("cat sleeps", "the"), ("dog", "the"), ("sleep", "cats")])
+    exam = exam_of(bigram, file, CHANNEL)
+    scores = exam._scores(exam.questions(0, 0), lambda _: None)
+    assert exam.labels == ("cats", "the")
+    wanted = [[1 / 10 * 3 / 11, 3 / 13 * 3 / 11], [1 / 10, 2 / 13], [2 / 10, 1 / 13]]
+    assert np.exp(scores) == pytest.approx(np.array(wanted), rel=1e-5)
+    result = examine_shots(bigram, [file], CHANNEL)
+    assert result["results"][0]["accuracy"] == 1
+    assert (result["direction"], result["demonstrations"]) == ("channel", "concatenated")
+    assert "|direction:channel|demonstrations:concatenated" in result["signature"]
+
+
+LETTERS = [("the cat sat", "a"), ("a dog ran off", "b"), ("the cow", "a"), ("some fox", "b")]
+ASKED = [("a fox ran", "b"), ("cow", "a"), ("the dog sat", "b")]
+
+
+@pytest.fixture(scope="module", params=["ngram", "lstm", "gpt"])
+def characters(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "text.txt").write_text("a: the cat sat\nb: a dog ran off\na: the cow\nb: some fox\n" * 9)
+    size = {"ngram": {"model.order": 4}, "lstm": {"model.layers": 1, "model.hidden": 16},
+            "gpt": {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.context": 64}}[request.param]
+    steps = {} if request.param == "ngram" else {"train.steps": 30, "train.tokens": 128, "train.lr": 1e-2}
+    return chainrule.train(folder / "text.txt", kind=request.param, valid=folder / "text.txt", out=folder / "run",
+                           settings={"text.tokenizer": "characters", **size, **steps}, device="cpu")
+
+
+def read_text(run, context, answer):
+    """log p of the characters of `answer` after those of `context`, in one step from the boundary."""
+    tokens = run.tokenizer.encode(context + answer)
+    with torch.inference_mode():
+        return read_plainly(run.language_model.eval(), np.append(BOUNDARY, tokens[: len(context)]),
+                            tokens[len(context):])
+
+
+def scores_of(run, tmp_path, **options):
+    files = [write_rows(tmp_path / f"{name}.tsv", rows) for name, rows in (("asked", ASKED), ("pool", LETTERS))]
+    exam = exam_of(run, files[0], FewShot(shots=(2,), examples=(files[1],), draws=1, **options), [files[1]])
+    groups = exam.questions(2, 0)
+    drawn = [[exam.pool.items[at] for shots, asked in groups.items() if place in asked for at in shots]
+             for place in range(len(ASKED))]
+    return exam._scores(groups, lambda _: None), drawn
+
+
+def test_the_channel_reads_each_label_and_then_the_text(characters, tmp_path):
+    scores, drawn = scores_of(characters, tmp_path, template="{label}: {text}.", channel=True)
+    for place, (text, _) in enumerate(ASKED):
+        before = "".join(f"{shot.answers[0]}: {shot.texts['text']}.\n" for shot in drawn[place])
+        wanted = [read_text(characters, f"{before}{label}:", f" {text}") for label in "ab"]
+        assert scores[place] == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_an_ensemble_is_the_mean_over_prompts_with_one_example(characters, tmp_path, channel):
+    template = "{label}: {text}" if channel else "{text}: {label}"
+    scores, drawn = scores_of(characters, tmp_path, template=template, channel=channel, ensemble=True)
+
+    def read(shot, label, text):
+        one, (word,) = shot.texts["text"], shot.answers
+        if channel:
+            return read_text(characters, f"{word}: {one}\n{label}:", f" {text}")
+        return read_text(characters, f"{one}: {word}\n{text}:", f" {label}")
+
+    for place, (text, _) in enumerate(ASKED):
+        assert len(drawn[place]) == 2
+        wanted = np.array([[read(shot, label, text) for shot in drawn[place]] for label in "ab"])
+        assert scores[place] == pytest.approx(wanted.mean(1), rel=1e-4)
+        if characters.recipe.kind == "gpt":                         # the others hardly see the example
+            assert np.ptp(wanted, 1).max() > 1e-2
+
+
+def test_an_example_of_an_ensemble_that_does_not_fit_is_left_out(tmp_path, capsys):
+    """The context has room for a short example before the question and not for the long one."""
+    (tmp_path / "text.txt").write_text("the cat sleeps. the dog sleeps.\n" * 20)
+    settings = {"text.tokenizer": "characters", "model.layers": 1, "model.width": 16, "model.heads": 2,
+                "model.context": 40, "train.steps": 1}
+    run = chainrule.train(tmp_path / "text.txt", kind="gpt", out=tmp_path / "gpt", settings=settings, device="cpu")
+    file = write_rows(tmp_path / "rows.tsv", [("the cat", "sleeps"), ("the dog", "sleep")])
+    pool = write_rows(tmp_path / "pool.tsv", [("the dogs", "sleep"), ("the cat and the dog and the cat", "sleeps")])
+    options = FewShot(shots=(2,), template="{text} {label}", examples=(pool,), draws=1, ensemble=True)
+    exam = exam_of(run, file, options, [pool])
+    assert {shots: set(asked) for shots, asked in exam.questions(2, 0).items()} == {(0,): {0, 1}}
+    (two,) = examine_shots(run, [file], options)["results"]
+    assert two["kept"] == 1
+    assert "1.0 of them fit in the context of 40 tokens, on average; those that are too long were dropped" in (
+        capsys.readouterr().err)
+    only = write_rows(tmp_path / "only.tsv", [("the cat and the dog and the cat", "sleeps"), ("the " * 9, "sleep")])
+    alone = exam_of(run, file, FewShot(shots=(2,), template="{text} {label}", examples=(only,), ensemble=True), [only])
+    assert {shots: set(asked) for shots, asked in alone.questions(2, 0).items()} == {(): {0, 1}}
+
+
+def test_the_default_template_of_the_channel(bigram, tmp_path):
+    file = write_rows(tmp_path / "pairs.tsv", [("a", "b", "yes"), ("c", "d", "no")], ("premise", "hypothesis", "label"))
+    template = exam_of(bigram, file, FewShot(channel=True)).template
+    assert str(template) == "Label: {label}\nPremise: {premise}\nHypothesis: {hypothesis}"
+    assert template.answer == "{premise}\nHypothesis: {hypothesis}"
+    own = Template.parse("{premise}? {label}, {hypothesis}.", ["premise", "hypothesis"], channel=True)
+    texts = {"premise": "It rains", "hypothesis": "it is wet"}
+    assert (own.question(texts, "Yes"), own.solution(texts, "Yes"), own.after) == ("It rains? Yes, ", "it is wet", ".")
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("{text} {label}", r'must have {label} once, and before a text: --channel scores the text after its label, as in '
+                       r'"Label: {label}\nText: {text}"'),
+    ("{text}", "must have {label} once, and before a text"),
+    ("{label} {label} {text}", "must have {label} once"),
+    ("{label}{text}", "has nothing between {label} and {text}"),
+    ("{label} is what", "has no {text}"),
+])
+def test_a_template_that_cannot_work_for_the_channel_is_refused(given, said):
+    with pytest.raises(UserError) as error:
+        Template.parse(given, ["text"], channel=True)
+    assert said in str(error.value)
 
 
 # Draws
@@ -281,6 +404,9 @@ def test_the_default_template_has_the_columns(bigram, tmp_path):
     exam = exam_of(bigram, file, FewShot())
     assert str(exam.template) == "Premise: {premise}\nHypothesis: {hypothesis}\nLabel: {label}"
     assert exam.template.question(exam.items[0].texts) == "Premise: a\nHypothesis: b\nLabel: "
+    strange = Template.by_names(["label"], "gold")
+    assert (strange.question({"label": "a"}), strange.solution({"label": "a"}, "yes")) == ("Label: a\nGold: ", "yes")
+    assert str(Template.parse("{text}: the label is {label}", ["text"])) == "{text}: the label is {label}"
     own = exam_of(bigram, file, FewShot(template="{text} / {second} = {label}"))
     assert own.template.question(own.items[0].texts) == "a / b = "
 
@@ -297,7 +423,7 @@ def test_examples_that_do_not_fit_are_dropped(tmp_path, rows, capsys):
     assert two["kept"] < 2
     exam = exam_of(run, rows, options, [rows])
     for shots, asked in exam.questions(2, 0).items():
-        for question in asked.values():
+        for (question,) in asked.values():
             assert question.size <= 40
             text = run.tokenizer.decode(question.prompt[1:].tolist())
             assert text.count("\n") == len(shots)                          # the last ones stay

@@ -1375,6 +1375,21 @@ BUGS = [
         ("tests/exams/test_few_shot.py::test_calibration_by_numbers",),
     ),
     Bug(
+        "the channel scores each text after the same label",
+        "chainrule/exams/prompt_set.py",
+        "self.writer.encode(before, template.question(texts, word), [template.solution(texts, word)])",
+        "self.writer.encode(before, template.question(texts, words[0]), [template.solution(texts, word)])",
+        ("tests/exams/test_few_shot.py::test_the_channel_of_a_bigram_by_hand",
+         "tests/exams/test_few_shot.py::test_the_channel_reads_each_label_and_then_the_text[ngram]"),
+    ),
+    Bug(
+        "of an ensemble only the last prompt counts",
+        "chainrule/exams/few_shot.py",
+        "            total[list(asked)] += found\n            prompts[list(asked)] += 1\n",
+        "            total[list(asked)] = found\n            prompts[list(asked)] = 1\n",
+        ("tests/exams/test_few_shot.py::test_an_ensemble_is_the_mean_over_prompts_with_one_example[gpt-False]",),
+    ),
+    Bug(
         "advantages are not discounted by lambda",
         "chainrule/preferences/reinforce/advantages.py",
         "delta + discount * gae_lambda * after",
