@@ -69,7 +69,8 @@ def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:
     model = {name: value for name, value in args.settings.items() if name.startswith("model.")}
     others = {name: value for name, value in args.settings.items() if name not in model}
     run = load(args.run, args.device, model)
-    return run.averaged_with(*(load(path, args.device) for path in getattr(args, "others", ()))), others
+    ensemble = [load(path, args.device) for path in getattr(args, "others", ())]
+    return run.averaged_with(*ensemble) if ensemble else run, others
 
 
 def print_stream(run: Run, prompt: str, tokens: int, past_end: bool, options: SamplingOptions) -> str:
