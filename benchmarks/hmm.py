@@ -1,16 +1,18 @@
 """Baum–Welch and Viterbi beside hmmlearn (`scaling`), in one run, from one random start, on one text.
 
-    python benchmarks/hmm.py [TEXT] [--states 8 64 256] [--rows 2048] [--one-core] [--json]
+    python benchmarks/hmm.py [TEXT] [--states 8 64 256] [--rows 2048] [--one-core] [--device cuda] [--json]
 
 TEXT (default: tinyshakespeare in $CHAINRULE_DATA) is lower-cased, all but a–z made one space, and repeated or cut to
 rows of 512 symbols. hmmlearn reads fewer rows where it is slow; its time is scaled up in proportion, and that is said.
 Both sides take the best of several runs, by turns. Viterbi is timed at the random start and again after ten rounds.
 On a machine that is busy with other things use --one-core: one thread, and its CPU time rather than the clock's.
+Without hmmlearn only this side is measured. With --device cuda ours runs there, hmmlearn on one core of the host.
 """
 
 import argparse
 import json
 import logging
+import math
 import os
 import re
 import time
@@ -20,11 +22,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from hmmlearn.hmm import CategoricalHMM
 from torch import Tensor
 
 from chainrule.model import Batch
 from chainrule.models.hmm.hmm import HMM, HMMSettings
+
+try:
+    from hmmlearn.hmm import CategoricalHMM
+except ImportError:
+    CategoricalHMM = None
 
 LENGTH = 512
 PATIENCE = 2.5e8    # states² · symbols that hmmlearn is given at once: a second or two
@@ -46,30 +52,33 @@ def made(states: int) -> HMM:
     return model
 
 
-def copied(model: HMM) -> CategoricalHMM:
+def copied(model: HMM) -> Any:
     theirs = CategoricalHMM(len(model.initial), n_features=27, n_iter=1, init_params="", implementation="scaling")
-    theirs.startprob_, theirs.transmat_ = model.initial.numpy().copy(), model.transition.numpy().copy()
-    theirs.emissionprob_ = model.emission[:, 1:].numpy().copy()
+    initial, transition, emission = (table.cpu().numpy().copy()
+                                     for table in (model.initial, model.transition, model.emission[:, 1:]))
+    theirs.startprob_, theirs.transmat_, theirs.emissionprob_ = initial, transition, emission
     return theirs
 
 
 def seconds(action: Callable[[], Any], clock: Callable[[], float]) -> float:
     began = clock()
     action()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return clock() - began
 
 
 def by_turns(ours: Callable[[], Any], theirs: Callable[[], Any], turns: int) -> tuple[float, float]:
     clock = time.perf_counter if torch.get_num_threads() > 1 else time.process_time
-    times = [(seconds(ours, clock), seconds(theirs, clock)) for _ in range(turns)]
+    times = [(seconds(ours, clock), seconds(theirs, clock) if CategoricalHMM else math.nan) for _ in range(turns)]
     return min(mine for mine, _ in times), min(yours for _, yours in times)
 
 
 def measure(states: int, rows: Tensor, turns: int) -> dict[str, Any]:
-    model = made(states)
+    model = made(states).to(rows.device)
     start = {name: table.clone() for name, table in model.state_dict().items()}
     few = rows[: max(1, min(len(rows), int(PATIENCE / states**2 / LENGTH)))]
-    flat, lengths = few.reshape(-1, 1).numpy() - 1, [LENGTH] * len(few)
+    flat, lengths = few.reshape(-1, 1).cpu().numpy() - 1, [LENGTH] * len(few)
     batch = Batch(torch.cat([torch.zeros_like(rows[:, :1]), rows[:, :-1]], 1), rows)
     share = len(rows) / len(few)
 
@@ -113,10 +122,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048, help="rows of 512 symbols")
     parser.add_argument("--turns", type=int, default=4, help="runs of each side, of which the best counts")
     parser.add_argument("--one-core", action="store_true", help="one thread, by its CPU time")
+    parser.add_argument("--device", default="cpu", help="where ours runs")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of the table")
     arguments = parser.parse_args()
     logging.getLogger("hmmlearn").setLevel(logging.ERROR)     # it warns of few symbols for so many states
-    rows = symbols(arguments.text, arguments.rows)
+    rows = symbols(arguments.text, arguments.rows).to(arguments.device)
     if arguments.one_core:
         torch.set_num_threads(1)
     if not arguments.json:
