@@ -9,11 +9,10 @@ last: a run is complete, or it is no run, or `load` names the damaged file. Duri
 checkpoints/ with begun.json, which says what is being trained.
 """
 
-from chainrule.run.about import find_base, read_about, recipe_of, verify, weights_file
+from chainrule.run.about import find_base, read_about, recipe_of, weights_file
 from chainrule.run.earlier import differences, look_before_writing, refuse_unwritable, same_text
 from chainrule.run.layout import (
     ADAPTER,
-    BEGUN,
     BOARD,
     CHAT_TEMPLATE,
     CHECKPOINTS,
@@ -35,10 +34,10 @@ from chainrule.run.saving import finish_saving, read_log, save, write_log, write
 from chainrule.run.unfinished import begin, forget_checkpoints, read_begun, remove, remove_unfinished
 
 __all__ = [
-    "ADAPTER", "BEGUN", "BOARD", "CHAT_TEMPLATE", "CHECKPOINTS", "COMPARISON", "CURVES", "FILES", "FORMAT",
-    "INSTEAD", "LOG", "MODEL", "RECIPE", "SEARCH", "TOKENIZER", "TOKENIZER_CONFIG", "UNFINISHED", "Done", "Run",
+    "ADAPTER", "BOARD", "CHAT_TEMPLATE", "CHECKPOINTS", "COMPARISON", "CURVES", "FILES", "FORMAT", "INSTEAD",
+    "LOG", "MODEL", "RECIPE", "SEARCH", "TOKENIZER", "TOKENIZER_CONFIG", "UNFINISHED", "Done", "Run",
     "SamplingOptions", "begin", "differences", "find_base", "finish_saving", "forget_checkpoints", "load",
     "look_before_writing", "make_template", "merged", "read_about", "read_begun", "read_chat_template",
-    "read_log", "recipe_of", "refuse_unwritable", "remove", "remove_unfinished", "same_text", "save", "verify",
+    "read_log", "recipe_of", "refuse_unwritable", "remove", "remove_unfinished", "same_text", "save",
     "weights_file", "write_log", "write_tensors",
 ]
