@@ -129,6 +129,10 @@ class Task(TaskSettings):
 
     def build(self, recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
         """The model of a recipe over `vocab` tokens, with a head for `labels` where the task has one."""
+        source_vocab = getattr(recipe.model, "source_vocab", None)
+        if source_vocab is not None and source_vocab < vocab:
+            raise UserError(f"model.source_vocab={source_vocab}: sources are made of the tokens of the texts, of which "
+                            f"there are {vocab:,}. Leave it out, or give {vocab} or more.")
         return models.build(recipe.kind, recipe.model, vocab)
 
     # Training

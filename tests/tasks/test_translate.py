@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from chainrule.errors import UserError
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.evaluate import losses_by_batch
 from chainrule.models.seq2seq import Seq2Seq, Seq2SeqSettings
-from chainrule.tasks import example_task, translate
+from chainrule.tasks import build_for, example_task, recipe_for, translate
 from chainrule.tasks.batching import Ragged
 from chainrule.tasks.example_task import evaluation_buckets
 from chainrule.tasks.translate import Sequences, write_texts
@@ -100,3 +101,11 @@ def test_every_part_reads_as_often_and_together_they_are_the_whole(made, monkeyp
         assert len(asked) == (part + 1) * -(-order.steps // parts)
     np.testing.assert_allclose(np.sum(found, 0), whole, rtol=1e-6)
     assert whole[1] == 2 * TEXTS                                            # a token each, and its end
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "transformer"])
+def test_a_source_vocabulary_smaller_than_the_tokenizer_is_refused(kind):
+    recipe = recipe_for(kind, {"model.source_vocab": 9}, "translate")
+    with pytest.raises(UserError, match=r"model.source_vocab=9: .* there are 10\. Leave it out, or give 10 or more"):
+        build_for(recipe, 10)
+    assert build_for(recipe, 9) is not None
