@@ -34,7 +34,8 @@ def simulated(monkeypatch):
 
 def model_and_blocks():
     generator = torch.Generator().manual_seed(1)
-    model, tokens = Word2Vec(Word2VecSettings(embedding=8), VOCAB), torch.randint(2, VOCAB, (4000,), generator=generator)
+    model = Word2Vec(Word2VecSettings(embedding=8, sample=0.0), VOCAB)
+    tokens = torch.randint(2, VOCAB, (4000,), generator=generator)
     model.initialise(torch.bincount(tokens, minlength=VOCAB), generator)
     return model, model.collect_pairs(tokens, torch.arange(len(tokens)) // 50, generator)
 
