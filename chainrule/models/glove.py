@@ -104,7 +104,7 @@ class GloVe(Model):
         return (weights * errors.square()).sum(), (weights > 0).sum()
 
     @torch.no_grad()
-    def train_step(self, cells: Cells, lr: float) -> None:
+    def train_step(self, cells: Cells, lr: float | Tensor) -> None:
         """One step of AdaGrad. All squared gradients of a row are summed before it moves, so it does not overshoot."""
         words, contexts, logs, weights = self._symmetric(cells)
         w, c = embedding(words, self.words), embedding(contexts, self.contexts)
@@ -131,6 +131,6 @@ def _sum_by_key(keys: Tensor, counts: Tensor) -> Cells:
     return {"pairs": pairs, "counts": counts.new_zeros(len(pairs)).index_add_(0, place, counts)}
 
 
-def _adagrad(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
+def _adagrad(table: Tensor, squares: Tensor, rows: Tensor, gradient: Tensor, lr: float | Tensor) -> None:
     squares.index_add_(0, rows, gradient.square())
-    table.index_add_(0, rows, gradient.div_(embedding(rows, squares).sqrt_()), alpha=-lr)
+    table.index_add_(0, rows, gradient.div_(embedding(rows, squares).sqrt_()).mul_(lr), alpha=-1)

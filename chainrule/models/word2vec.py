@@ -23,7 +23,9 @@ Blocks = dict[str, Tensor]
 
 SHARED = 32          # negative samples of a block, each weighted by the number that it stands for
 NOWHERE = -1         # the text number of the padding of a block
+NEVER = 1 << 30      # the distance of a word from itself, which is in no window
 SAMPLE = 2           # vectors of each block from which the covariance is estimated
+FLAT = 1e-20         # a curvature so small that it damps no step
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class PairLogits(NamedTuple):
     candidates: Tensor   # (B, M + K) ids of u: the words of the block and around it, then the negatives
     outputs: Tensor      # (B, M + K, E) u
     logits: Tensor       # (B, L, M + K)
-    labels: Tensor       # (B, L, M + K) 1: a true pair
+    labels: Tensor       # (B, L, M) 1: a true pair
     weights: Tensor      # (B, L, M + K) of each pair in the loss
 
 
@@ -67,8 +69,11 @@ class Word2Vec(Model):
         self.register_buffer("kept", torch.ones(vocab), persistent=False)           # probability of keeping a word
         self.register_buffer("negative_cdf", torch.zeros(vocab, dtype=torch.double), persistent=False)
         distance = torch.arange(self.block + 2 * settings.window) - torch.arange(self.block)[:, None] - settings.window
-        self.register_buffer("distance", distance.abs(), persistent=False)          # (L, M)
+        self.register_buffer("distance", distance.abs() + NEVER * (distance == 0), persistent=False)       # (L, M)
+        positive = torch.arange(self.block + 2 * settings.window + SHARED) < self.block + 2 * settings.window
+        self.register_buffer("positive", positive.float(), persistent=False)        # (M + K,) 1: no negative sample
         self.distance: Tensor
+        self.positive: Tensor
 
     @property
     def embeddings(self) -> Tensor:
@@ -105,7 +110,7 @@ class Word2Vec(Model):
     def collect_pairs(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Blocks:
         """(N,) words and the numbers of their texts, as blocks; subsampling, windows and negatives are drawn here."""
         window, device = self.settings.window, tokens.device
-        here = torch.rand(len(tokens), generator=generator, device=device) < self.kept[tokens]
+        here = (torch.rand(len(tokens), generator=generator, device=device) < self.kept[tokens]).nonzero()[:, 0]
         rows = self._blocks(tokens[here], 0)
         small = torch.uint8 if window < 256 else torch.int32
         windows = torch.randint(1, window + 1, rows.shape, generator=generator, device=device, dtype=small)
@@ -123,14 +128,17 @@ class Word2Vec(Model):
     def pair_loss(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
         """The summed loss in nats, and the number of pairs."""
         pairs = self._forward(blocks)
-        return (pairs.weights * softplus(pairs.logits) - pairs.labels * pairs.logits).sum(), pairs.labels.sum()
+        losses = softplus(pairs.logits) - self.positive * pairs.logits
+        return (pairs.weights * losses).sum(), pairs.labels.sum()
 
     @torch.no_grad()
-    def train_step(self, blocks: Blocks, lr: float) -> None:
+    def train_step(self, blocks: Blocks, lr: float | Tensor) -> None:
         """One step of gradient descent."""
         pairs, window = self._forward(blocks), self.settings.window
         p = pairs.logits.sigmoid()
-        errors, curvatures = pairs.labels - p * pairs.weights, _logit_curvature(pairs, p)
+        errors = self.positive - p
+        curvatures = _logit_curvature(pairs.logits, p, errors).mul_(pairs.weights)
+        errors.mul_(pairs.weights)
         of_inputs, input_mean = _squared_lengths(pairs.inputs)
         of_outputs, output_mean = _squared_lengths(pairs.outputs)
         gradient, curvature = errors @ pairs.outputs, curvatures @ of_outputs
@@ -147,30 +155,30 @@ class Word2Vec(Model):
         together = (inside == texts[:, None]) & (inside != NOWHERE)
         skip_gram, dtype = self.settings.algorithm == "skip-gram", self.vectors.dtype
         widths = blocks["windows"][:, None] if skip_gram else blocks["windows"][:, window:-window, None]
-        pairs = (together & (self.distance > 0) & (self.distance <= widths)).to(dtype)
+        pairs = (together & (self.distance <= widths)).to(dtype)
         if skip_gram:
             inputs, labels = embedding(tokens[:, window:-window], self.vectors), pairs
         else:
             size = pairs.sum(2, keepdim=True)
             inputs = (pairs / size.clamp(min=1)) @ embedding(tokens, self.vectors)
-            labels = ((self.distance == 0) & (size > 0)).to(dtype)
+            labels = ((self.distance == NEVER) & (size > 0)).to(dtype)
         candidates = torch.cat([tokens, blocks["negatives"]], 1)
         outputs, shared = embedding(candidates, self.outputs), blocks["negatives"].shape[1]
         each = labels.sum(2, keepdim=True) * (self.settings.negatives / shared)     # weight of a shared negative
         weights = torch.cat([labels, each.expand(-1, -1, shared)], 2)
-        return PairLogits(pairs, inputs, candidates, outputs, inputs @ outputs.mT, pad(labels, (0, shared)), weights)
+        return PairLogits(pairs, inputs, candidates, outputs, inputs @ outputs.mT, labels, weights)
 
 
-def _logit_curvature(pairs: PairLogits, p: Tensor) -> Tensor:
-    """(B, L, M + K): the second derivative of each pair's loss by its logit. Where the sign of the logit is wrong, its
-    mean on the way to 0 instead. Twice that, because both vectors of a pair move."""
-    wrong = (pairs.logits > 0) != (pairs.labels > 0)
-    mean = ((p - 0.5) / pairs.logits).nan_to_num_(0.25)
-    return 2 * pairs.weights * torch.where(wrong, mean, p * (1 - p))
+def _logit_curvature(logits: Tensor, p: Tensor, errors: Tensor) -> Tensor:
+    """(B, L, M + K): the second derivative of each pair's loss by its logit, p (1 - p). Where the sign of the logit is
+    wrong, so that p is more than a half away from its label, its mean on the way to 0 instead."""
+    away = errors.abs()
+    return torch.where(away > 0.5, (p - 0.5).div_(logits), away.addcmul(away, away, value=-1))
 
 
 def _squared_lengths(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """(B, N, 2): squared length along the direction of the mean, and at most along any other; and that direction, (E,).
+    Twice these, because both vectors of a pair move.
 
     Of the part orthogonal to the mean, |C| / trace(C) of its covariance C bounds the share along one direction.
     """
@@ -179,10 +187,12 @@ def _squared_lengths(vectors: Tensor) -> tuple[Tensor, Tensor]:
     some = vectors[:, :SAMPLE].flatten(0, 1)
     some = some.addr(some @ mean, mean, alpha=-1)
     most = (some.mT @ some).norm() / some.square().sum().clamp(min=1e-30)
-    return torch.stack([along, most * (vectors.square().sum(2) - along)], 2), mean
+    return torch.stack([along, most * (vectors.square().sum(2) - along)], 2).mul_(2), mean
 
 
-def damped_update(table: Tensor, rows: Tensor, gradient: Tensor, curvature: Tensor, mean: Tensor, lr: float) -> None:
+def damped_update(
+    table: Tensor, rows: Tensor, gradient: Tensor, curvature: Tensor, mean: Tensor, lr: float | Tensor
+) -> None:
     """Adds lr · gradient to rows of the table in place, each scaled down to the sum of many small steps.
 
     n gradients g for one row, each against curvature h, would one after the other sum to Σ lr · g · (1 - lr·h)^i, about
@@ -190,7 +200,7 @@ def damped_update(table: Tensor, rows: Tensor, gradient: Tensor, curvature: Tens
     the mean and is damped there; orthogonal to it steps can stay long.
     """
     rows, gradient = rows.flatten(), gradient.flatten(0, 1)
-    against = table.new_zeros(len(table), 2).index_add_(0, rows, curvature.flatten(0, 1), alpha=lr)
-    scale = torch.where(against > 0, -torch.expm1(-against) / against, 1.0)[rows]
-    along = (gradient @ mean) * (scale[:, 0] - scale[:, 1])
-    table.index_add_(0, rows, gradient.mul_(scale[:, 1:]).addr_(along, mean), alpha=lr)
+    against = table.new_zeros(len(table), 2).index_add_(0, rows, curvature.flatten(0, 1)).clamp_(min=FLAT)
+    rates = (torch.expm1(against * -lr) / against)[rows]                            # from -lr, where all is flat, to 0
+    along = (gradient @ mean) * (rates[:, 0] - rates[:, 1])
+    table.index_add_(0, rows, gradient.mul_(rates[:, 1:]).addr_(along, mean), alpha=-1)

@@ -10,6 +10,7 @@ Steps are small at first: vectors grow out of one another, so many small steps g
 
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeAlias
 
@@ -29,6 +30,7 @@ from chainrule.text.corpus import Corpus
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 from chainrule.text.tokenizers.words import UNKNOWN
 from chainrule.training.checkpoint import Checkpoints
+from chainrule.training.compile.vector_steps import VectorSteps, graph_size
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, catch_signals
 from chainrule.training.log import Log
@@ -37,7 +39,7 @@ CHUNK = 1 << 20         # tokens, or cells of co-occurrence counts, in a round
 STEP, CPU_STEP = 1 << 14, 1 << 12    # words in a step, where that is left to us; a CPU is fastest within its cache
 FIRST = 1 << 10         # words in the first steps
 GROWTH = 0.01           # then at most this share of the words done, and always at most this share of the text
-REFRESH = 0.5           # seconds between two reads of the loss, for each of which a GPU is waited for
+REFRESH = 0.5           # seconds between two losses for the progress bar
 RECORDS = 100           # most of those in the log
 CHECKPOINT = 300.0      # seconds between checkpoints
 FACTS = ("round", "done", "seconds", "logged")
@@ -58,7 +60,7 @@ class PairModel(Protocol):
 
     def collect_pairs(self, tokens: Tensor, texts: Tensor, generator: torch.Generator) -> Any: ...
 
-    def train_step(self, examples: Any, lr: float) -> None: ...
+    def train_step(self, examples: Any, lr: float | Tensor) -> None: ...
 
     def pair_loss(self, examples: Any) -> tuple[Tensor, Tensor]: ...
 
@@ -115,19 +117,27 @@ class TextChunks:
 
     def at(self, place: int) -> tuple[Tensor, Tensor]:
         """(N,) words, and the number of the text that each is in."""
-        begin = self.ends[place - 1] if place else 0
-        tokens = torch.from_numpy(self.tokens[begin : self.ends[place]].astype(np.int32)).to(self.device).long()
+        tokens = self._all(place)
         texts, known = (tokens == BOUNDARY).cumsum(0), tokens != BOUNDARY
         if self.unknown is not None:
             known &= tokens != self.unknown
-        return tokens[known], texts[known]
+        places = known.nonzero()[:, 0]
+        return tokens[places], texts[places]
 
     def counts(self, vocab: int) -> Tensor:
         """(V,) how often each word occurs."""
         total = torch.zeros(vocab, dtype=torch.long, device=self.device)
         for place in range(len(self)):
-            total += torch.bincount(self.at(place)[0], minlength=vocab)
+            total += torch.bincount(self._all(place), minlength=vocab)
+        total[BOUNDARY] = 0
+        if self.unknown is not None:
+            total[self.unknown] = 0
         return total
+
+    def _all(self, place: int) -> Tensor:
+        """All tokens of a chunk, boundaries and unknown words too."""
+        begin = self.ends[place - 1] if place else 0
+        return torch.from_numpy(np.array(self.tokens[begin : self.ends[place]])).to(self.device).long()
 
 
 def _chunk_ends(tokens: Tokens) -> Iterator[int]:
@@ -191,17 +201,40 @@ def generator_of(seed: int, number: int, device: torch.device) -> torch.Generato
     return torch.Generator(device).manual_seed(int(state) >> 1)
 
 
+class LateLoss:
+    """The loss of a batch, which a GPU computes while steps go on, and what the log says beside it."""
+
+    def __init__(self, loss: tuple[Tensor, Tensor], facts: dict[str, Any] | None):
+        self.facts, self.event = facts, None
+        self.parts = torch.stack([part.double() for part in loss]).to("cpu", non_blocking=True)
+        if loss[0].is_cuda:
+            self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.event.record()
+
+    def ready(self) -> bool:
+        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def read(self) -> float:
+        if self.event is not None:
+            self.event.synchronize()
+        total, count = (float(part) for part in self.parts)
+        return total / max(count, 1)
+
+
 class PairTrainer:
     def __init__(self, model: PairModel, corpus: Corpus, settings: Pairs, log: Log, checkpoints: Checkpoints | None):
         self.model, self.corpus, self.settings, self.log, self.checkpoints = model, corpus, settings, log, checkpoints
+        self.device = model.embeddings.device
+        self.steps = VectorSteps(model.train_step, self.device)
         self.round, self.done = 0, 0.0                     # rounds, and words or pairs, learned from
         self.earlier, self.started = 0.0, time.monotonic()    # seconds before a restart; when this process began
         self.refreshed, self.refreshed_at, self.logged, self.note = self.started, 0.0, 0, ""
         self.saved = self.started
+        self.losses: deque[LateLoss] = deque()             # on their way
 
     def begin(self, stop: Stop) -> bool:
         """At the last checkpoint, or at the beginning. False: a stop was requested before anything was learned."""
-        device, seed = self.model.embeddings.device, self.settings.seed
+        device, seed = self.device, self.settings.seed
         chunks = TextChunks(self.corpus.splits["train"].tokens, self.corpus.tokenizer, device)
         counts = chunks.counts(len(self.model.embeddings))
         self.model.initialise(counts, generator_of(seed, 0, device))
@@ -235,9 +268,11 @@ class PairTrainer:
                 if stop.requested:
                     return False
                 self._one_round(advance)
+            self._read_losses(wait=True)
         return True
 
     def checkpoint(self) -> None:
+        self._read_losses(wait=True)
         if self.checkpoints is not None:
             facts = dict(zip(FACTS, (self.round, self.done, self._seconds(), self.logged)))
             parts = {"model": dict(self.model.named_buffers())}
@@ -251,7 +286,7 @@ class PairTrainer:
             step = min(rows - at, self._step())
             batch = rows_of(examples, at, step)
             self._report(batch)
-            self.model.train_step(batch, self._lr())
+            self.steps.take(batch, self._lr())
             at += step
             self.done = began + size * at / rows
             advance(size * step / rows, self.note)
@@ -259,9 +294,10 @@ class PairTrainer:
 
     def _step(self) -> int:
         """Rows of examples in a step."""
-        most = self.settings.tokens or (CPU_STEP if self.model.embeddings.device.type == "cpu" else STEP)
+        most = self.settings.tokens or (CPU_STEP if self.device.type == "cpu" else STEP)
         words = min(most, GROWTH * self.source.size, max(FIRST, GROWTH * self.done))
-        return max(1, int(words) // int(self.model.block))
+        most, rows = (max(1, int(number) // int(self.model.block)) for number in (most, words))
+        return graph_size(rows, most) if self.steps.on_gpu else rows
 
     def _progress(self) -> float:
         """The fraction of training that is done."""
@@ -276,22 +312,31 @@ class PairTrainer:
         return self.earlier + time.monotonic() - self.started
 
     def _report(self, batch: Any) -> None:
-        """From time to time: the loss on the next batch, for the progress bar and the log."""
+        """From time to time: the loss on the next batch, for the progress bar and the log. No GPU is waited for."""
+        self._read_losses(wait=False)
         now, progress = time.monotonic(), self._progress()
         due = progress * RECORDS >= self.logged
         if now - self.refreshed < REFRESH and not due:
             return
-        total, count = (float(part) for part in self.model.pair_loss(batch))
-        loss = total / max(count, 1)
-        if not math.isfinite(loss):
-            raise UserError(f"round {self.round + 1}: the vectors are not finite. A lower train.lr (it is "
-                            f"{self.settings.lr:g}) or a smaller train.tokens helps, with --overwrite.")
         speed = (self.done - self.refreshed_at) / max(now - self.refreshed, 1e-9)
-        self.note, self.refreshed, self.refreshed_at = f"loss {loss:.4f}", now, self.done
+        self.refreshed, self.refreshed_at, facts = now, self.done, None
         if due:
             self.logged = math.floor(progress * RECORDS) + 1
-            facts: dict[str, Any] = {f"{self.source.unit}_per_second": round(speed)}
-            self.log("step", round=self.round + 1, progress=round(progress, 4), loss=loss, lr=self._lr(), **facts)
+            facts = {"round": self.round + 1, "progress": round(progress, 4), "lr": self._lr(),
+                     f"{self.source.unit}_per_second": round(speed)}
+        self.losses.append(LateLoss(self.model.pair_loss(batch), facts))
+
+    def _read_losses(self, wait: bool) -> None:
+        """Those that have been computed, or all, for the progress bar and the log."""
+        while self.losses and (wait or self.losses[0].ready()):
+            late = self.losses.popleft()
+            loss = late.read()
+            if not math.isfinite(loss):
+                raise UserError(f"round {self.round + 1}: the vectors are not finite. A lower train.lr (it is "
+                                f"{self.settings.lr:g}) or a smaller train.tokens helps, with --overwrite.")
+            self.note = f"loss {loss:.4f}"
+            if late.facts is not None:
+                self.log("step", loss=loss, **late.facts)
 
     def _log_start(self) -> None:
         name, amount = self.settings.budget
