@@ -155,8 +155,8 @@ class Run:
                 raise UserError(f"{other.path} does not answer as {self.path} does: an ensemble has one task (here "
                                 f"{self.recipe.task}) and the same labels.")
             if self.task.averages == "tokens" and other.tokenizer.sha256 != self.tokenizer.sha256:
-                raise UserError(f"{other.path} has another tokenizer than {self.path}: an ensemble that writes averages "
-                                "the probabilities of tokens. Train both --from one run, or with its text.tokenizer.")
+                raise UserError(f"{other.path} has another tokenizer than {self.path}, and an ensemble that writes "
+                                "averages the probabilities of tokens. Train both with --from one run.")
         return replace(self, others=(*self.others, *others))
 
     def look(self, text: str | None = None, view: str | None = None, **options: Any) -> "Page":
