@@ -121,7 +121,7 @@ def test_what_answers_otherwise_is_not_averaged(chainrule, complaint, tagged, re
     assert both["signature"].endswith("|mean-of-runs:2")
     assert "runs/c does not answer as runs/t does" in complaint("eval", "runs/t", tagged, "--with", "runs/c")
     by_position = complaint("eval", "runs/t", tagged, "--by-position", "--with", "runs/c")
-    assert "--with averages the answers of taggers and classifiers" in by_position
+    assert "--with averages the answers to examples of a task" in by_position
     chainrule("train", reviews, "--kind", "unigram", "text.tokenizer=words", "--out", "runs/lm")
     assert "whose answers are not averaged" in complaint("eval", "runs/lm", reviews, "--with", "runs/lm")
 
