@@ -155,8 +155,8 @@ def _eval(parser: ArgumentParser) -> None:
 
 def _ensemble(parser: ArgumentParser) -> None:
     parser.add_argument("--with", action="append", default=[], metavar="RUN", dest="others",
-                        help="an ensemble: average the probabilities of this run too, of the same task and labels; may "
-                             "be repeated")
+                        help="an ensemble: average the probabilities of this run too, of the same task and labels; for "
+                             "texts that are written, of the same tokenizer; may be repeated")
 
 
 def _policy(parser: ArgumentParser) -> None:

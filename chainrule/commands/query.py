@@ -117,7 +117,7 @@ def print_bits(scored: StreamScore) -> None:
 def eval_command(args: Namespace) -> dict[str, Any]:
     if args.by_position:
         if args.others:
-            raise UserError("--with averages the answers of taggers and classifiers; --by-position names its runs "
+            raise UserError("--with averages the answers to examples of a task; --by-position names its runs "
                             "before the text. Leave it out.")
         return by_position(args)
     if args.shots is not None:

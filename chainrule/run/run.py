@@ -144,15 +144,19 @@ class Run:
     def averaged_with(self, *others: "Run") -> "Run":
         """An ensemble: `evaluate` and `predict` answer by the mean of this run's probabilities and those of others.
 
-        They classify or tag the same labels; kinds, tokenizers and settings may differ.
+        They classify or tag the same labels; or they write, and then their tokenizers are the same, since the mean is
+        that of the next token (models/mixture.py). Kinds and other settings may differ.
         """
         for other in others:
             if not self.task.averages or getattr(self.recipe.text, "input", None) == "frames":
                 raise UserError(f"{self.path} was trained for --task {self.recipe.task}, whose answers are not "
-                                "averaged; those of taggers and classifiers of text are.")
+                                "averaged; those of taggers and classifiers of text are, and those that are written.")
             if other.recipe.task != self.recipe.task or other.labels != self.labels:
                 raise UserError(f"{other.path} does not answer as {self.path} does: an ensemble has one task (here "
                                 f"{self.recipe.task}) and the same labels.")
+            if self.task.averages == "tokens" and other.tokenizer.sha256 != self.tokenizer.sha256:
+                raise UserError(f"{other.path} has another tokenizer than {self.path}, and an ensemble that writes "
+                                "averages the probabilities of tokens. Train both with --from one run.")
         return replace(self, others=(*self.others, *others))
 
     def look(self, text: str | None = None, view: str | None = None, **options: Any) -> "Page":

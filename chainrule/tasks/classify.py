@@ -41,7 +41,6 @@ from chainrule.tasks.example_task import (
     ExampleTask,
     evaluation_batches,
     mean_probabilities,
-    measured_together,
 )
 from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.frames import EncodedFrames, Frames, complete_frames, encode_frames, read_frames
@@ -105,7 +104,7 @@ class Labelled:
 
 class Classify(ExampleTask[Any]):
     name, target = "classify", "text"
-    reads_frames = averages = True
+    reads_frames, averages = True, "labels"
     text = ClassifyText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": ClassHead, "counting": GenerativeHead}
     special_tokens = (DELIMITER, EXTRACT)
@@ -159,8 +158,7 @@ class Classify(ExampleTask[Any]):
         return measure_labels(model, corpus.splits["valid"], corpus.labels)
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
-        facts = measure_labels(run.model, split, run.labels, self._probabilities(run, split.encoded))
-        return measured_together(facts, run)
+        return measure_labels(run.model, split, run.labels, self._probabilities(run, split.encoded))
 
     def answers(self, run: Trained, encoded: "Classes | EncodedFrames", search: Search) -> list[Prediction]:
         rows = self._probabilities(run, encoded)

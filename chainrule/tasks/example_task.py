@@ -150,7 +150,8 @@ class ExampleTask(Task, Generic[E]):
 
     def measure(self, run: Trained, files: Sequence[str], text: Any, search: Search) -> dict[str, Any]:
         examples = held_out_examples(self.read, files, text)
-        return self.measure_split(run, self.split(examples, run.recipe, run.tokenizer, run.labels), search)
+        split = self.split(examples, run.recipe, run.tokenizer, run.labels)
+        return measured_together(self.measure_split(run, split, search), run)
 
     def read_inputs(self, file: str, text: Any) -> Sequence[E]:
         """The rows of a table or an array, as in training; of any other file, lines."""
@@ -193,9 +194,10 @@ def measured_together(facts: dict[str, Any], run: Trained) -> dict[str, Any]:
     """The metrics of an ensemble say of how many runs it is; those of one run stay as they are."""
     if not run.others:
         return facts
-    more = sum(count_parameters(other.model) for other in run.others)
-    signature = f"{facts['signature']}|mean-of-runs:{1 + len(run.others)}"
-    return {**facts, "parameters": facts["parameters"] + more, "signature": signature}
+    together = {**facts, "signature": f"{facts['signature']}|mean-of-runs:{1 + len(run.others)}"}
+    if "parameters" in facts:
+        together["parameters"] += sum(count_parameters(other.model) for other in run.others)
+    return together
 
 
 def refuse_none(examples: Sequence[Any]) -> None:

@@ -45,7 +45,6 @@ from chainrule.tasks.example_task import (
     ExampleTask,
     evaluation_batches,
     mean_probabilities,
-    measured_together,
 )
 from chainrule.tasks.examples import Names, label_ids, label_names
 from chainrule.tasks.frames import (
@@ -78,7 +77,7 @@ class TagHead(Settings, part="head"):
 
 class Tag(ExampleTask[Any]):
     name, target = "tag", "word"
-    reads_frames = averages = True
+    reads_frames, averages = True, "labels"
     text = TagText
     heads: ClassVar[Mapping[str, type[Settings]]] = {"gradient": TagHead}
     readable = ("errors", "tag")
@@ -152,7 +151,7 @@ class Tag(ExampleTask[Any]):
         if isinstance(split.encoded, EncodedFrames):
             return measure_frames(run.model, split, run.labels)
         known, predicted = Vocabulary(run.tokenizer), self._predicted(run, split.encoded)
-        return measured_together(measure_tagging(run.model, split, run.labels, known, predicted), run)
+        return measure_tagging(run.model, split, run.labels, known, predicted)
 
     def answers(self, run: Trained, encoded: Any, search: Search) -> list[Prediction]:
         if isinstance(encoded, EncodedFrames):

@@ -109,7 +109,7 @@ class Task(TaskSettings):
     generates: ClassVar[bool] = False                # whether its model continues a text: `sample` and `score`
     source: ClassVar[Literal["text", "vectors"] | None] = None   # what its model reads before it writes
     needs_base: ClassVar[bool] = False               # whether it only tunes a trained run: --from
-    averages: ClassVar[bool] = False                 # whether runs can form an ensemble: their probabilities' mean
+    averages: ClassVar[Literal["labels", "tokens"] | None] = None   # of what an ensemble of runs averages probabilities
     reads_frames: ClassVar[bool] = False             # whether its model may read vectors in the place of tokens
     target: ClassVar[str] = "token"                  # what one target is, in messages
     readable: ClassVar[tuple[str, ...]] = ("errors", "separator")   # `text.*` settings that eval and predict may change

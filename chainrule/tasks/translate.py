@@ -21,6 +21,7 @@ from chainrule.inference.beam import ScoredText
 from chainrule.inference.evaluate import DIVERGED
 from chainrule.inference.metrics import measure_overlap
 from chainrule.model import BOUNDARY, Batch, LanguageModel
+from chainrule.models.mixture import Mixture
 from chainrule.progress import bar, say
 from chainrule.recipe import Recipe, Text
 from chainrule.tasks.batching import (
@@ -98,6 +99,8 @@ class Translated:
 
 class WritingTask(ExampleTask[W], Generic[W]):
     """A task whose answer is a text, found by beam search or minimum Bayes risk."""
+
+    averages = "tokens"
 
     def measure_split(self, run: Trained, split: ExampleSplit, search: Search) -> dict[str, Any]:
         return self.measure_texts(*self.texts_and_references(run, split, search), search)
@@ -195,8 +198,12 @@ def encode_targets(
 def best_texts(
     run: Trained, encoded: Sequences, search: Search, decoder: Decoder | None = None
 ) -> list[list[ScoredText]]:
-    """The texts for each source, the best first; where numbers are finite there is at least one."""
-    found = write_texts(run.model, encoded, decoder or run.tokenizer, search)
+    """The texts for each source, the best first; where numbers are finite there is at least one.
+
+    The runs of an ensemble write together, by the mean of their next-token probabilities.
+    """
+    model = Mixture([run.model, *(one.model for one in run.others)]) if run.others else run.model
+    found = write_texts(model, encoded, decoder or run.tokenizer, search)
     if not all(found):
         raise UserError(f"{DIVERGED}.")
     return found

@@ -121,7 +121,7 @@ def test_what_answers_otherwise_is_not_averaged(chainrule, complaint, tagged, re
     assert both["signature"].endswith("|mean-of-runs:2")
     assert "runs/c does not answer as runs/t does" in complaint("eval", "runs/t", tagged, "--with", "runs/c")
     by_position = complaint("eval", "runs/t", tagged, "--by-position", "--with", "runs/c")
-    assert "--with averages the answers of taggers and classifiers" in by_position
+    assert "--with averages the answers to examples of a task" in by_position
     chainrule("train", reviews, "--kind", "unigram", "text.tokenizer=words", "--out", "runs/lm")
     assert "whose answers are not averaged" in complaint("eval", "runs/lm", reviews, "--with", "runs/lm")
 
@@ -169,6 +169,25 @@ def test_texts_are_translated(chainrule, asked, numbers, kind):
     assert asked("two four one\n", "runs/m").out == "zwei vier eins\n"
     greedy = asked("two four one\n", "runs/m", "--beam", "1", "--json").json["answers"]
     assert greedy[0]["answer"] == "zwei vier eins"
+
+
+def test_writers_of_other_kinds_write_together(chainrule, asked, complaint, numbers):
+    """One has learned, the other knows little: together they write what both make likely, whichever comes first."""
+    words = ("text.tokenizer=words", "text.min_count=1", "train.tokens=64")
+    for kind, epochs in ("transformer", 100), ("seq2seq", 3):
+        chainrule("train", *numbers, "--task", "translate", "--kind", kind, "--out", f"runs/{kind}", *words,
+                  *WRITERS[kind], f"train.epochs={epochs}")
+    files = ("runs/transformer", "runs/seq2seq")
+    each = [chainrule("eval", run, *numbers, "--json").json for run in files]
+    both = [chainrule("eval", run, *numbers, "--with", other, "--json").json for run, other in (files, files[::-1])]
+    assert both[0]["chrf"] == both[1]["chrf"] > each[1]["chrf"] + 10
+    assert both[0]["signature"] == each[0]["signature"] + "|mean-of-runs:2"
+    many = ("--samples", "16", "--temperature", "0.2")
+    assert asked("two four one\n", "runs/seq2seq", *many, "--with", "runs/transformer").out == "zwei vier eins\n"
+    chainrule("train", *numbers, "--task", "translate", "--kind", "seq2seq", "--out", "runs/bytes",
+              "text.tokenizer=bytes", *WRITERS["seq2seq"], "train.epochs=1")
+    other = complaint("eval", "runs/seq2seq", *numbers, "--with", "runs/bytes")
+    assert "runs/bytes has another tokenizer than runs/seq2seq" in other
 
 
 def test_of_many_texts_the_one_most_like_the_others_is_told(chainrule, asked, complaint, numbers):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from chainrule.model import LanguageModel
 from chainrule.models import KINDS, build, kind, model_class
+from chainrule.models.mixture import Mixture
 from chainrule.recipe import make_recipe
 from chainrule.testing import WithSource, example_batch, learn
 
@@ -56,6 +57,10 @@ class Case:
         for _ in range(self.rounds):
             learn(model, TEXT)
         return model.eval()
+
+
+def mixture(settings: ToySettings, vocab: int) -> Mixture:
+    return Mixture([Recurrent(settings, vocab), Case("gpt", GPT).make()])
 
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 2]])
@@ -112,6 +117,7 @@ CASES = [
     Case("transformer", {**GPT, "attention": ("local", "compressed"), "block": 3, "stride": 2}, 30, source=TOKENS),
     Case("recurrent", rounds=30, network=Recurrent),
     Case("attentive", {"context": 16}, rounds=30, network=Attentive),
+    Case("mixture", rounds=30, network=mixture),
 ]
 assert {kind.where for name, kind in KINDS.items() if issubclass(model_class(name), LanguageModel)} <= {
     KINDS[case.kind].where for case in CASES if case.network is None

@@ -619,6 +619,28 @@ BUGS = [
         ("tests/cli/test_tasks.py::test_taggers_of_other_kinds_are_averaged",),
     ),
     Bug(
+        "an ensemble writes as its first run",
+        "chainrule/tasks/translate.py",
+        "*(one.model for one in run.others)",
+        "*(run.model for one in run.others)",
+        ("tests/cli/test_tasks.py::test_writers_of_other_kinds_write_together",),
+    ),
+    Bug(
+        "a mixture averages logits",
+        "chainrule/models/mixture.py",
+        "(log_probs.logsumexp(0) - math.log(len(logits)))",
+        "log_probs.mean(0)",
+        ("tests/models/test_mixture.py::test_each_probability_is_the_mean_of_those_of_the_models",
+         "tests/models/test_mixture.py::test_certainty_of_one_model_against_another_is_shared"),
+    ),
+    Bug(
+        "a mixture takes the longest memory for its own",
+        "chainrule/models/mixture.py",
+        "return min((limit",
+        "return max((limit",
+        ("tests/models/test_mixture.py::test_the_shortest_memory_is_that_of_the_mixture",),
+    ),
+    Bug(
         "normalised vectors have length 1",
         "chainrule/training/finetune.py",
         "rows = normalize(rows, dim=1) * math.sqrt(needed)",
