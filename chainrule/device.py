@@ -1,6 +1,7 @@
 """The device that a model runs on: CPU or GPU, mixed precision (autocast), CUDA graphs, and the number of CPU threads.
 
     choose_device       `auto` takes a GPU when there is one
+    cudnn_attention     whether torch may compute attention by cuDNN, which plans each shape of batch anew
     choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
     CudaGraph           a function captured once and replayed with a single launch; used by training and by decoding
     fastest_threads     the number of CPU threads that makes small steps fastest, found by trial
@@ -23,11 +24,27 @@ from chainrule.progress import say
 
 
 def choose_device(name: str) -> torch.device:
+    """The device by its name, and torch set up for it: attention without cuDNN, except in `cudnn_attention(True)`."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    elif name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device here. Leave --device out, or use --device cpu.")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
+
+
+@contextmanager
+def cudnn_attention(on: bool) -> Iterator[None]:
+    """Whether torch may compute attention by cuDNN: the fastest on long rows, but each new shape of batch costs a third
+    of a second or more, while it is planned. So it pays where all batches have one shape, and nowhere else."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(on)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

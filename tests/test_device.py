@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chainrule import device
-from chainrule.device import CudaGraph, undisturbed
+from chainrule.device import CudaGraph, choose_device, cudnn_attention, undisturbed
 
 
 class FakeGPU:
@@ -110,3 +110,23 @@ def test_graphs_may_share_one_memory_pool(monkeypatch):
     first = CudaGraph(lambda: (), [])
     CudaGraph(lambda: (), [], share=first)
     assert pools == [None, "pool"]
+
+
+@pytest.fixture
+def cudnn_by_default():
+    with cudnn_attention(True):
+        yield
+
+
+@pytest.mark.parametrize(("name", "there"), [("cuda", True), ("auto", True), ("auto", False)])
+def test_on_a_gpu_attention_is_computed_without_cudnn(monkeypatch, cudnn_by_default, name, there):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    choose_device(name)
+    assert torch.backends.cuda.cudnn_sdp_enabled() == (not there)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_cudnn_attention_is_as_it_was_afterwards(cudnn_by_default, on):
+    with cudnn_attention(on):
+        assert torch.backends.cuda.cudnn_sdp_enabled() == on
+    assert torch.backends.cuda.cudnn_sdp_enabled()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chainrule.device import choose_precision
+from chainrule.device import choose_precision, cudnn_attention
 from chainrule.errors import UserError
 from chainrule.inference.gradients import gradients_by_time
 from chainrule.model import Model, State, map_state, tensors
@@ -31,7 +31,7 @@ from chainrule.training.checkpoint import Checkpoint, Checkpoints
 from chainrule.training.compile.runner import StepRunner
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, catch_signals
-from chainrule.training.loader import make_loader
+from chainrule.training.loader import TokenLoader, make_loader
 from chainrule.training.log import RECORDS, Log, Logged, Meter, TensorBoard, log_findings, open_tensorboard
 from chainrule.training.param_groups import Optimizers
 from chainrule.training.schedule import MAX_EVALUATIONS, lr_factor, make_budget, make_evaluation_schedule
@@ -57,7 +57,7 @@ def train_by_gradient(
     """Steps until the budget is spent or patience ends. If a stop is requested, it writes a checkpoint and returns."""
     trainer = Trainer(model, corpus, settings, log, checkpoints, ranks, task)
     trainer.begin()
-    with catch_signals() as stop:
+    with catch_signals() as stop, cudnn_attention(isinstance(trainer.loader, TokenLoader)):
         finished = trainer.run(stop) and trainer.evaluate_at_the_end(stop)
     if finished:
         trainer.validation.restore_best()

@@ -3,12 +3,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.backends.cuda import cudnn_sdp_enabled
 from training.small import split
 
+from chainrule.device import cudnn_attention
 from chainrule.errors import UserError
 from chainrule.model import BOUNDARY, IGNORE
 from chainrule.recipe import Gradient
-from chainrule.tasks import find_task
+from chainrule.tasks import find_task, recipe_for
 from chainrule.tasks.batching import Ragged
 from chainrule.tasks.classify import Classes
 from chainrule.tasks.lm import order_text
@@ -16,7 +18,10 @@ from chainrule.tasks.tag import Tags
 from chainrule.tasks.translate import Sequences
 from chainrule.text.batches import Streams, Windows
 from chainrule.training.loader import TokenLoader, make_loader
+from chainrule.training.pipeline import make_run
+from chainrule.training.trainer import Trainer
 
+one_step = Trainer.one_step
 CPU = torch.device("cpu")
 TOKENS = (np.arange(1000) % 60_000).astype(np.uint16)
 
@@ -125,3 +130,18 @@ def test_a_step_of_examples_has_as_many_targets_as_are_learned_from(encoded):
     loader = make_loader(find_task("tag"), None, corpus, Gradient(tokens=100), CPU)
     assert loader.order.epoch == 1
     assert loader.targets == int(loader.batch(0).loss_mask.sum())
+
+
+@pytest.mark.parametrize(("task", "on"), [("lm", True), ("classify", False)])
+def test_cudnn_computes_attention_where_all_batches_have_one_shape(monkeypatch, tmp_path, task, on):
+    """Else it would plan attention anew for each shape, which takes longer than many steps."""
+    seen = set()
+    monkeypatch.setattr(Trainer, "one_step", lambda self: seen.add(cudnn_sdp_enabled()) or one_step(self))
+    texts = {"lm": "a b c\n" * 40, "classify": "text\tlabel\n" + "good\t1\nbad one\t0\n" * 20}
+    (path := tmp_path / "text.tsv").write_text(texts[task])
+    length = {"train.length": 8} if task == "lm" else {}
+    recipe = recipe_for("lstm", {"train.steps": 2, "train.tokens": 32, "model.hidden": 8, **length}, task)
+    with cudnn_attention(not on):
+        make_run([str(path)], recipe, tmp_path / "run")
+        assert cudnn_sdp_enabled() != on
+    assert seen == {on}
