@@ -39,7 +39,7 @@ def choose_device(name: str) -> torch.device:
 def cudnn_attention(on: bool) -> Iterator[None]:
     """Whether torch may compute attention by cuDNN: the fastest on long rows, but each new shape of batch costs a third
     of a second or more, while it is planned. So it pays where all batches have one shape, and nowhere else."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(on)
     try:
         yield
