@@ -14,7 +14,8 @@ from chainrule.text.pictures import PNG, decode_png
 
 ROOT = Path(__file__).parents[1]
 VIEWS = ROOT / "docs" / "views"
-SHOWN = {name for path in ROOT.glob("docs/*.md") for name in re.findall(r"\]\(views/([\w-]+)\.png\)", path.read_text("utf-8"))}
+PAGES = [path.read_text("utf-8") for path in ROOT.glob("docs/*.md")]
+SHOWN = {name for page in PAGES for name in re.findall(r"\]\(views/([\w-]+)\.png\)", page)}
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +43,16 @@ def test_few_colours_stay_as_they_are_and_many_become_near_ones(website):
     few[1, 2], few[3] = (200, 10, 0), (7, 7, 7)
     red, green = np.meshgrid(np.arange(0, 256, 4), np.arange(0, 256, 4))
     many = np.stack([red, green, 0 * red], -1).astype(np.uint8)
-    assert (decode_png(website["small_png"].shrink(true_colour(few))) == few).all()
-    found = decode_png(website["small_png"].shrink(true_colour(many)))
+    assert (decode_png(website["small_png"].shrink(true_colour(few, website["small_png"]))) == few).all()
+    found = decode_png(website["small_png"].shrink(true_colour(many, website["small_png"])))
     assert len(np.unique(found.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(found.astype(int) - many).max() <= 24
 
 
-def true_colour(pixels):
+def true_colour(pixels, small_png):
     """As a PNG without a palette."""
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1).tobytes()
-    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return PNG + b"".join(struct.pack(">I", len(data)) + name + data + b"\0" * 4 for name, data in chunks)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return PNG + b"".join(small_png.chunk(name, data) for name, data in chunks)

@@ -1,10 +1,9 @@
 """The small runs of the pictures in docs/views: their texts, and the commands that train them, all by a fixed seed.
 
-The texts are parts of tinyshakespeare, multi30k, gutenberg, SST-2 and EWT, and texts made by rules.
+The texts are parts of tinyshakespeare, multi30k, SST-2 and EWT, and texts made by rules.
 """
 
 import json
-import lzma
 import random
 import shlex
 import shutil
@@ -16,12 +15,9 @@ from chainrule.text.synthetic import language
 
 LESSON_TEXTS = Path(__file__).parents[1] / "docs" / "lessons" / "texts"
 
-BOOKS = 16_000_000              # characters of gutenberg
 PUBLIC = {"play.txt": "tinyshakespeare/input.txt", "captions.en": "multi30k/train.en",
           "reviews.tsv": "glue/SST-2/train.tsv", "ewt.conllu": "ud-english-ewt/en_ewt-ud-train.conllu"}
 
-SMALL_GPT = ("--kind gpt model.layers=2 model.width=64 model.context=64 model.dropout=0 train.optimizer=muon train.lr=0.032 "
-             "train.tokens=1024 train.evaluate=0")
 SMALL_RECURRENT = "model.layers=1 model.hidden=128 model.dropout=0 train.tokens=1024 train.lr=0.005 train.evaluate=0"
 
 RUNS = {    # name: the command, in the folder of the runs and their texts
@@ -30,7 +26,8 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
     "rnn": f"train play.txt --kind rnn text.tokenizer=characters {SMALL_RECURRENT} train.steps=300",
     "lstm": f"train play.txt --kind lstm text.tokenizer=characters {SMALL_RECURRENT} train.steps=500",
     "gpt": "train play.txt --kind gpt text.tokenizer=characters --minutes 2",
-    "words": "train books.txt --kind word2vec text.min_count=5 model.embedding=64 train.epochs=1",
+    "royal": "train royal.txt --kind word2vec model.embedding=16 model.window=4 model.sample=0 text.min_count=1 "
+             "train.epochs=15 train.lr=0.1",
     "captions": "train captions.en --task mask text.tokenizer=words model.layers=2 model.width=96 model.heads=4 "
                 "train.tokens=1024 train.steps=1000 train.evaluate=0",
     "english-french": "train pairs.tsv --task translate --kind seq2seq model.cell=gru model.hidden=64 model.layers=1 "
@@ -44,12 +41,13 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
                 "model.hidden=8 model.context=13 model.positions=learned model.norm=layer model.qk_norm=false "
                 "model.norm_embedding=false model.activation=relu train.optimizer=adamw train.steps=1500 "
                 "train.tokens=2048 train.lr=0.02",
-    "ngram-rules": "train rules.jsonl --kind ngram model.order=5 text.tokenizer=symbols",
-    "gpt-rules": f"train rules.jsonl {SMALL_GPT} text.tokenizer=symbols model.heads=4 train.steps=1500",
+    "gpt-rules": "train rules.jsonl --kind gpt text.tokenizer=symbols model.layers=2 model.width=64 model.heads=4 "
+                 "model.context=64 model.dropout=0 train.optimizer=muon train.lr=0.032 train.tokens=1024 "
+                 "train.steps=1500 train.evaluate=0",
     "small": "train smalltalk --task chat --kind gpt model.layers=2 model.width=64 model.heads=2 model.context=128 "
              "train.lr=0.004 train.epochs=8",
-    "talk": "train talk.txt --kind gpt model.layers=2 model.width=32 model.heads=2 model.context=16 text.tokenizer=words "
-            "train.steps=300 train.tokens=512 train.lr=0.01",
+    "talk": "train talk.txt --kind gpt model.layers=2 model.width=32 model.heads=2 model.context=16 "
+            "text.tokenizer=words train.steps=300 train.tokens=512 train.lr=0.01",
     "clicks": "prefer talk shows.jsonl --judge python:taste.cheerful --pairs 150 --tokens 8",
     "dpo": "train clicks.jsonl --task preference --from talk train.method=dpo train.lr=0.002 train.epochs=8",
 }
@@ -78,18 +76,13 @@ def brackets() -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def books(data: Path) -> str:
-    with lzma.open(data / "gutenberg" / "train-00.txt.xz", "rt", encoding="utf-8") as text:
-        return text.read(BOOKS)
-
-
 def write_texts(folder: Path, data: Path) -> None:
     """The texts that runs are trained on, where they are not there yet; `data` has the public ones."""
     copied = {path.name: path for path in LESSON_TEXTS.iterdir()} | {name: data / path for name, path in PUBLIC.items()}
     for name, source in copied.items():
         if not (folder / name).exists():
             shutil.copyfile(source, folder / name)
-    made = {"brackets.txt": brackets, "rules.jsonl": rules, "books.txt": lambda: books(data)}
+    made = {"brackets.txt": brackets, "rules.jsonl": rules}
     for name, make in made.items():
         if not (folder / name).exists():
             (folder / name).write_text(make(), encoding="utf-8")

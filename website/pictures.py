@@ -23,6 +23,7 @@ from small_png import shrink
 ROOT = Path(__file__).parents[1]
 VIEWS = ROOT / "docs" / "views"
 LARGEST = 120_000   # bytes of a picture with all its colours
+CHROMIUM = ["--no-sandbox", "--disable-background-networking"]
 MARGIN = 12     # pixels around a section
 DRAWN = 120_000  # milliseconds in which a view is to be drawn
 ANSWERED = "document.querySelector('.chat-log').getAttribute('aria-busy') === 'false'"
@@ -49,6 +50,7 @@ A street performer plays the guitar .
 Three men cross the street .
 A woman walks down the street ."""
 FLIES = "Fruit/NOUN flies/NOUN like/VERB a/DET banana/NOUN ./PUNCT"
+LADDER = "A man in a blue shirt is standing on a ladder ."
 REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
 NEXT = "\n".join(f"{one}:{chr(ord(one) + 1)}" for one in "gqbtkduhoajwm")
 SAID = ("My name is Emma.", "What is the capital of Italy?", "What is my name?")
@@ -67,23 +69,23 @@ class Picture:
 
 
 PICTURES = {
-    "die": Picture("die", ("ngram", "lstm", "gpt"), choices={"temperature": "0.7", "top-k": "8"}, page=True, height=800),
+    "die": Picture("die", ("ngram", "lstm", "gpt"), choices={"temperature": "0.7", "top-k": "8"}, page=True),
     "surprise": Picture("surprise", ("ngram", "lstm", "gpt"), FAIR),
     "backoff": Picture("backoff", ("ngram",), ROMEO),
     "trellis": Picture("trellis", ("hmm",), "my fair love", {"at": "6.6"}),
     "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}),
     "votes": Picture("votes", ("reviews",), REVIEW),
-    "hidden-word": Picture("hidden_word", ("captions",), "A man in a blue shirt is standing on a ladder .", {"word": "10"}),
+    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "10"}),
     "neurons": Picture("neurons", ("lstm",), SPEECH),
     "attention": Picture("attention", ("gpt",), LIGHT[:43], {"words": "whole", "layer": "2"}),
     "alignment": Picture("alignment", ("english-french",), "the black cat sees the small cow", width=1400),
-    "lens": Picture("lens", ("gpt",), LIGHT, {"token": "25", "layer": "2"}, height=900),
+    "lens": Picture("lens", ("gpt",), LIGHT, {"token": "12", "layer": "2"}),
     "unrolled": Picture("unrolled", ("brackets",), "( [ ] )", {"step": "7", "at": "4.1"}, width=1560),
     "unrolled-rnn": Picture("unrolled", ("rhythm",), "1001", {"step": "5", "at": "1.0"}),
     "gradient": Picture("gradient", ("rnn", "lstm", "gpt"), f"{WINDOW}\n{FAIR}"),
-    "vectors": Picture("vectors", ("words",), choices={"mode": "analogy", "a": "king", "b": "man", "c": "woman"}),
+    "vectors": Picture("vectors", ("royal",), choices={"mode": "analogy"} | dict(zip("abc", ("king", "man", "woman")))),
     "contextual": Picture("contextual", ("captions",), STREET, {"word": "street"}),
-    "in-context": Picture("in_context", ("ngram-rules", "gpt-rules"), NEXT),
+    "in-context": Picture("in_context", ("gpt-rules",), NEXT),
     "cost": Picture("cost", ("lstm", "gpt")),
     "preferences": Picture("preferences", ("dpo",)),
     "chat": Picture("chat", ("small",), choices={"temperature": "0.3"}, said=SAID, page=True),
@@ -101,15 +103,18 @@ def browser() -> Iterator[Any]:
 
     with sync_playwright() as driver:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
-        found = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-background-networking"])
+        found = driver.chromium.launch(executable_path=chromium, args=CHROMIUM)
         yield found
         found.close()
 
 
-def say(page: Any, message: str) -> None:
-    page.get_by_label("Your message").fill(message)
-    page.get_by_label("Your message").press("Enter")
-    page.wait_for_function(f"{ANSWERED} && document.querySelector('.chat-assistant:last-child .chat-text:not(:empty)')")
+def say(page: Any, messages: tuple[str, ...]) -> None:
+    """One after the other; each is answered before the next."""
+    for number, message in enumerate(messages):
+        page.get_by_label("Your message").fill(message)
+        page.get_by_label("Your message").press("Enter")
+        page.locator(".chat-assistant .chat-text:not(:empty)").nth(number).wait_for()
+        page.wait_for_function(ANSWERED)
 
 
 def clip(page: Any, picture: Picture) -> dict[str, float]:
@@ -125,11 +130,10 @@ def clip(page: Any, picture: Picture) -> dict[str, float]:
 def photograph(url: str, name: str, window: Any) -> bytes:
     picture = PICTURES[name]
     size = {"width": picture.width, "height": picture.height}
-    page = window.new_page(viewport=size, color_scheme="light", device_scale_factor=1)
+    page = window.new_page(viewport=size, color_scheme="light", bypass_csp=True)
     page.goto(f"{url}#{address(picture)}")
     page.wait_for_selector(f"html[data-drawn] #{picture.view}", timeout=DRAWN)
-    for message in picture.said:
-        say(page, message)
+    say(page, picture.said)
     page.wait_for_timeout(1_000)
     if not picture.page:
         page.add_style_tag(content=".top { visibility: hidden }")       # it would be in the margin
@@ -150,18 +154,18 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from look import served
 
-    names, out, data = args.name or list(PICTURES), args.out.resolve(), Path(args.data).resolve()
-    needed = list(dict.fromkeys(run for name in names for run in PICTURES[name].runs))
+    out, data = args.out.resolve(), Path(args.data).resolve()
     args.runs.mkdir(parents=True, exist_ok=True)
-    with chdir(args.runs):
+    with chdir(args.runs), browser() as window:
         write_texts(Path(), data)
-        for run in needed:
-            train(run)
-        with served([Path(run) for run in needed]) as connection, browser() as window:
-            for name in names:
-                path = out / f"{name}.png"
-                path.write_bytes(photograph(f"http://{connection.host}:{connection.port}/", name, window))
-                print(f"{path} {path.stat().st_size / 1e3:.0f} kB", flush=True)
+        for name in args.name or PICTURES:
+            runs = PICTURES[name].runs
+            for run in runs:
+                train(run)
+            with served([Path(run) for run in runs]) as connection:
+                taken = photograph(f"http://{connection.host}:{connection.port}/", name, window)
+            (out / f"{name}.png").write_bytes(taken)
+            print(f"{out / name}.png {len(taken) / 1e3:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -43,5 +43,8 @@ def encode(indices: NDArray[np.uint8], palette: NDArray[np.uint8]) -> bytes:
     rows = np.concatenate([np.zeros((height, 1), np.uint8), indices], 1).tobytes()         # 0: not filtered
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"PLTE", palette.tobytes()), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
-    return PNG + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks)
+    return PNG + b"".join(chunk(name, data) for name, data in chunks)
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
