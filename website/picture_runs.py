@@ -20,6 +20,8 @@ PUBLIC = {"play.txt": "tinyshakespeare/input.txt", "captions.en": "multi30k/trai
 
 SMALL_RECURRENT = "model.layers=1 model.hidden=128 model.dropout=0 train.tokens=1024 train.lr=0.005 train.evaluate=0"
 
+LETTERS = string.ascii_lowercase
+
 RUNS = {    # name: the command, in the folder of the runs and their texts
     "ngram": "train play.txt --kind ngram model.order=5 text.tokenizer=characters",
     "hmm": "train play.txt --kind hmm model.states=8 text.tokenizer=characters train.steps=40",
@@ -41,9 +43,9 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
                 "model.hidden=8 model.context=13 model.positions=learned model.norm=layer model.qk_norm=false "
                 "model.norm_embedding=false model.activation=relu train.optimizer=adamw train.steps=1500 "
                 "train.tokens=2048 train.lr=0.02",
-    "gpt-rules": "train rules.jsonl --kind gpt text.tokenizer=symbols model.layers=2 model.width=64 model.heads=4 "
+    "copying": "train repeats.jsonl --kind gpt text.tokenizer=symbols model.layers=2 model.width=64 model.heads=4 "
                  "model.context=64 model.dropout=0 train.optimizer=muon train.lr=0.032 train.tokens=1024 "
-                 "train.steps=1500 train.evaluate=0",
+                 "train.steps=1000 train.evaluate=0",
     "small": "train smalltalk --task chat --kind gpt model.layers=2 model.width=64 model.heads=2 model.context=128 "
              "train.lr=0.004 train.epochs=8",
     "talk": "train talk.txt --kind gpt model.layers=2 model.width=32 model.heads=2 model.context=16 "
@@ -54,21 +56,22 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
 FIRST = {"dpo": ("talk", "clicks"), "clicks": ("talk",)}      # runs that others need
 
 
-def rules(documents: int = 6000) -> str:
-    """JSON lines. Half of the documents are pairs of letters by one rule (the next letter, the one before, the same …),
-    the others symbols in a random order, and the same again: both can be predicted from the document alone."""
-    draw, letters = random.Random(1), string.ascii_lowercase
-    return "".join(json.dumps({"text": _pairs(draw, letters) if number % 2 else _twice(draw, f"{letters}:\n")}) + "\n"
+def repeats(documents: int = 6000) -> str:
+    """JSON lines. Half of the documents are pairs of letters that come again, the others letters in a random order, which
+    comes again: what follows a letter is known from the document alone, where it came before."""
+    draw = random.Random(1)
+    return "".join(json.dumps({"text": _pairs(draw) if number % 2 else _sequence(draw)}) + "\n"
                    for number in range(documents))
 
 
-def _pairs(draw: random.Random, letters: str) -> str:
-    shift = draw.choice((-2, -1, 0, 1, 2))
-    return "\n".join(f"{letters[at]}:{letters[(at + shift) % 26]}" for at in draw.sample(range(26), 15))
+def _pairs(draw: random.Random) -> str:
+    questions, answers = draw.sample(LETTERS, 5), draw.sample(LETTERS, 5)
+    return "\n".join(f"{questions[at]}:{answers[at]}" for at in draw.choices(range(5), k=15))
 
 
-def _twice(draw: random.Random, symbols: str) -> str:
-    return 2 * "".join(draw.choices(symbols, k=draw.randint(20, 31)))
+def _sequence(draw: random.Random) -> str:
+    once = "".join(draw.choices(f"{LETTERS}:\n", k=draw.randint(8, 31)))
+    return (8 * once)[:62]
 
 
 def brackets() -> str:
@@ -82,7 +85,7 @@ def write_texts(folder: Path, data: Path) -> None:
     for name, source in copied.items():
         if not (folder / name).exists():
             shutil.copyfile(source, folder / name)
-    made = {"brackets.txt": brackets, "rules.jsonl": rules}
+    made = {"brackets.txt": brackets, "repeats.jsonl": repeats}
     for name, make in made.items():
         if not (folder / name).exists():
             (folder / name).write_text(make(), encoding="utf-8")

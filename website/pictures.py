@@ -50,9 +50,9 @@ A street performer plays the guitar .
 Three men cross the street .
 A woman walks down the street ."""
 FLIES = "Fruit/NOUN flies/NOUN like/VERB a/DET banana/NOUN ./PUNCT"
-LADDER = "A man in a blue shirt is standing on a ladder ."
+LADDER = "A man in a blue shirt is standing on a ladder"
 REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
-NEXT = "\n".join(f"{one}:{chr(ord(one) + 1)}" for one in "gqbtkduhoajwm")
+PAIRS = "\n".join("g:x q:k b:d g:x m:t q:k q:k b:d m:t g:x b:d m:t q:k".split())
 SAID = ("My name is Emma.", "What is the capital of Italy?", "What is my name?")
 
 
@@ -75,7 +75,7 @@ PICTURES = {
     "trellis": Picture("trellis", ("hmm",), "my fair love", {"at": "6.6"}),
     "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}),
     "votes": Picture("votes", ("reviews",), REVIEW),
-    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "10"}),
+    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "7"}),
     "neurons": Picture("neurons", ("lstm",), SPEECH),
     "attention": Picture("attention", ("gpt",), LIGHT[:43], {"words": "whole", "layer": "2"}),
     "alignment": Picture("alignment", ("english-french",), "the black cat sees the small cow", width=1400),
@@ -85,7 +85,7 @@ PICTURES = {
     "gradient": Picture("gradient", ("rnn", "lstm", "gpt"), f"{WINDOW}\n{FAIR}"),
     "vectors": Picture("vectors", ("royal",), choices={"mode": "analogy"} | dict(zip("abc", ("king", "man", "woman")))),
     "contextual": Picture("contextual", ("captions",), STREET, {"word": "street"}),
-    "in-context": Picture("in_context", ("gpt-rules",), NEXT),
+    "in-context": Picture("in_context", ("copying",), PAIRS),
     "cost": Picture("cost", ("lstm", "gpt")),
     "preferences": Picture("preferences", ("dpo",)),
     "chat": Picture("chat", ("small",), choices={"temperature": "0.3"}, said=SAID, page=True),
