@@ -32,8 +32,9 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
              "train.epochs=15 train.lr=0.1",
     "captions": "train captions.en --task mask text.tokenizer=words model.layers=2 model.width=96 model.heads=4 "
                 "train.tokens=1024 train.steps=1000 train.evaluate=0",
-    "english-french": "train pairs.tsv --task translate --kind seq2seq model.cell=gru model.hidden=64 model.layers=1 "
-                      "model.dropout=0 text.tokenizer=words train.epochs=8 train.tokens=128 train.lr=0.004",
+    "english-french": "train pairs.tsv --task translate --kind seq2seq model.cell=gru model.attention=additive "
+                      "model.hidden=64 model.layers=1 model.dropout=0 text.tokenizer=words train.epochs=40 "
+                      "train.tokens=256 train.lr=0.005 train.evaluate=0",
     "tagger": "train ewt.conllu --task tag --kind hmm",
     "reviews": "train reviews.tsv --task classify --kind lstm text.tokenizer=words model.layers=1 model.hidden=32 "
                "model.embedding=32 train.tokens=1024 train.steps=400 train.lr=0.005 train.evaluate=0",
@@ -57,8 +58,8 @@ FIRST = {"dpo": ("talk", "clicks"), "clicks": ("talk",)}      # runs that others
 
 
 def repeats(documents: int = 6000) -> str:
-    """JSON lines. Half of the documents are pairs of letters that come again, the others letters in a random order, which
-    comes again: what follows a letter is known from the document alone, where it came before."""
+    """JSON lines. Half of the documents are pairs of letters that come again, the others letters in a random
+    order, which comes again: what follows a letter is known from the document alone, where it came before."""
     draw = random.Random(1)
     return "".join(json.dumps({"text": _pairs(draw) if number % 2 else _sequence(draw)}) + "\n"
                    for number in range(documents))

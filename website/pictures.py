@@ -52,7 +52,7 @@ A woman walks down the street ."""
 FLIES = "Fruit/NOUN flies/NOUN like/VERB a/DET banana/NOUN ./PUNCT"
 LADDER = "A man in a blue shirt is standing on a ladder"
 REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
-PAIRS = "\n".join("g:x q:k b:d g:x m:t q:k q:k b:d m:t g:x b:d m:t q:k".split())
+PAIRS = "\n".join(["g:x", "q:k", "b:d", "g:x", "m:t", "q:k", "q:k", "b:d", "m:t", "g:x", "b:d", "m:t", "q:k"])
 SAID = ("My name is Emma.", "What is the capital of Italy?", "What is my name?")
 
 
