@@ -36,7 +36,8 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 ScoredText: TypeAlias = tuple[str, float]
 
-MAX_ALPHA = 50    # with which the length penalty of any text is still a finite number
+MAX_ALPHA = 50          # with which the length penalty of any text is still a finite number
+MAX_WIDTH = 1 << 16     # hypotheses of a source: far more than is of use, and far fewer than a tensor can hold
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,9 @@ class Beam:
 
     def __post_init__(self) -> None:
         wanted = {
-            "width": (self.width >= 1, "1 (greedy) or more"),
+            "width": (1 <= self.width <= MAX_WIDTH, f"from 1 (greedy) to {MAX_WIDTH:,}"),
             "alpha": (0 <= self.alpha <= MAX_ALPHA, f"from 0 (by log p alone) to {MAX_ALPHA}"),
-            "best": (self.best >= 1, "1 or more"),
+            "best": (1 <= self.best <= MAX_WIDTH, f"from 1 to {MAX_WIDTH:,}"),
             "limit": (self.limit >= 1, "1 or more"),
             "least": (0 <= self.least <= self.limit, f"from 0 to limit={self.limit}"),
         }
