@@ -9,8 +9,8 @@ Shapes: B rows, T steps, V vocabulary, N blocks.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -74,6 +74,11 @@ class SamplingStrategy:
     ):
         self.sampling, self.ends, self.prompts, self.end_of_turn = sampling, ends, prompts, end_of_turn
 
+    @property
+    def settings(self) -> Hashable:
+        """All that `choose` depends on, beside its arguments."""
+        return type(self), replace(self.sampling, stop=(), seed=0), self.ends, self.end_of_turn
+
     def begin(self, logits: Tensor) -> Values:
         no = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
         values: Values = {"ended": no, "possible": ~no, "tokens": no.long()}
@@ -102,8 +107,12 @@ class SamplingStrategy:
 def require_possible(loop: DecodeLoop) -> None:
     """Refuses logits that give no token a probability. Waits for the device."""
     if not loop.values["possible"].all():
-        impossible = "the model gives no token a probability here, so none can be sampled"
-        raise UserError(f"{why_no_answer(loop.model, impossible)}.")
+        raise no_token_possible(loop)
+
+
+def no_token_possible(loop: DecodeLoop) -> UserError:
+    impossible = "the model gives no token a probability here, so none can be sampled"
+    return UserError(f"{why_no_answer(loop.model, impossible)}.")
 
 
 def sample_token(
@@ -204,4 +213,5 @@ def uniform_blocks(of_step: Callable[[int], Tensor], steps: int, device: torch.d
     """(T, B): the random numbers of the first `steps` steps, then those of as many more, and so on."""
     for first in count(0, steps):
         numbers = torch.stack([of_step(step) for step in range(first, first + steps)])
-        yield numbers.to(device, non_blocking=True)
+        # from memory that is not pinned, a copy may wait for all that the GPU still has to do
+        yield (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
