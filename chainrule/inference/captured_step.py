@@ -148,10 +148,8 @@ def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
 
 def _computation(device: torch.device) -> Hashable:
     """Switches of this process on which kernels depend, and the stream on which they run."""
-    cuda = torch.backends.cuda
-    flash, efficient, cudnn, math = (
-        cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.cudnn_sdp_enabled(), cuda.math_sdp_enabled(),
-    )  # type: ignore[no-untyped-call]  # fmt: skip
+    cuda: Any = torch.backends.cuda
+    attention = [getattr(cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "cudnn", "math")]
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
     precise = cuda.matmul.fp32_precision, torch.are_deterministic_algorithms_enabled()
-    return flash, efficient, cudnn, math, *precise, kernels.OVERLAP, stream
+    return *attention, *precise, kernels.OVERLAP, stream

@@ -42,8 +42,8 @@ def sample(
 ) -> Iterator[Tensor]:
     """(B,) tokens, at most `limit` times, that continue the prompts, which have no boundary of their own.
 
-    They are on the host, wherever the model is. A row that has reached the boundary stays there, and the sample is over when all have; with `ends=False` the
-    boundary is a token like any other.
+    They are on the host, wherever the model is. A row that has reached the boundary stays there, and the sample is over
+    when all have; with `ends=False` the boundary is a token like any other.
     """
     if limit < 0:
         raise UserError(f"{limit} tokens cannot be sampled; ask for 0 or more.")
@@ -84,9 +84,7 @@ def _columns(loop: DecodeLoop, limit: int, more: int, random: Iterator[Tensor]) 
         yield columns
 
 
-def _blocks(
-    loop: DecodeLoop, limit: int, more: int, at_once: int, random: Iterator[Tensor]
-) -> Iterator[Tensor]:
+def _blocks(loop: DecodeLoop, limit: int, more: int, at_once: int, random: Iterator[Tensor]) -> Iterator[Tensor]:
     """(T, B) tokens of a few steps at a time. What a GPU has drawn in advance may be thrown away."""
     drawn: deque[DrawnBlock] = deque()
     first = 0
@@ -103,11 +101,11 @@ class DrawnBlock:
 
     def __init__(self, columns: Tensor, loop: DecodeLoop):
         self.loop = loop
-        both = torch.cat([columns, loop.values["possible"].to(columns)[None]])           # (T + 1, B)
-        self.both = both.to("cpu", non_blocking=True)                                     # from a GPU: into pinned memory
+        both = torch.cat([columns, loop.values["possible"].to(columns)[None]])    # (T + 1, B)
+        self.both = both.to("cpu", non_blocking=True)                              # from a GPU: into pinned memory
         self.arrived: torch.cuda.Event | None = None
         if both.is_cuda:
-            self.arrived = torch.cuda.Event()
+            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.arrived.record(torch.cuda.current_stream(both.device))
 
     def wait(self) -> Tensor:
