@@ -3,7 +3,7 @@
 A step feeds the last token of each row to the model, whose state (a KV cache, for a Transformer) holds all tokens
 before it, and a decoding strategy chooses the next tokens from the logits. Prompts are prefilled one by one and
 continue together. When the context of a row is full, the row is prefilled again with the last half of its tokens. On a
-GPU, steps that leave the shape of the state alone are replayed as one CUDA graph (captured_step.py), so that a small
+GPU, steps that leave the shape of the state alone are replayed as one CUDA graph (captured/), so that a small
 model does not wait for the launches of its kernels; where many steps follow, Triton kernels compute them.
 
 Shapes: B rows, T steps, V vocabulary.
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from chainrule import kernels
 from chainrule.device import CudaGraph
-from chainrule.inference import captured_step
-from chainrule.inference.captured_step import CapturedStep
+from chainrule.inference.captured import kept_steps
+from chainrule.inference.captured.captured_step import CapturedStep, capture
 from chainrule.inference.forward import device_of, on_device, prefill
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 from chainrule.progress import say
@@ -109,7 +109,7 @@ class DecodeLoop:
         self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
         self.tail = None if prefilled.tail is None else [prefilled.tail]
         self.graph: CapturedStep | None = None
-        self.key: captured_step.Key | None = None          # under which the graph is kept
+        self.key: kept_steps.Key | None = None          # under which the graph is kept
         self.replays = 0                                   # that the graph is still good for
         self.room = 0                                      # tokens that a row may have in its memory
         self.capturable = can_capture(prefilled.logits)
@@ -161,7 +161,7 @@ class DecodeLoop:
     def close(self) -> None:
         """The loop is not used any more: its graph is kept for the next one."""
         if self.graph is not None and self.key is not None:
-            captured_step.keep(self.model, self.key, self.graph)
+            kept_steps.keep(self.model, self.key, self.graph)
         self.graph, self.key, self.replays = None, None, 0
 
     def _run(self, inputs: Tensor, left: int) -> Tensor:
@@ -244,17 +244,19 @@ class DecodeLoop:
             logits, state = self._forward(values)
             return {"state": state, **self.strategy.choose(logits, values, inputs)}
 
-        graph = captured_step.capture(step, values, inputs, SYNC_EVERY, capture_step)
+        graph = capture(step, values, inputs, SYNC_EVERY, capture_step)
         if graph is None:
             self.capturable = False
         else:
+            if self.key is not None:
+                graph.storages = kept_steps.weak_references(self.model)
             self._go_on_with(graph, steps)
 
     def _take_kept(self, inputs: Tensor, steps: int) -> bool:
         """Whether a graph of an earlier loop goes on from here."""
         try:
-            self.key = captured_step.key_of(self.model, (self.settings, self.use_kernels), inputs, self.values)
-            kept = None if self.key is None else captured_step.take(self.model, self.key, self.values)
+            self.key = kept_steps.key_of(self.model, (self.settings, self.use_kernels), inputs, self.values)
+            kept = None if self.key is None else kept_steps.take(self.model, self.key, self.values)
             if kept is not None:
                 kept.load(self.values)
         except RuntimeError as error:

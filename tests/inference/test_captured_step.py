@@ -18,8 +18,10 @@ from contract.played_graph import PlayedGraph, play_graphs
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
-from chainrule.inference import captured_step, decoding, generate
-from chainrule.inference.captured_step import CapturedStep, fingerprint
+from chainrule.inference import decoding, generate
+from chainrule.inference.captured import kept_steps
+from chainrule.inference.captured.captured_step import CapturedStep
+from chainrule.inference.captured.kept_steps import fingerprint
 from chainrule.inference.generate import AHEAD, DrawnBlock, sample
 from chainrule.inference.sampling import Sampling
 from chainrule.model import LanguageModel, watch
@@ -34,9 +36,9 @@ PLAIN = Sampling()
 
 @pytest.fixture(autouse=True)
 def _no_graph_is_kept_from_other_tests() -> Iterator[None]:
-    captured_step.forget_all()
+    kept_steps.forget_all()
     yield
-    captured_step.forget_all()
+    kept_steps.forget_all()
 
 
 @pytest.fixture
@@ -273,7 +275,7 @@ def test_large_states_and_many_rows_are_not_kept(captures: list[Any], monkeypatc
     model = model_of()
     for name, most in (("KEPT_BYTES", 100), ("KEPT_ROWS", 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(captured_step, name, most)
+            patch.setattr(kept_steps, name, most)
             captures.clear()
             drawn(model)
             drawn(model)
@@ -284,7 +286,7 @@ def test_a_graph_goes_with_its_model() -> None:
     model, here = model_of(), torch.zeros(1)
     graph: Any = None
     step = CapturedStep(graph, {"tokens": here}, here, here, here)
-    captured_step.keep(model, (), step)
+    kept_steps.keep(model, (), step)
     gone = weakref.ref(step)
     del step, model
     gc.collect()
