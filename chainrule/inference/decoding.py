@@ -22,7 +22,7 @@ from torch import Tensor
 from chainrule import kernels
 from chainrule.device import CudaGraph
 from chainrule.inference.captured import kept_steps
-from chainrule.inference.captured.captured_step import CapturedStep, capture
+from chainrule.inference.captured.captured_step import Block, CapturedStep, run_and_capture
 from chainrule.inference.forward import device_of, on_device, prefill
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
 from chainrule.progress import say
@@ -53,6 +53,9 @@ class Strategy(Protocol):
         If the strategy reorders, their "parents" (B,) are the rows that the tokens continue. `inputs` are the step's
         own, such as random numbers. Under a CUDA graph this is called once, so it must not wait for the GPU.
         """
+
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        """The same for the next step of a block, where kernels can write into these values; False: they cannot."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +176,7 @@ class DecodeLoop:
             if self.settings is not None and self._take_kept(inputs, steps):
                 return self._replay(inputs[None])[0]
         with kernels.in_decoding(self.use_kernels):
-            tokens = self._first_or_next(inputs)           # also the warm-up of what is captured
-            if steps >= MIN_STEPS:
-                self._capture(inputs, steps - 1)
-        return tokens
+            return self._capture(inputs, steps) if steps >= MIN_STEPS else self._first_or_next(inputs)
 
     def _first_or_next(self, inputs: Tensor) -> Tensor:
         if self.logits is not None:                        # of the prefill
@@ -237,20 +237,26 @@ class DecodeLoop:
         """Bytes by which a step enlarges the state, at most."""
         return state_bytes(self.values["state"]) / max(1, int(self.held.max()))
 
-    def _capture(self, inputs: Tensor, steps: int) -> None:
+    def _capture(self, inputs: Tensor, steps: int) -> Tensor:
+        """The first of these steps, and the capture of the others."""
         values: Values = {**self.values, "tokens": self.values["tokens"].clone()}    # the caller has the others
-
-        def step(inputs: Tensor) -> Values:
-            logits, state = self._forward(values)
-            return {"state": state, **self.strategy.choose(logits, values, inputs)}
-
-        graph = capture(step, values, inputs, SYNC_EVERY, capture_step)
+        tokens, self.values, graph = run_and_capture(self._step, values, inputs, SYNC_EVERY, capture_step)
+        self.held = self.held + 1
         if graph is None:
             self.capturable = False
         else:
             if self.key is not None:
                 graph.storages = kept_steps.weak_references(self.model)
-            self._go_on_with(graph, steps)
+            self._go_on_with(graph, steps - 1)
+        return tokens
+
+    def _step(self, values: Values, block: Block) -> Values:
+        logits, state = self._forward(values)
+        if self.strategy.choose_in_place(logits, values, block):
+            return {**values, "state": state}
+        after = {"state": state, **self.strategy.choose(logits, values, block.inputs())}
+        block.write(after["tokens"])
+        return after
 
     def _take_kept(self, inputs: Tensor, steps: int) -> bool:
         """Whether a graph of an earlier loop goes on from here."""

@@ -20,13 +20,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from chainrule import kernels
+from chainrule.device import Switch
 from chainrule.errors import UserError
+from chainrule.inference.captured.captured_step import Block
 from chainrule.inference.decoding import DecodeLoop, Tokens, Values
 from chainrule.inference.evaluate import why_no_answer
 from chainrule.model import BOUNDARY
+from chainrule.progress import say
 
 BLOCK = 256          # tokens whose probabilities are summed together when a random number is looked up
 TOP_P_FIRST = 128    # tokens that top_p sorts at first; a sort of the whole vocabulary is slow
+
+_in_place = Switch()    # whether steps of a CUDA graph may be drawn by one kernel
+_in_place.on = True
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,23 @@ class SamplingStrategy:
             after["seen"] = values["seen"].scatter(1, tokens[:, None], (tokens != BOUNDARY)[:, None])
         return after
 
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        same = type(self).choose is SamplingStrategy.choose and "seen" not in values
+        if not (_in_place.on and same and _draws_by_kernel(logits, self.sampling)):
+            return False
+        from chainrule.kernels.draw import draw_in_place
+
+        ended = values["ended"] if self.ends else None
+        places = block.numbers, block.place, block.columns, values["tokens"], values["possible"]
+        try:
+            draw_in_place(logits, *places, ended, self.end_of_turn, self.sampling.temperature)
+        except Exception as error:                         # of Triton's compiler, whose errors have no common class
+            say(f"tokens are drawn by separate kernels, since the one for all of it failed: {error!r}")
+            _in_place.on = False
+            block.place.fill_(-1)                          # only the first step of a block is run outside of a graph
+            return False
+        return True
+
 
 def require_possible(loop: DecodeLoop) -> None:
     """Refuses logits that give no token a probability. Waits for the device."""
@@ -123,11 +146,15 @@ def sample_token(
         logits = _penalised(logits, sampling, seen)
         token = logits.argmax(-1)
         return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # False for nan too
-    if kernels.use_in_decoding(logits) and not sampling.cuts and sampling.temperature < math.inf:
+    if _draws_by_kernel(logits, sampling):
         from chainrule.kernels.draw import draw_tokens
 
         return draw_tokens(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
     return draw(distribution(logits, sampling, seen), uniform)
+
+
+def _draws_by_kernel(logits: Tensor, sampling: Sampling) -> bool:
+    return kernels.use_in_decoding(logits) and not sampling.cuts and 0 < sampling.temperature < math.inf
 
 
 def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:

@@ -5,9 +5,11 @@ There is no GPU here, so a graph is played (contract/played_graph.py).
 
 import copy
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ from contract.moved import moved
 from contract.played_graph import PlayedGraph, play_graphs
 from torch import Tensor, nn
 
+from chainrule.device import Switch
 from chainrule.errors import UserError
-from chainrule.inference import decoding, generate
+from chainrule.inference import decoding, generate, sampling
 from chainrule.inference.captured import kept_steps
-from chainrule.inference.captured.captured_step import CapturedStep
+from chainrule.inference.captured.captured_step import Block, CapturedStep
 from chainrule.inference.captured.kept_steps import fingerprint
 from chainrule.inference.generate import AHEAD, DrawnBlock, sample
-from chainrule.inference.sampling import Sampling
+from chainrule.inference.sampling import Sampling, SamplingStrategy, distribution, draw
 from chainrule.model import LanguageModel, watch
 from chainrule.models import build
 from chainrule.training.pipeline import recipe_for
@@ -62,8 +65,8 @@ def model_of(kind: str = "gpt", context: int = 80) -> Any:
     return moved(build(kind, recipe_for(kind, small if kind == "gpt" else {}).model, VOCAB), 0.3).eval()
 
 
-def drawn(model: LanguageModel, limit: int = 40, sampling: Sampling = PLAIN, ends: bool = False) -> list[list[int]]:
-    return torch.stack(list(sample(model, PROMPTS, limit, sampling, ends=ends))).tolist()
+def drawn(model: LanguageModel, limit: int = 40, given: Sampling = PLAIN, ends: bool = False) -> list[list[int]]:
+    return torch.stack(list(sample(model, PROMPTS, limit, given, ends=ends))).tolist()
 
 
 def plainly(model: LanguageModel, *given: Any, **named: Any) -> list[list[int]]:
@@ -75,12 +78,12 @@ def plainly(model: LanguageModel, *given: Any, **named: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["gpt", "lstm", "feedforward"])
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, top_k=5, repetition_penalty=1.3)], ids=str)
-def test_a_second_call_goes_on_with_the_graph_of_the_first(kind: str, sampling: Sampling, captures: list[Any]) -> None:
+@pytest.mark.parametrize("given", [Sampling(), Sampling(0.8, top_k=5, repetition_penalty=1.3)], ids=str)
+def test_a_second_call_goes_on_with_the_graph_of_the_first(kind: str, given: Sampling, captures: list[Any]) -> None:
     model = model_of(kind)
     for seed in (1, 1, 2, 3):
-        given = replace(sampling, seed=seed)
-        assert drawn(model, sampling=given) == plainly(model, sampling=given)
+        this = replace(given, seed=seed)
+        assert drawn(model, 40, this) == plainly(model, 40, this)
     assert len(captures) == 1
 
 
@@ -165,8 +168,8 @@ def test_other_settings_rows_or_lengths_are_captured_again(captures: list[Any]) 
         (2, 40, Sampling(), False), (2, 40, Sampling(0.5), False), (2, 40, Sampling(0.5), True),
         (1, 40, Sampling(), True), (1, 70, Sampling(), True), (1, 70, Sampling(repetition_penalty=1.5), True),
     ]  # fmt: skip
-    for number, (rows, limit, sampling, ends) in enumerate(calls):
-        list(sample(model, PROMPTS[:rows], limit, sampling, ends=ends))
+    for number, (rows, limit, given, ends) in enumerate(calls):
+        list(sample(model, PROMPTS[:rows], limit, given, ends=ends))
         assert len(captures) == number + 1
     list(sample(model, PROMPTS[:1], 70, Sampling(repetition_penalty=1.5, seed=9), ends=True))
     assert len(captures) == len(calls)
@@ -175,7 +178,7 @@ def test_other_settings_rows_or_lengths_are_captured_again(captures: list[Any]) 
 def test_two_texts_that_are_drawn_in_turns_do_not_share_a_graph(captures: list[Any]) -> None:
     model = model_of()
     drawn(model)
-    wanted = [plainly(model, sampling=Sampling(seed=seed)) for seed in (1, 2)]
+    wanted = [plainly(model, 40, Sampling(seed=seed)) for seed in (1, 2)]
     turns = [sample(model, PROMPTS, 40, Sampling(seed=seed), ends=False) for seed in (1, 2)]
     found: list[list[list[int]]] = [[], []]
     for columns in zip(*turns):
@@ -185,16 +188,16 @@ def test_two_texts_that_are_drawn_in_turns_do_not_share_a_graph(captures: list[A
     assert len(captures) == 2
 
 
-@pytest.mark.parametrize("sampling", [Sampling(seed=seed) for seed in (1, 2, 3)], ids=lambda one: f"seed {one.seed}")
-def test_a_text_that_ends_early_is_the_same_and_the_next_one_too(sampling: Sampling, captures: list[Any]) -> None:
+@pytest.mark.parametrize("given", [Sampling(seed=seed) for seed in (1, 2, 3)], ids=lambda one: f"seed {one.seed}")
+def test_a_text_that_ends_early_is_the_same_and_the_next_one_too(given: Sampling, captures: list[Any]) -> None:
     model = model_of()
     with torch.no_grad():
         model.output_matrix[0] += 0.3
-    wanted = plainly(model, 70, sampling, ends=True)
+    wanted = plainly(model, 70, given, ends=True)
     assert 2 * BLOCK < len(wanted) < 60
     for _ in range(2):
         replays = PlayedGraph.replays
-        assert drawn(model, 70, sampling, ends=True) == wanted
+        assert drawn(model, 70, given, ends=True) == wanted
         assert PlayedGraph.replays - replays < len(wanted) + AHEAD * BLOCK
 
 
@@ -282,10 +285,79 @@ def test_large_states_and_many_rows_are_not_kept(captures: list[Any], monkeypatc
             assert len(captures) == 2
 
 
+def draw_in_place_by_torch(
+    logits: Tensor, numbers: Tensor, place: Tensor, columns: Tensor, token: Tensor, possible: Tensor,
+    ended: Tensor | None, end_of_turn: int | None, temperature: float,
+) -> None:  # fmt: skip
+    """As kernels/draw.py: draw_in_place."""
+    place += 1
+    drawn, can = draw(distribution(logits, Sampling(temperature)), numbers[place[0]])
+    if ended is not None:
+        drawn[ended] = 0
+        ended |= (drawn == 0) | (drawn == (-1 if end_of_turn is None else end_of_turn))
+    possible &= can
+    token.copy_(drawn)
+    columns[place[0]] = drawn
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands in for the kernel that draws in place."""
+    module = SimpleNamespace(draw_in_place=draw_in_place_by_torch)
+    monkeypatch.setitem(sys.modules, "chainrule.kernels.draw", module)
+    monkeypatch.setattr(sampling, "_in_place", Switch())
+    sampling._in_place.on = True
+    draws_by_kernel = lambda logits, given: not given.cuts and given.temperature > 0  # noqa: E731
+    monkeypatch.setattr(SamplingStrategy, "choose", by_torch(SamplingStrategy.choose, monkeypatch, draws_by_kernel))
+    return module
+
+
+def by_torch(choose: Any, monkeypatch: pytest.MonkeyPatch, draws_by_kernel: Any) -> Any:
+    """`choose` without kernels, which are not asked for."""
+    monkeypatch.setattr(sampling, "_draws_by_kernel", draws_by_kernel)
+
+    def chosen(*given: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(sampling, "_draws_by_kernel", lambda logits, given: False)
+            return choose(*given)
+
+    return chosen
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("given", [PLAIN, Sampling(0.6), Sampling(top_k=4), Sampling(repetition_penalty=2)], ids=str)
+def test_a_step_that_is_drawn_in_place_draws_the_same(
+    given: Sampling, ends: bool, captures: list[Any], kernel: Any
+) -> None:
+    calls: list[int] = []
+    in_place = kernel.draw_in_place
+    kernel.draw_in_place = lambda *given: [calls.append(1), in_place(*given)]
+    model = model_of()
+    wanted = plainly(model, 70, given, ends)
+    assert not calls
+    assert drawn(model, 70, given, ends) == wanted == drawn(model, 70, given, ends)
+    assert bool(calls) == (not given.cuts and given.repetition_penalty == 1)
+    assert len(captures) == 1
+
+
+def test_where_the_kernel_does_not_compile_a_sample_is_the_same(
+    captures: list[Any], kernel: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(logits: Tensor, numbers: Tensor, place: Tensor, *given: Any) -> None:
+        place += 1                                           # the first kernel was launched, the second failed
+        raise ValueError("no such type")
+
+    kernel.draw_in_place = fails
+    model = model_of()
+    assert drawn(model) == plainly(model) == drawn(model)
+    assert capsys.readouterr().err.count("no such type") == 1
+    assert len(captures) == 1
+
+
 def test_a_graph_goes_with_its_model() -> None:
     model, here = model_of(), torch.zeros(1)
     graph: Any = None
-    step = CapturedStep(graph, {"tokens": here}, here, here, here)
+    step = CapturedStep(graph, {"tokens": here}, Block(here, here, here))
     kept_steps.keep(model, (), step)
     gone = weakref.ref(step)
     del step, model

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from chainrule import kernels
-from chainrule.inference.captured.captured_step import CapturedStep, Values
-from chainrule.model import LanguageModel, State, Tap, state_bytes
+from chainrule.inference.captured.captured_step import CapturedStep, Values, layout
+from chainrule.model import LanguageModel, Tap, state_bytes
 
 KEPT_BYTES = 1 << 28    # of the state and other values of a step that is kept
 KEPT_ROWS = 64          # with more rows, a capture takes little time beside the steps
@@ -68,14 +68,6 @@ def fingerprint(model: nn.Module) -> Key | None:
             found += [(name, value if type(value) in PLAIN else id(value))
                       for name, value in own.items() if name not in INTERNAL]  # fmt: skip
     return tuple(found)
-
-
-def layout(state: State) -> Hashable:
-    """The names, shapes, dtypes and devices of the tensors of a state, in their order."""
-    if isinstance(state, Tensor):
-        return state.shape, state.dtype, state.device
-    parts = state.items() if isinstance(state, dict) else enumerate(state)
-    return tuple((name, layout(part)) for name, part in parts)
 
 
 def take(model: LanguageModel, key: Key, values: Values) -> CapturedStep | None:
