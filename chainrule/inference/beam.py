@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.inference.captured.captured_step import Block
 from chainrule.inference.decoding import (
     DecodeLoop,
     Prefilled,
@@ -207,6 +208,9 @@ class BeamStrategy:
             "parents_at": values["parents_at"].index_copy_(0, inputs, parents[None]),
             "scores_at": values["scores_at"].index_copy_(0, inputs, total[None]),
         }
+
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        return False
 
     def _log_probs(self, logits: Tensor, step: Tensor) -> Tensor:
         log_probs = logits.float().log_softmax(-1)
