@@ -66,7 +66,7 @@ class PackedTexts:
         """The texts that the tokens with these numbers, of 0 … M - 1, belong to."""
         ends = torch.tensor(self.widths).cumsum(0)
         begins = torch.nn.functional.pad(ends, (1, 0))
-        return (numbers - begins[torch.searchsorted(ends, numbers, right=True)]).unique().tolist()
+        return sorted(set((numbers - begins[torch.searchsorted(ends, numbers, right=True)]).tolist()))
 
     def mark(self, texts: Iterable[int], batch: Tensor) -> None:
         """Set the tokens of these texts in a batch (B, T) of truth values."""

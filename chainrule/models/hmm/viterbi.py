@@ -32,10 +32,12 @@ def viterbi_paths(
     paths, doubtful = torch.zeros_like(tokens, memory_format=torch.contiguous_format), real
     if fast_viterbi.can_search(transition):
         paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
-    for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)):
+    for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)) if doubtful.any() else ():
         packed.unpack(_backtrack(packed, initial, transition, emission), paths)
     log_p = path_log_prob(paths, tokens, real, initial, transition, emission)
-    return paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1), log_p
+    if not (real.all() and log_p.isfinite().all()):
+        paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1)
+    return paths, log_p
 
 
 def path_log_prob(
@@ -48,10 +50,10 @@ def path_log_prob(
     if tokens.device.type == "cpu":
         rows = max(1, CACHED // max(1, tokens.shape[1]))
     blocks = zip(*(torch.split(tensor, rows) for tensor in (states, tokens, real)))
-    return torch.cat([_rows_log_prob(*block, tables) for block in blocks])
+    return torch.cat([_rows_log_prob(tables, *block) for block in blocks])
 
 
-def _rows_log_prob(states: Tensor, tokens: Tensor, real: Tensor, tables: list[Tensor]) -> Tensor:
+def _rows_log_prob(tables: list[Tensor], states: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
     previous = torch.nn.functional.pad(states[:, :-1], (1, 0))
     previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)
     if len(tables) == 1:
