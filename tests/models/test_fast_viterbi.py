@@ -125,10 +125,10 @@ def test_the_largest_delta_stays_far_from_the_ends_of_float32(dtype):
 
 
 def test_first_states_too_improbable_for_floats_are_left_to_the_plain_search():
-    model = from_tables([1e-300, 1], [[0.6, 0.4], [0.3, 0.7]], [[0, 1e-20, 0.5, 0.5], [0, 0, 0.5, 0.5]])
+    model = from_tables([1, 1e-300], [[0.6, 0.4], [0.3, 0.7]], [[0, 0, 0.5, 0.5], [0, 1e-20, 0.5, 0.5]])
     rows = torch.tensor([[1, 2, 3]])
     assert_best_paths(model, rows)
-    assert model.viterbi(rows)[0][0, 0] == 0
+    assert model.viterbi(rows)[0][0, 0] == 1
 
 
 def test_a_tie_is_in_doubt_in_float32_and_broken_in_float64():
