@@ -1,8 +1,9 @@
 """Fast Viterbi search on a CPU: δ as products in float32, with a proof that rounding did not change the path.
 
 torch's fused max-times product computes max_{s'} a_{s',s} δ_{s'}(t-1) of all texts at once. On the way back each choice
-must exceed the second best by more than all rounding so far. A text with a choice in doubt is searched again in
-float64, where a difference below rounding counts as a tie. The paths are those of viterbi.py, up to such ties.
+must exceed the second best by more than all rounding so far. A choice in doubt is made in float64, along the paths back
+to where they meet, or in a new search of the text; a difference below the rounding of float64 counts as a tie. The
+paths are those of viterbi.py, up to such ties.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """

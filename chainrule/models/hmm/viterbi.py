@@ -3,7 +3,7 @@
     δ_s(1) = π_s b_{s,x1}        δ_s(t) = b_{s,xt} max_{s'} a_{s',s} δ_{s'}(t-1)        Δ_s(t): the argmax
 
 The path ends in argmax_s δ_s(T) and follows the backpointers Δ. Only δ is stored: Δ is needed along one path only,
-where it is computed again. Everything is in float64 logarithms; for many states fast_viterbi.py finds the same paths.
+where it is computed again. Everything is in float64 logarithms; on a CPU fast_viterbi.py finds the same paths.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """
