@@ -8,7 +8,6 @@ sparse matrix row by row.
 Shapes: N texts, F features, C classes, M ones of X.
 """
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,25 +18,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding_bag, one_hot
 
+from chainrule.models.loglinear.lbfgs import minimise
 from chainrule.models.loglinear.table import Ints, Presence
 from chainrule.progress import bar
 
 PENALTIES = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1)    # of l2=auto, each fitted from the weights of the one before
 HELD_OUT = 10            # of l2=auto: each tenth text is held out while it is chosen
-HISTORY = 10             # steps that L-BFGS remembers
-TOLERANCE = 1e-5         # largest slope, for each text, at which the fit ends
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A minimum: log p(c | x) ∝ bias + Σ of the weights of the features, and how it was found."""
+    """A minimum: log p(c | x) is bias + Σ of the weights of the features, up to a constant."""
 
     weights: Tensor      # (F, C): r w
     bias: Tensor         # (C,)
     counts: Tensor       # (F, C) texts of each class that have the feature
     l2: float
-    steps: int           # evaluations of the loss
-    nats: float          # mean cross-entropy of the texts, without the penalty
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ def fit(presence: Presence, targets: Tensor, classes: int, objective: Objective,
     if l2 is None:
         l2 = choose_penalty(presence, targets, classes, objective)
     problem = Problem(presence, targets, classes, objective)
-    steps = problem.minimise(l2, f"fitting {presence.size:,} n-grams")
-    return Fitted(problem.weights(), problem.bias(), problem.counts.int(), l2, steps, problem.nats())
+    problem.minimise(l2, f"fitting {presence.size:,} n-grams")
+    return Fitted(problem.weights, problem.bias.clone(), problem.counts.int(), l2)
 
 
 def choose_penalty(presence: Presence, targets: Tensor, classes: int, objective: Objective) -> float:
@@ -107,7 +103,7 @@ def choose_penalty(presence: Presence, targets: Tensor, classes: int, objective:
     matrix, truth, losses = Matrix(presence.among(held_out)), targets[torch.from_numpy(held_out)], list[float]()
     for l2 in PENALTIES:
         problem.minimise(l2, f"model.l2=auto: {l2:g}")
-        losses.append(float(cross_entropy(matrix.times(problem.weights()) + problem.bias(), truth)))
+        losses.append(float(cross_entropy(matrix.times(problem.weights) + problem.bias, truth)))
         if losses[-1] > min(losses):                             # weaker ones are worse still
             break
     return PENALTIES[int(np.argmin(losses))]
@@ -123,48 +119,37 @@ class Problem:
         ratios = log_count_ratios(self.counts, objective.alpha)
         self.scales = ratios if objective.ratios else torch.ones_like(ratios)
         share = (self.truth.sum(0) + 0.5) / (len(targets) + 0.5 * classes)
-        self.parameters = torch.cat([torch.zeros_like(self.scales), share.log()[None]]).requires_grad_()   # w, then b
+        self.parameters = torch.cat([torch.zeros_like(self.scales), share.log()[None]])    # (F + 1, C): w, then b
 
+    @property
     def weights(self) -> Tensor:
-        return self.scales * self.parameters.detach()[:-1]
+        return self.scales * self.parameters[:-1]
 
+    @property
     def bias(self) -> Tensor:
-        return self.parameters.detach()[-1].clone()
+        return self.parameters[-1]
 
-    def log_probs(self) -> Tensor:
+    def log_probs(self, parameters: Tensor) -> Tensor:
         """(N, C)"""
-        return (self.matrix.times(self.weights()) + self.bias()).log_softmax(1)
+        return (self.matrix.times(self.scales * parameters[:-1]) + parameters[-1]).log_softmax(1)
 
-    def nats(self) -> float:
-        return -float((self.log_probs() * self.truth).sum(dtype=torch.double)) / max(1, len(self.truth))
-
-    @torch.no_grad()
-    def loss(self, l2: float) -> Tensor:
-        """The penalised loss of each text on average, and its gradient in `parameters.grad`."""
-        log_probs, w, number = self.log_probs(), self.parameters[:-1], max(1, len(self.truth))
+    def loss(self, parameters: Tensor, l2: float) -> tuple[float, Tensor]:
+        """The penalised loss of each text on average, and its gradient."""
+        log_probs, w, number = self.log_probs(parameters), parameters[:-1], max(1, len(self.truth))
         error = log_probs.exp() - self.truth                                        # (N, C)
         slope = self.matrix.transposed_times(error).mul_(self.scales).add_(w, alpha=l2)
-        self.parameters.grad = torch.cat([slope, error.sum(0, keepdim=True)]) / number
-        penalty = 0.5 * l2 * w.square().sum(dtype=torch.double)
-        return (penalty - (log_probs * self.truth).sum(dtype=torch.double)) / number
+        penalty = 0.5 * l2 * float(w.square().sum(dtype=torch.double))
+        nats = -float((log_probs * self.truth).sum(dtype=torch.double))
+        return (nats + penalty) / number, torch.cat([slope, error.sum(0, keepdim=True)]) / number
 
     def minimise(self, l2: float, title: str) -> int:
-        """From where the parameters are, in place. Returns how often the loss was computed."""
-        count, most = 0, self.objective.iterations
-        search = torch.optim.LBFGS(
-            [self.parameters], max_iter=most, max_eval=math.ceil(1.25 * most) + 1, history_size=HISTORY,
-            tolerance_grad=TOLERANCE, tolerance_change=0, line_search_fn="strong_wolfe",
-        )
+        """From where the parameters are. Returns the number of steps."""
+        most = self.objective.iterations
         with bar(title, most, "steps") as advance:
-            def closure() -> Tensor:
-                nonlocal count
-                count += 1
-                loss = self.loss(l2)
-                advance(1, f"{float(loss):.4f} nats with the penalty")
-                return loss
-
-            search.step(closure)  # type: ignore[no-untyped-call]
-        return count
+            self.parameters, steps = minimise(
+                lambda parameters: self.loss(parameters, l2), self.parameters, most,
+                lambda value: advance(1, f"{value:.4f} nats with the penalty"))
+        return steps
 
 
 def texts_of(lengths: Tensor) -> NDArray[np.int32]:
