@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from chainrule import kernels
-from chainrule.cli import DEVICES
+from chainrule.commands.arguments.device import DEVICES
 from chainrule.device import choose_device, choose_precision
 from chainrule.kernels.ops import compiled
 from chainrule.layers import local_attention

@@ -11,7 +11,7 @@ import argparse
 import json
 from typing import Any
 
-from chainrule.cli import DEVICES
+from chainrule.commands.arguments.device import DEVICES
 from chainrule.device import choose_device
 from chainrule.models import build
 from chainrule.progress import short

@@ -27,7 +27,7 @@ import torch
 from gensim.models import Word2Vec
 from gensim.models.word2vec import LineSentence
 
-from chainrule.cli import DEVICES
+from chainrule.commands.arguments.device import DEVICES
 from chainrule.device import choose_device
 from chainrule.inference.vectors import Vectors, evaluate_analogies, evaluate_similarity, vectors_of
 from chainrule.models import build

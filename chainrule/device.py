@@ -1,7 +1,7 @@
 """The device that a model runs on: CPU or GPU, mixed precision (autocast), CUDA graphs, and the number of CPU threads.
 
     choose_device       `auto` takes a GPU when there is one
-    cudnn_attention     whether torch may compute attention by cuDNN, which plans each shape of batch anew
+    cudnn_attention     whether torch may compute attention by cuDNN, which plans each shape of batch again
     choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
     CudaGraph           a function captured once and replayed with a single launch; used by training and by decoding
     fastest_threads     the number of CPU threads that makes small steps fastest, found by trial

@@ -1,8 +1,10 @@
 """UserError: a mistake of the user. The command line prints it as one line and exits with 2."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)    # of an OSError: the disk, a quota or a file is full
 NO_MEMORY = ("can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 

@@ -10,7 +10,6 @@ skip a blank line: the file stays the same file, so a program that appends to it
 line. What a crashed process left of a line is kept in the journal and blanked in the same way.
 """
 
-import errno
 import fcntl
 import json
 import os
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from chainrule.errors import UserError
+from chainrule.errors import NO_SPACE, UserError
 from chainrule.files import sync
 from chainrule.progress import say
 
@@ -30,7 +29,6 @@ Event: TypeAlias = dict[str, Any]
 """`event` (what it is), `id` (the same when a page sends it again), `rater`, `time`, and what that event has."""
 
 FIELDS = ("prompt", "chosen", "rejected")    # of a pair, as TRL names them
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PATIENCE = 0.2                               # seconds for another program to complete a line that has no end yet
 
 

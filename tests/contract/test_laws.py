@@ -1,4 +1,4 @@
-"""The laws of the protocol (chainrule/testing.py) for every kind. A new kind joins by one line in cases.py."""
+"""The laws of the protocol (chainrule/testing/) for every kind. A new kind joins by one line in cases.py."""
 
 from inspect import signature
 from pathlib import Path
@@ -130,6 +130,11 @@ def test_the_training_loss_is_the_cross_entropy_and_continues_from_a_state(made:
 
 def test_cutting_a_step_into_micro_batches_changes_nothing(case: Case) -> None:
     testing.check_micro_batches_change_nothing(case.make())
+
+
+def test_every_check_belongs_to_the_contract() -> None:
+    checks = {name for name in testing.__all__ if name.startswith("check_")}
+    assert checks - {law.__name__ for law in LAWS} == {"check_language_model", "check_reserved_shapes_stay"}
 
 
 def test_every_law_is_tested_here() -> None:

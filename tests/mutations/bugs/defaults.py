@@ -1,0 +1,50 @@
+"""Bugs in chainrule/defaults."""
+
+from mutations.bugs.bug import Bug
+
+BUGS = [
+    Bug(
+        "a budget in steps gets another learning rate than one in minutes",
+        "chainrule/defaults/choose.py",
+        "chosen |= self._rates(chosen, epochs * self.size.tokens, budget.parameters)",
+        "chosen |= self._rates(chosen, epochs * self.size.tokens, budget.parameters) if self.seconds else {}",
+        ("tests/defaults/test_choose.py::test_the_same_choice_however_the_budget_is_given[lstm]",),
+    ),
+    Bug(
+        "few steps have the learning rate of many",
+        "chainrule/defaults/rates.py",
+        "max(1.0, min(MOST, math.sqrt(MANY / max(1.0, steps))))",
+        "1.0",
+        ("tests/defaults/test_choose.py::test_the_rate_falls_with_the_size_and_with_the_steps",),
+    ),
+    Bug(
+        "dropout forgets how many parameters there are for each token",
+        "chainrule/defaults/rates.py",
+        "if epochs * per_token <= most",
+        "if epochs <= most",
+        ("tests/defaults/test_choose.py::"
+         "test_dropout_rises_with_the_epochs_and_with_the_parameters_for_each_token",),
+    ),
+    Bug(
+        "the batch is not shortened on a slow machine",
+        "chainrule/defaults/choose.py",
+        'tokens = min(chosen["train.tokens"], int(clock.tokens / STEPS))',
+        'tokens = max(chosen["train.tokens"], int(clock.tokens / STEPS))',
+        ("tests/defaults/test_choose.py::test_a_slow_machine_gets_short_steps_and_a_small_network",),
+    ),
+    Bug(
+        "a classifier reads names as words, which are all unknown to it",
+        "chainrule/defaults/example_defaults.py",
+        'return once > RARE["short" if total <= SHORT * len(some) else "long"] * total',
+        "return False",
+        ("tests/defaults/test_example_defaults.py::test_names_are_read_as_characters_and_a_step_counts_them",),
+    ),
+    Bug(
+        "a few sentences are read as characters",
+        "chainrule/defaults/example_defaults.py",
+        'RARE["short" if total <= SHORT * len(some) else "long"]',
+        'RARE["short"]',
+        ("tests/defaults/test_example_defaults.py::"
+         "test_few_sentences_are_read_as_words_though_many_words_come_once",),
+    ),
+]

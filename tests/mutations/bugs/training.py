@@ -1,0 +1,225 @@
+"""Bugs in chainrule/training."""
+
+from mutations.bugs.bug import Bug
+from mutations.bugs.suites import ONE_RANK, TUNED
+
+TRAINER = "tests/training/test_trainer.py"
+KILLED = "tests/training/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
+
+BUGS = [
+    Bug(
+        "normalised vectors have length 1",
+        "chainrule/training/finetune.py",
+        "rows = normalize(rows, dim=1) * math.sqrt(needed)",
+        "rows = normalize(rows, dim=1)",
+        ("tests/training/test_first_vectors.py::"
+         "test_normalised_vectors_have_a_mean_square_of_1_and_their_directions",),
+    ),
+    Bug(
+        "a step is a sum of means",
+        "chainrule/training/step.py",
+        "            nats.backward()  #",
+        "            (nats / count).backward()  #",
+        (f"{TRAINER}::test_cutting_a_step_into_micro_batches_changes_no_weight[3-windows]",),
+    ),
+    Bug(
+        "clipping lengthens short gradients",
+        "chainrule/training/step.py",
+        "(self.clip / (self.norms.norm() + 1e-6)).clamp(max=1)",
+        "(self.clip / (self.norms.norm() + 1e-6)).clamp(max=1e9)",
+        (f"{TRAINER}::test_clipping_leaves_a_shorter_gradient_as_it_is",),
+    ),
+    Bug(
+        "what is above all layers is frozen with the lowest",
+        "chainrule/training/param_groups.py",
+        "for name, depth in parameter_depths(body).items() if depth <= int(word)]",
+        "for name, depth in parameter_depths(body).items() if depth <= int(word) or depth > layers]",
+        (f"{TUNED}::test_relative_positions_are_below_all_layers_and_the_last_norm_is_above",),
+    ),
+    Bug(
+        "rows that fill up a rank's share are counted",
+        "chainrule/training/loader.py",
+        "if self.padding is not None:",
+        "if False:",
+        (f"{ONE_RANK}::test_the_shares_of_all_ranks_are_the_step[2-windows]",),
+    ),
+    Bug(
+        "a damaged shard is believed",
+        "chainrule/training/checkpoint.py",
+        "seal is None or seal != seal_of(path, ranks)",
+        "seal is None",
+        (f"{ONE_RANK}::test_a_damaged_checkpoint_of_shards_is_passed_over[flip]",),
+    ),
+    Bug(
+        "the gradient goes back through all streams",
+        "chainrule/training/step.py",
+        "states.append(map_state(after, Tensor.detach))",
+        "states.append(after)",
+        (f"{TRAINER}::test_streams_carry_their_state_on_and_cut_the_gradient",),
+    ),
+    Bug(
+        "a look at the validation text draws from the dropout's chance",
+        "chainrule/training/validation.py",
+        "        self.model.eval()\n",
+        "",
+        (f"{TRAINER}::test_evaluating_changes_no_weight",),
+    ),
+    Bug(
+        "the last weights are kept, not the best",
+        "chainrule/training/validation.py",
+        "self.weights[name].copy_(tensor)",
+        "pass",
+        (f"{TRAINER}::test_the_final_model_is_the_best_that_was_evaluated",),
+    ),
+    Bug(
+        "Muon leaves out Nesterov's step ahead",
+        "chainrule/training/optim.py",
+        "directions = torch._foreach_lerp(gradients, velocities, self.momentum)",
+        "directions = velocities",
+        ("tests/training/test_optim.py::test_muon_in_stacks_is_torchs_muon",),
+    ),
+    Bug(
+        "dropout starts again after a kill",
+        "chainrule/training/trainer.py",
+        '    _set_rng_state(checkpoint.part("rng"), trainer.ranks.rank, device)\n',
+        "",
+        (f"{KILLED}[{{}}]",),
+    ),
+    Bug(
+        "the optimizer forgets after a kill",
+        "chainrule/training/trainer.py",
+        '    trainer.optimizers.load(checkpoint.part("optimizer"))\n',
+        "",
+        (f"{KILLED}[{{}}]",),
+    ),
+    Bug(
+        "streams start again after a kill",
+        "chainrule/training/trainer.py",
+        'trainer.state = _stream_state(trainer, checkpoint.part("state"))',
+        "trainer.state = None",
+        (f"{KILLED}[{{'train.batching': 'streams', 'train.optimizer': 'muon'}}]",),
+    ),
+    Bug(
+        "a damaged checkpoint is believed",
+        "chainrule/training/checkpoint.py",
+        '"sha256": sha256(path)}:',
+        '"sha256": seal["sha256"]}:',
+        ("tests/training/test_resume.py::test_a_damaged_checkpoint_is_found_and_the_one_before_it_used[flip]",),
+    ),
+    Bug(
+        "vectors that are gone on with draw other chances",
+        "chainrule/training/word_vectors.py",
+        "generator_of(self.seed, 1 + number, tokens.device)",
+        "torch.default_generator",
+        ("tests/training/test_pairs_of_words.py::test_a_run_stopped_by_hand_ends_where_it_would_have_ended[word2vec]",),
+    ),
+    Bug(
+        "frozen layers are counted from one",
+        "chainrule/training/param_groups.py",
+        "for name, depth in parameter_depths(body).items() if depth <= int(word)]",
+        "for name, depth in parameter_depths(body).items() if depth < int(word)]",
+        (f"{TUNED}::test_what_is_frozen_does_not_move_and_the_rest_does[gpt-0]",),
+    ),
+    Bug(
+        "the head learns as slowly as the body",
+        "chainrule/training/param_groups.py",
+        "factors.get(name, 1.0) == factor",
+        "min(factors.values(), default=1.0) == factor",
+        (f"{TUNED}::test_the_body_learns_at_its_share_of_the_rate_and_the_head_at_all_of_it",),
+    ),
+    Bug(
+        "as many labels of other names take a head over",
+        "chainrule/training/finetune.py",
+        "base.labels == tuple(labels)",
+        "len(base.labels) == len(labels)",
+        (f"{TUNED}::test_as_many_labels_of_other_names_have_a_new_head",),
+    ),
+    Bug(
+        "the distance of fine-tuned weights is their norm",
+        "chainrule/training/finetune.py",
+        "_square(new - old)",
+        "_square(new)",
+        ("tests/training/test_distance.py::test_distances_are_sums_by_layer_and_of_all",),
+    ),
+    Bug(
+        "an observer of training is never called",
+        "chainrule/training/pipeline.py",
+        "            log.observe = partial(observe, model)\n",
+        "            partial(observe, model)\n",
+        ("tests/test_api.py::test_an_observer_sees_the_model_with_each_record_of_the_log",),
+    ),
+    Bug(
+        "measured numbers start again after a restart",
+        "chainrule/training/step.py",
+        '            self.measured.copy_(sums["measured"])\n',
+        "            self.measured.zero_()\n",
+        ("tests/preferences/test_preference.py::test_a_tuning_killed_at_any_step_ends_where_it_would_have_ended[{}]",),
+    ),
+    Bug(
+        "merged LoRA matrices are not made again after a step of AdamW",
+        "chainrule/training/optim.py",
+        "            increment_version(weight) ",
+        "            pass ",
+        ("tests/preferences/test_preference.py::test_lora_leaves_the_base_where_it_is",),
+    ),
+    Bug(
+        "a trial draws random numbers from training",
+        "chainrule/training/compile/trial.py",
+        "with torch.random.fork_rng([step.totals.device] if on_gpu else []):",
+        "if True:",
+        ("tests/training/test_step_runner.py::test_a_trial_leaves_no_trace[False]",),
+    ),
+    Bug(
+        "a graph is used though it is slower",
+        "chainrule/training/compile/runner.py",
+        "replayed < FASTER * first",
+        "True",
+        ("tests/training/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
+    ),
+    Bug(
+        "a run whose files were being renamed when it was killed is not finished",
+        "chainrule/training/pipeline.py",
+        "                run.finish_saving(out)\n",
+        "",
+        ("tests/training/test_killed_at_the_end.py::test_files_that_were_being_renamed_take_their_places",),
+    ),
+    Bug(
+        "the loss of word vectors that were loaded is that of other pairs",
+        "chainrule/training/pipeline.py",
+        "            restore_counts(model, corpus)\n",
+        "            pass\n",
+        ("tests/training/test_killed_at_the_end.py::"
+         "test_a_finished_model_is_evaluated_later_with_the_same_result_and_stays_as_it_is",),
+    ),
+    Bug(
+        "R-Drop counts the divergence at padding",
+        "chainrule/training/step.py",
+        "objective = nats + weight / 2 * (divergence * mask).sum()",
+        "objective = nats + weight / 2 * divergence.sum()",
+        ("tests/training/test_r_drop.py::"
+         "test_the_gradient_is_that_of_the_papers_objective_and_the_value_is_the_cross_entropy[0.0]",),
+    ),
+    Bug(
+        "R-Drop forgets label smoothing",
+        "chainrule/training/step.py",
+        "objective = objective + model.label_smoothing * (spread - nats)",
+        "objective = objective + 0 * (spread - nats)",
+        ("tests/training/test_r_drop.py::"
+         "test_the_gradient_is_that_of_the_papers_objective_and_the_value_is_the_cross_entropy[0.2]",
+         "tests/training/test_r_drop.py::test_without_dropout_it_is_the_loss_of_the_model"),
+    ),
+    Bug(
+        "training reads each batch once although R-Drop is asked for",
+        "chainrule/training/trainer.py",
+        "carries, ranks, settings.r_drop",
+        "carries, ranks",
+        ("tests/training/test_r_drop.py::test_training_by_it_ends_elsewhere_and_weight_0_changes_nothing",),
+    ),
+    Bug(
+        "the float8 weights are those of the first step",
+        "chainrule/training/step.py",
+        "if self.float8 is not None:\n            self.float8.refresh()",
+        "if self.float8 is not None and not self.good:\n            self.float8.refresh()",
+        ("tests/training/test_float8_training.py::test_weights_are_cast_once_a_step_and_after_each_step",),
+    ),
+]
