@@ -171,3 +171,5 @@ def _refuse_broken(model: LogLinear, state: dict[str, Any], prefix: str) -> None
             raise ValueError(f"the {name} are damaged: they should be {size} x {model.classes}")
     if tuple(state[f"{prefix}bias"].shape) != (model.classes,):
         raise ValueError(f"the biases are damaged: they should be {model.classes}")
+    if f"{prefix}l2" in state and state[f"{prefix}l2"].dim():
+        raise ValueError("the strength of the penalty is damaged: it should be one number")
