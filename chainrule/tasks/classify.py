@@ -179,7 +179,7 @@ class Classify(ExampleTask[Any]):
         for one in run.others:
             again = self.encode(cast(Classes, encoded).examples, one.recipe, one.tokenizer, one.labels)
             parts.append(class_probabilities(one.model, again))
-        return np.stack(mean_probabilities(parts))
+        return np.stack(mean_probabilities(run, parts))
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class LogLinear(Model):
     l2: Tensor          # () λ, as given or as chosen
     keys_1: Tensor      # of each order the n-grams that are features (table.py)
 
-    def __init__(self, settings: LogLinearSettings, vocab: int, classes: int):
+    def __init__(self, settings: LogLinearSettings, vocab: int, classes: int = 2):
         super().__init__()
         self.settings, self.vocab, self.classes = settings, vocab, classes
         self._set_tables([torch.zeros(0, dtype=torch.long) for _ in range(settings.order)])
