@@ -57,6 +57,7 @@ def _top(weights: torch.Tensor, begin: int) -> list[int]:
 VIEW = View(
     "class_ngrams", "Heaviest n-grams",
     "The n-grams that speak most for each class and most against it: the fitted weight, against the mean of the other "
-    "classes; in how many training texts of each class it is; and the log-count ratio of naive Bayes.",
+    "classes; in how many training texts of each class it is; and the log-count ratio of naive Bayes. ‹ and › are the "
+    "beginning and the end of a text.",
     is_log_linear, _make, reads=False, needs="a log-linear classifier (--kind loglinear)",
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chainrule.viewer.page import pack_array
 from chainrule.viewer.subject import Subject
-from chainrule.viewer.task_views.ngram_features import against_others, described, is_log_linear
+from chainrule.viewer.task_views.ngram_features import against_others, described, is_log_linear, shown
 from chainrule.viewer.task_views.tagged_words import cut_note
 from chainrule.viewer.task_views.votes import padded, read_row
 from chainrule.viewer.views import Options, View
@@ -33,7 +33,7 @@ def _make(subjects: Sequence[Subject], text: str, options: Options) -> dict[str,
     naive = subject.model.log_count_ratios[features]
     return {
         "name": subject.name, "classes": list(subject.run.labels), "truth": row.truth,
-        "tokens": subject.show(row.ids), "text": row.text, "apart": subject.run.tokenizer.lines,
+        "tokens": shown(subject, row.ids), "text": row.text, "apart": subject.run.tokenizer.lines,
         "bias": against_others(subject.model.bias[None])[0].tolist(),
         "shares": pack_array(token_shares(weights, places, len(row.ids))),        # (T, C)
         "orders": pack_array(log_probs_by_order(subject, features)),              # (K + 1, C), first of the bias alone
@@ -76,6 +76,7 @@ def log_probs_by_order(subject: Subject, features: Tensor) -> Tensor:
 VIEW = View(
     "contributions", "Contributions",
     "What each n-gram of the text adds for a class, against the mean of the other classes, and each token's share of "
-    "it; and p(class) by the bias alone, with single tokens, with pairs, and so on.",
+    "it; and p(class) by the bias alone, with single tokens, with pairs, and so on. ‹ and › are the beginning "
+    "and the end of the text.",
     is_log_linear, _make, needs="a log-linear classifier (--kind loglinear)",
 )

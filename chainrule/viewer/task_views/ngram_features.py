@@ -8,11 +8,16 @@ what the n-gram adds to the log-odds, log p(c | x) / p(other | x).
 Shapes: F features, C classes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
+from chainrule.model import BOUNDARY
+from chainrule.tasks.classify import DELIMITER, EXTRACT
 from chainrule.viewer.subject import Subject
+
+BEGIN, BETWEEN, END = "‹", "‖", "›"    # of a text, and between two texts
 
 
 def is_log_linear(subject: Subject) -> bool:
@@ -26,9 +31,16 @@ def against_others(weights: Tensor) -> Tensor:
     return (weights * classes - weights.sum(-1, keepdim=True)) / max(1, classes - 1)
 
 
-def named(subject: Subject, tokens: list[int]) -> str:
+def shown(subject: Subject, tokens: Sequence[int]) -> list[str]:
+    """Tokens for people; those that are no text by a mark."""
+    tokenizer = subject.run.tokenizer
+    marks = {BOUNDARY: BEGIN, tokenizer.id(DELIMITER): BETWEEN, tokenizer.id(EXTRACT): END}
+    return [marks.get(token) or subject.run.tokenizer.show(token) for token in tokens]
+
+
+def named(subject: Subject, tokens: Sequence[int]) -> str:
     """An n-gram in words."""
-    return (" " if subject.run.tokenizer.lines else "").join(subject.show(tokens))
+    return (" " if subject.run.tokenizer.lines else "").join(shown(subject, tokens))
 
 
 def described(subject: Subject, feature: int) -> dict[str, Any]:
