@@ -81,8 +81,8 @@ class Batch:
 class Model(nn.Module):
     """Anything that can be trained and evaluated."""
 
-    learns_by: ClassVar[str] = "gradient"            # or "counting": of statistics that add up, in closed form, by EM or
-                                                     # by L-BFGS; or "pairs": word vectors
+    learns_by: ClassVar[str] = "gradient"            # or "counting": of statistics that add up, in closed form, by EM
+                                                     # or by L-BFGS; or "pairs": word vectors
     Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
     tasks: ClassVar[tuple[str, ...]] = ("lm",)       # what it can be trained for; first what it is made for
     classifies: ClassVar[bool] = False               # whether it gives a text a class by itself, without a head on it

@@ -88,8 +88,8 @@ def read_weight(word: str) -> tuple[str, float]:
     except ValueError:
         weight = math.nan
     if not 0 < weight < math.inf:
-        raise UserError(f"--with {word}: the weight {number or 'after the colon'} must be a number that is more than 0, "
-                        f"as in --with {path}:0.5.")
+        raise UserError(f"--with {word}: the weight {number or 'after the colon'} must be a number that is "
+                        f"more than 0, as in --with {path}:0.5.")
     return path, weight
 
 

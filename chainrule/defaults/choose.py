@@ -101,8 +101,9 @@ def _tell(before: Recipe, chosen: Recipe, why: str) -> Recipe:
     old, new = flatten(before.as_dict()), flatten(chosen.as_dict())
     made = [f"{name}={new[name]:g}" if isinstance(new[name], float) else f"{name}={new[name]}"
             for name in PRINTED if new.get(name) is not None and isinstance(chosen.train, Gradient)]
+    parts = ("text", "head", "model") if isinstance(chosen.train, Counting) else ("text", "head")
     made += [f"{name}={value}" for name, value in new.items()
-             if value != old.get(name) and (name.split(".")[0] in ("text", "head") or isinstance(chosen.train, Counting))]
+             if name.split(".")[0] in parts and value != old.get(name)]
     say(f"chosen for {why}: {', '.join(made)} (each can be given instead)")
     return chosen
 

@@ -112,8 +112,8 @@ def facts_of(
 
 
 def ngram_reading(facts: Facts, given: DottedSettings) -> DottedSettings:
-    """The tokens of a classifier that has a weight for each n-gram. Of few texts it has not seen enough of each word, and
-    reads the letters that words have in common; an n-gram of characters is as long as a short word."""
+    """The tokens of a classifier that has a weight for each n-gram. Of few texts it has not seen enough of each word,
+    and reads the letters that words have in common; an n-gram of characters is as long as a short word."""
     few = facts.unit == "characters" or facts.words < FEW_WORDS
     tokenizer = given.get("text.tokenizer", "characters" if few else None)
     chosen = {} if tokenizer is None or "text.tokenizer" in given else {"text.tokenizer": tokenizer}

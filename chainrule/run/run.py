@@ -147,12 +147,15 @@ class Run:
         """An ensemble: `evaluate` and `predict` answer by the mean of this run's probabilities and those of others.
 
         `weights`: one for each of the others, by which its probabilities count; this run's count once, and so do those
-        of others where no weights are given. They classify or tag the same labels; or they write, and then their tokenizers are the same, since the mean is
+        of others where no weights are given.
+
+        They classify or tag the same labels; or they write, and then their tokenizers are the same, since the mean is
         that of the next token (models/mixture.py). Kinds and other settings may differ.
         """
         weights = weights or [1.0] * len(others)
         if len(weights) != len(others):
-            raise UserError(f"there are {len(others)} other runs and {len(weights)} weights; give each run one, or none.")
+            raise UserError(f"there are {len(others)} other runs and {len(weights)} weights; give each run one, or "
+                            "none.")
         for other, weight in zip(others, weights, strict=True):
             if not 0 < weight < math.inf:
                 raise UserError(f"the weight {weight:g} of {other.path}: it must be more than 0, and finite.")

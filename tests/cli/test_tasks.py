@@ -427,11 +427,11 @@ def test_what_does_not_fit_is_said_in_one_line(chainrule, reviews, words, said):
 
 def test_a_log_linear_model_has_many_classes_and_pairs_of_texts(chainrule, asked, tmp_path):
     things = {"film": "seen", "book": "read", "song": "heard", "cake": "eaten"}
-    rows = [f"{much} {thing}\tit was {'not ' * no}{done}\t{done if not no else 'none'}\n" for much in ("a", "the", "one")
-            for thing, done in things.items() for no in (0, 1)]
+    rows = [f"{much} {thing}\tit was {'not ' * no}{done}\t{'none' if no else done}\n"
+            for much in ("a", "the", "one") for thing, done in things.items() for no in (0, 1)]
     (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\n" + "".join(rows))
-    chainrule("train", "pairs.tsv", "--valid", "pairs.tsv", "--task", "classify", "--kind", "loglinear", "--out", "runs/p",
-              "text.tokenizer=words", "text.min_count=1")
+    chainrule("train", "pairs.tsv", "--valid", "pairs.tsv", "--task", "classify", "--kind", "loglinear",
+              "--out", "runs/p", "text.tokenizer=words", "text.min_count=1")
     assert chainrule("eval", "runs/p", "pairs.tsv", "--json").json["accuracy"] == 1
     lines = "the song\tit was heard\nthe song\tit was not heard\na cake\tit was eaten\n"
     assert asked(lines, "runs/p").out.split() == ["heard", "none", "eaten"]

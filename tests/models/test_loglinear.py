@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def made_texts(count: int = 60, seed: int = 1) -> tuple[list[list[int]], list[in
     draw, texts, classes = random.Random(seed), [], []
     for _ in range(count):
         text = [draw.randint(1, 5) for _ in range(draw.randint(1, 8))]
-        pairs = set(zip(text, text[1:]))
+        pairs = set(pairwise(text))
         score = [1.0 * (1 in text), 1.0 * (2 in text), 2.0 * ((3, 4) in pairs)]
         texts.append([0, *text, 6])
         classes.append(draw.choices(range(CLASSES), [math.exp(2 * each) for each in score])[0])
@@ -107,8 +108,9 @@ def test_features_are_found_where_they_are() -> None:
     texts, classes = made_texts(9, seed=2)
     found = model.find(batch_of(texts, classes, filler=3))
     kept, _ = dense(3, 4)
-    places = [(row, end, len(ngram), kept.index(ngram)) for row, text in enumerate(texts) for size in (1, 2, 3)
-              for end in range(len(text)) if end + 1 >= size and (ngram := tuple(text[end + 1 - size : end + 1])) in kept]
+    spots = [(row, end, tuple(text[end - size : end])) for row, text in enumerate(texts) for size in (1, 2, 3)
+             for end in range(size, len(text) + 1)]
+    places = [(row, end - 1, len(ngram), kept.index(ngram)) for row, end, ngram in spots if ngram in kept]
     assert sorted(zip(*(part.tolist() for part in found))) == sorted(places)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, watch
-from chainrule.models.ngram.counts import OnDisk, sort_pairs, count_ngrams, merge_counts
+from chainrule.models.ngram.counts import OnDisk, count_ngrams, merge_counts, sort_pairs
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.ngram.pruning import _divergence, prune_by_entropy

@@ -36,7 +36,8 @@ def log_linear_subject(said=SAID, unit="words"):
     width = max(map(len, rows))
     tokens = torch.tensor([row + [BOUNDARY] * (width - len(row)) for row in rows])
     model = build_for(recipe, len(tokenizer), labels)
-    model.update(model.collect(Batch(tokens, torch.tensor([label for _, label in pairs]), torch.tensor(list(map(len, rows))))))
+    truth, lengths = torch.tensor([label for _, label in pairs]), torch.tensor([len(row) for row in rows])
+    model.update(model.collect(Batch(tokens, truth, lengths)))
     return Subject("loglinear", Run(Path("loglinear"), recipe, tokenizer, model.eval(), {}, labels))
 
 

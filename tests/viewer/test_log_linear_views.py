@@ -112,13 +112,18 @@ def test_only_a_log_linear_classifier_has_them():
         assert every_view()[name].fits(tiny_subject("loglinear", "classify"))
 
 
+def numbers(page, selector, name):
+    """What elements keep as data."""
+    return [float(value) for value in page.locator(selector).evaluate_all(f"all => all.map(one => one.dataset.{name})")]
+
+
 def test_a_token_says_its_share_and_a_class_can_be_chosen(open_view):
     page, data = open_view(find_view("contributions"), [log_linear_subject()], "a fine film")
     for label, number in (("good", 1), ("bad", 0)):
         page.locator(f"#contributions input[value={label}]").check()
-        shares = [float(share) for share in page.locator(".token").evaluate_all("all => all.map(one => one.dataset.share)")]
+        shares = numbers(page, ".token", "share")
         assert shares == pytest.approx(unpack(data["shares"])[:, number].tolist(), abs=1e-5)
-        assert float(page.locator("[data-sum]").get_attribute("data-sum")) == pytest.approx(sum(shares) + data["bias"][number], abs=1e-4)
+        assert numbers(page, "[data-sum]", "sum") == pytest.approx([sum(shares) + data["bias"][number]], abs=1e-4)
     assert page.locator(".contributions-orders tbody tr").count() == 3
     page.locator("tr[data-ngram='fine film']").hover()
     assert page.locator(".token.chosen").all_inner_texts() == ["fine", "film"]
@@ -130,7 +135,7 @@ def test_the_heaviest_ngrams_can_be_read_by_class_and_order(open_view):
     page, data = open_view(find_view("class_ngrams"), [log_linear_subject()], "")
     page.locator("#class_ngrams input[value=good]").check()
     page.locator("#class_ngrams input[value='2']").check()
-    shown = [float(weight) for weight in page.locator(".ngrams-for tr[data-weight]").evaluate_all("all => all.map(one => one.dataset.weight)")]
+    shown = numbers(page, ".ngrams-for tr[data-weight]", "weight")
     assert shown == [data["rows"][place]["weights"][1] for place in data["lists"][2][1][0]]
     assert page.locator(".ngrams-against tbody tr").count() == len(data["lists"][2][1][1])
 

@@ -85,7 +85,7 @@ def log_count_ratios(counts: Tensor, alpha: float) -> Tensor:
 
 
 def fit(presence: Presence, targets: Tensor, classes: int, objective: Objective, l2: float | None) -> Fitted:
-    """The weights and biases of a set of texts; `l2` None: it is chosen on texts that are held out, then all are fitted.
+    """The weights and biases of a set of texts; `l2` None: it is chosen on texts that are held out, then used on all.
     """
     if l2 is None:
         l2 = choose_penalty(presence, targets, classes, objective)

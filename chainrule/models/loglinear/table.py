@@ -41,7 +41,7 @@ class Presence:
     count: int          # N
 
     def among(self, chosen: NDArray[np.bool_]) -> "Presence":
-        """That of the chosen texts (N,), which are numbered anew; the features keep their numbers."""
+        """That of the chosen texts (N,), which get new numbers; the features keep their numbers."""
         number = np.cumsum(chosen) - 1
         here = chosen[self.texts]
         return Presence(self.features[here], number[self.texts[here]].astype(np.int32), self.size, int(chosen.sum()))

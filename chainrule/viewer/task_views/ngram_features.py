@@ -1,4 +1,4 @@
-"""The n-grams of a log-linear classifier as views show them: their tokens, and their weight for a class against the others.
+"""The n-grams of a log-linear classifier as views show them: their tokens, and their weights for a class.
 
     Δ_{f,c} = θ_{f,c} − mean of θ_{f,c'} over the other classes
 
