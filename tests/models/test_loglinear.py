@@ -228,6 +228,19 @@ def test_the_minimum_of_a_quadratic_function_is_found() -> None:
     assert float(x @ a @ x / 2 - b @ x) == told[-1]
 
 
+def test_a_step_that_is_too_long_is_halved() -> None:
+    """√(1 + x²) is nearly a straight line far from 0, so that a step made for its middle goes too far."""
+    told: list[float] = []
+
+    def function(x: torch.Tensor) -> tuple[float, torch.Tensor]:
+        root = (1 + (40 * x) ** 2).sqrt()
+        return float(root.sum()), 1600 * x / root
+
+    x, _ = minimise(function, torch.tensor([3.0], dtype=torch.double), 100, told.append)
+    assert told == sorted(told, reverse=True)
+    assert abs(float(x)) < 1e-3
+
+
 def test_a_damaged_file_is_refused() -> None:
     model = learned(order=3)
     good = model.state_dict()

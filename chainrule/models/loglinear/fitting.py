@@ -68,7 +68,7 @@ def _sparse(rows: Ints, columns: Ints, count: int, width: int) -> Callable[[Tens
     places = torch.from_numpy(columns)
     if not len(places):
         return lambda dense: dense.new_zeros(count, dense.shape[1])
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return lambda dense: embedding_bag(places, dense, starts, mode="sum", include_last_offset=True)
     ones = torch.ones(len(places))
     with warnings.catch_warnings():                              # torch calls sparse matrices a beta

@@ -6,6 +6,7 @@ The step t is 1, or halved until the function falls enough (Armijo). −½ gᵀd
 have along d = −H g, estimates how far above the minimum x is; the search ends where it is small.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -70,7 +71,7 @@ def _line_search(
 
 def first_step(gradient: Tensor) -> float:
     """Of length 1 at most: the scale of the function is not known yet."""
-    return min(1.0, 1 / max(dot(gradient, gradient) ** 0.5, 1e-30))
+    return min(1.0, 1 / max(math.sqrt(dot(gradient, gradient)), 1e-30))
 
 
 def dot(one: Tensor, other: Tensor) -> float:

@@ -30,7 +30,7 @@ class LogLinearSettings(Settings):
     min_count: Count = 2            # texts that an n-gram must occur in; rarer ones are no features
     alpha: Positive = 1.0           # added to the counts of the log-count ratios (add-k smoothing)
     ratios: bool = True             # scale each n-gram by its naive Bayes log-count ratio; false: all alike
-    l2: NonNegative | Literal["auto"] = "auto"  # strength λ of the penalty ½ λ w² of each weight; auto: the best for a
+    l2: NonNegative | Literal["auto"] = 5.0  # strength λ of the penalty ½ λ w² of each weight; auto: the best for a
                                     # tenth of the training texts, which is held out for the choice alone
     iterations: Count = 100         # steps of L-BFGS, at most
 

@@ -55,7 +55,8 @@ def build_tables(
     `tokens` and `texts` (P,): all texts end to end, and the number of the text that each token is in.
     """
     tables, features, rows, size = list[Ints](), list[Ints](), list[Ints](), 0
-    at, keys = np.arange(len(tokens)), tokens.astype(np.int64)
+    at: Ints = np.arange(len(tokens))
+    keys: Ints = tokens.astype(np.int64)
     goes_on = np.diff(texts, prepend=-1) == 0                    # the token before is in the same text
     below = vocab                                                # no key is as large
     for _ in range(order):

@@ -42,7 +42,7 @@ def chosen_features(weights: Tensor, ratios: Tensor, counts: Tensor) -> Tensor:
         columns += [weights[:, number].abs(), ratios[:, number].abs() * counts.sum(1)]
     most = [FREQUENT, *[EXTREME] * (len(columns) - 1)]
     found = [column.topk(min(size, len(column))).indices for column, size in zip(columns, most, strict=True)]
-    return torch.cat(found).unique()
+    return torch.tensor(sorted({feature for some in found for feature in some.tolist()}), dtype=torch.long)
 
 
 def _trusted(weights: Tensor, ratios: Tensor) -> list[float]:
