@@ -32,18 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mangle_cases import (
-    SMALL,
-    Case,
-    Reading,
-    Trained,
-    all_runs,
-    copy_material,
-    exports,
-    make_case,
-    readings,
-    write_data,
-)
+from mangle_cases import Case, copy_material, make_case
+from mangle_data import write_data
+from mangle_readings import Reading, exports, readings
+from mangle_runs import SMALL, Trained, all_runs
 
 MEMORY = 1 << 30        # bytes that a case may use more than the process had before it
 CPU = 30                # seconds of CPU time

@@ -138,20 +138,20 @@ def test_the_program_asks_for_its_data(monkeypatch, tmp_path, capsys):
 
 def test_the_jobs_begin_with_the_first_settings_of_every_method(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    program = benchmark("preference_frontier")
-    jobs = program.jobs_of(program.SIZES["full"], (1, 2, 3))
-    assert [job.method for job in jobs[: len(program.METHODS)]] == list(program.METHODS)
+    experiment, tuning = benchmark("frontier_experiment"), benchmark("frontier_tuning")
+    jobs = tuning.jobs_of(experiment.SIZES["full"], (1, 2, 3))
+    assert [job.method for job in jobs[: len(experiment.METHODS)]] == list(experiment.METHODS)
     assert len({job.name for job in jobs}) == len(jobs)
-    assert len(jobs) == 3 * sum(len(method.tried) for method in program.METHODS.values())
+    assert len(jobs) == 3 * sum(len(method.tried) for method in experiment.METHODS.values())
     assert {job.seed for job in jobs} == {1, 2, 3}
 
 
 def test_results_are_json_lines(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(FOLDER))
-    program = benchmark("preference_frontier")
-    here = program.Experiment(tmp_path, program.SIZES["tiny"], "cpu", tmp_path / "points.jsonl", math.inf, 1)
+    experiment, tuning = benchmark("frontier_experiment"), benchmark("frontier_tuning")
+    here = experiment.Experiment(tmp_path, experiment.SIZES["tiny"], "cpu", tmp_path / "points.jsonl", math.inf, 1)
     here.say(event="point", kl=1.23456789, halves=[0.1, 0.2])
-    program.attempt(here, fails)
+    tuning.attempt(here, fails)
     one, other = map(json.loads, (tmp_path / "points.jsonl").read_text().splitlines())
     assert one == {"event": "point", "kl": 1.23457, "halves": [0.1, 0.2]}
     assert (other["event"], other["error"]) == ("failed", "ValueError: no")

@@ -52,7 +52,7 @@ def derivative(x, KIND: tl.constexpr):
 
 
 @triton.jit
-def _biased(product, bias, offset, column, valid):
+def biased(product, bias, offset, column, valid):
     x = tl.load(product + offset, mask=valid, other=0.0).to(tl.float32)
     if bias is not None:
         x += tl.load(bias + column, mask=valid, other=0.0).to(tl.float32)
@@ -67,9 +67,9 @@ def _bias_act(
     valid = column < OUTPUTS
     for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         offset = row * INPUTS + column
-        x = _biased(product, bias, offset, column, valid)
+        x = biased(product, bias, offset, column, valid)
         if KIND == "swiglu":
-            result = activate(x, "silu") * _biased(product, bias, offset + OUTPUTS, column + OUTPUTS, valid)
+            result = activate(x, "silu") * biased(product, bias, offset + OUTPUTS, column + OUTPUTS, valid)
         else:
             result = activate(x, KIND)
         tl.store(out + row * OUTPUTS + column, result, mask=valid)
@@ -85,10 +85,10 @@ def _bias_act_backward(
     sum_first, sum_second = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for row in range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         offset = row * INPUTS + column
-        x = _biased(product, bias, offset, column, valid)
+        x = biased(product, bias, offset, column, valid)
         grad = tl.load(grad_out + row * OUTPUTS + column, mask=valid, other=0.0).to(tl.float32)
         if KIND == "swiglu":
-            value = _biased(product, bias, offset + OUTPUTS, column + OUTPUTS, valid)
+            value = biased(product, bias, offset + OUTPUTS, column + OUTPUTS, valid)
             grad_value = grad * activate(x, "silu")
             grad_x = grad * value * derivative(x, "silu")
             tl.store(grad_product + offset + OUTPUTS, grad_value, mask=valid)

@@ -16,21 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from chainrule.kernels.bias_act import activate, derivative
+from chainrule.kernels.bias_act import activate, biased, derivative
 
 BLOCK = 1024         # columns of a program
 MAX_PROGRAMS = 4096  # that share the rows
 MIN_ROWS = 4         # of a program: each program leaves one sum to be added
 TILE = 128           # rows and columns that are transposed together
 MULTIPLE = 16        # of the rows of a transposed copy
-
-
-@triton.jit
-def _biased(product, bias, offset, column, valid):
-    x = tl.load(product + offset, mask=valid, other=0.0).to(tl.float32)
-    if bias is not None:
-        x += tl.load(bias + column, mask=valid, other=0.0).to(tl.float32)
-    return x
 
 
 @triton.jit
@@ -42,15 +34,15 @@ def _value(x, product, bias, row, column, valid, COLUMNS: tl.constexpr, KIND: tl
         half: tl.constexpr = COLUMNS // 2 if BACKWARD else COLUMNS
         is_value = column >= half
         place = tl.where(is_value, column - half, column)
-        gate = _biased(product, bias, row * (2 * half) + place, place, valid)
-        linear = _biased(product, bias, row * (2 * half) + half + place, half + place, valid)
+        gate = biased(product, bias, row * (2 * half) + place, place, valid)
+        linear = biased(product, bias, row * (2 * half) + half + place, half + place, valid)
         if BACKWARD:
             grad = tl.load(x + row * half + place, mask=valid, other=0.0).to(tl.float32)
             value = grad * tl.where(is_value, activate(gate, "silu"), linear * derivative(gate, "silu"))
         else:
             value = activate(gate, "silu") * linear
     else:
-        before = _biased(product, bias, row * COLUMNS + column, column, valid)
+        before = biased(product, bias, row * COLUMNS + column, column, valid)
         if BACKWARD:
             value = tl.load(x + row * COLUMNS + column, mask=valid, other=0.0).to(tl.float32) * derivative(before, KIND)
         else:

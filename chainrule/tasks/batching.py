@@ -75,6 +75,29 @@ class Ragged:
         return Ragged(self.flat[(place < first) | (place >= last)], np.cumsum(np.minimum(sizes, self.lengths)))
 
 
+class RowsWithTargets:
+    """Encoded rows that have a target each, or one at each place; of frames, `tokens` are their vectors."""
+
+    rows: Ragged
+    targets: Any                                     # Ids, one for each row; or a Ragged; IGNORE: not known
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def tokens(self) -> NDArray[Any]:
+        return self.rows.flat
+
+    @property
+    def sizes(self) -> tuple[Ids, ...]:
+        return (self.rows.lengths,)
+
+    @cached_property
+    def target_count(self) -> int:
+        every = self.targets.flat if isinstance(self.targets, Ragged) else self.targets
+        return int((every != IGNORE).sum())
+
+
 class TargetTexts:
     """Encoded texts that a decoder learns to write, whatever they are about."""
 

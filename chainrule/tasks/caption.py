@@ -23,7 +23,15 @@ from chainrule.tasks.examples import files_of, first_of
 from chainrule.tasks.pictures import EncodedPictures, encode_pictures, hold_pictures, read_pictures
 from chainrule.tasks.task import Search, Trained, Truncate
 from chainrule.tasks.translate import Sequences, WritingTask, encode_targets
-from chainrule.text.arrays import is_array, is_number, load_array, vector_of
+from chainrule.text.arrays import (
+    is_array,
+    is_number,
+    load_array,
+    refuse_other_count,
+    refuse_unpaired,
+    split_arrays,
+    vector_of,
+)
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, numbered_lines, read_table, text_in
 from chainrule.text.tokenizers.tokenizer import Tokenizer
@@ -124,16 +132,12 @@ def encode_captioned(
 
 
 def read_captioned(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
-    arrays = [source for source in sources if is_array(source)]
-    others = [source for source in sources if not is_array(source)]
-    if not arrays:
-        for source in sources:
-            yield from _rows(read_table(source, settings.errors, settings.header), settings)
-    elif len(arrays) == len(others):
-        for array, lines in zip(arrays, others):
-            yield from _described(array, lines, settings.errors)
-    else:
-        raise UserError(f"{arrays[0].path} needs a file with a line of text for each of its rows. {PAIR}")
+    arrays, others = split_arrays(sources)
+    refuse_unpaired(arrays, others, f"a file with a line of text for each of its rows. {PAIR}")
+    for array, lines in zip(arrays, others):
+        yield from _described(array, lines, settings.errors)
+    for source in [] if arrays else others:
+        yield from _rows(read_table(source, settings.errors, settings.header), settings)
 
 
 def read_vectors(sources: Sequence[Source], settings: CaptionText) -> Iterator[Captioned]:
@@ -181,8 +185,7 @@ def _described(array: Source, lines: Source, errors: str) -> Iterator[Captioned]
         if number <= len(vectors):
             source = _finite(vectors[number - 1], array, number)
             yield Captioned(source, (text_in(line, place, "the text"),), place)
-    if number != len(vectors):
-        raise UserError(f"{array.path} has {len(vectors)} rows and {lines.path} has {number} lines; each row has one.")
+    refuse_other_count(array, len(vectors), lines, number, "row")
 
 
 def _finite(vectors: NDArray[np.generic], source: Source, row: int) -> NDArray[np.float32]:

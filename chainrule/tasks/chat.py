@@ -27,7 +27,7 @@ from chainrule.model import BOUNDARY, IGNORE, Batch, LanguageModel, Model
 from chainrule.progress import bar
 from chainrule.recipe import BUDGETS, Base, Epochs, Gradient, Recipe, Text
 from chainrule.settings import NonNegative, Settings, Size
-from chainrule.tasks.batching import Buckets, Ids, Ragged, positions, ragged, to_tensor
+from chainrule.tasks.batching import Buckets, Ids, Ragged, RowsWithTargets, positions, ragged, to_tensor
 from chainrule.tasks.example_task import ExampleCorpus, ExampleSplit, ExampleTask, example_split, refuse_none
 from chainrule.tasks.examples import gather_examples, held_out_examples
 from chainrule.tasks.task import Search, Trained
@@ -238,27 +238,12 @@ def _message(message: Any, place: Place) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Chats:
+class Chats(RowsWithTargets):
     """Encoded chats, one in each row: what is read, and what is predicted, IGNORE but for the answers."""
 
     rows: Ragged
     targets: Ragged
     notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def sizes(self) -> tuple[Ids, ...]:
-        return (self.rows.lengths,)
-
-    @property
-    def tokens(self) -> NDArray[Any]:
-        return self.rows.flat
-
-    @cached_property
-    def target_count(self) -> int:
-        return int((self.targets.flat != IGNORE).sum())
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
         tokens, targets = self.rows.padded(rows, widths[0], BOUNDARY), self.targets.padded(rows, widths[0], IGNORE)

@@ -29,6 +29,7 @@ from chainrule.settings import BelowOne, Fraction, NonNegative, Settings, Size
 from chainrule.tasks.batching import (
     Ids,
     Ragged,
+    RowsWithTargets,
     concatenate_rows,
     constant_rows,
     encode_texts,
@@ -183,28 +184,13 @@ class Classify(ExampleTask[Any]):
 
 
 @dataclass(frozen=True)
-class Classes:
+class Classes(RowsWithTargets):
     """Encoded texts with their classes."""
 
     rows: Ragged
     targets: Ids                                     # a class for each; IGNORE: not known
     notes: tuple[str, ...] = ()
     examples: Sequence[Labelled] = ()                # as they came
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    @property
-    def tokens(self) -> NDArray[Any]:
-        return self.rows.flat
-
-    @property
-    def target_count(self) -> int:
-        return int((self.targets != IGNORE).sum())
-
-    @property
-    def sizes(self) -> tuple[Ids, ...]:
-        return (self.rows.lengths,)
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
         tokens = to_tensor(self.rows.padded(rows, widths[0], BOUNDARY))

@@ -24,11 +24,19 @@ from chainrule.inference.forward import eval_mode
 from chainrule.inference.metrics import measure_tags
 from chainrule.model import IGNORE, Batch, Model
 from chainrule.recipe import Recipe
-from chainrule.tasks.batching import Ids, Ragged, ragged, to_tensor, truncate_texts
+from chainrule.tasks.batching import Ids, Ragged, RowsWithTargets, ragged, to_tensor, truncate_texts
 from chainrule.tasks.example_task import ExampleSplit, evaluation_batches
 from chainrule.tasks.examples import Names, files_of, first_of, label_ids
 from chainrule.tasks.task import Prediction, Truncate
-from chainrule.text.arrays import is_array, is_number, load_array, vector_of
+from chainrule.text.arrays import (
+    is_array,
+    is_number,
+    load_array,
+    refuse_other_count,
+    refuse_unpaired,
+    split_arrays,
+    vector_of,
+)
 from chainrule.text.sources import Source
 from chainrule.text.tables import TEXT_COLUMNS, Place, Table, format_of, numbered_lines, read_table, text_in
 
@@ -103,16 +111,13 @@ def _hold_frames(texts: Sequence[str], settings: Any) -> bool:
 
 def read_frames(sources: Sequence[Source], settings: Any, labels: bool = True) -> Iterator[Frames]:
     """The sequences of some files; without `labels`, they are not read."""
-    arrays = [source for source in sources if is_array(source)]
-    others = [source for source in sources if not is_array(source)]
-    if arrays and labels and len(arrays) != len(others):
-        raise UserError(f"{arrays[0].path} needs a text file with a line of labels for each of its sequences. Name "
-                        "both: frames.npy labels.txt")
-    if arrays:
-        for number, array in enumerate(arrays):
-            yield from _of_array(array, others[number] if labels else None, settings)
-        return
-    for source in others:
+    arrays, others = split_arrays(sources)
+    if labels:
+        refuse_unpaired(arrays, others, "a text file with a line of labels for each of its sequences. Name both: "
+                                        "frames.npy labels.txt")
+    for number, array in enumerate(arrays):
+        yield from _of_array(array, others[number] if labels else None, settings)
+    for source in [] if arrays else others:
         table = _table(source, settings)
         yield from _objects(table, settings, labels) if table.known(FRAMES) else _rows(table, settings, labels)
 
@@ -122,9 +127,8 @@ def _of_array(source: Source, lines: Source | None, settings: Any) -> Iterator[F
     array = load_array(source)
     sequences = array[None] if array.ndim == 2 else array.reshape(*array.shape[:2], -1)
     written = None if lines is None else [line.split() for _, line in numbered_lines(lines, settings.errors)]
-    if written is not None and lines is not None and len(written) != len(sequences):
-        raise UserError(f"{source.path} has {len(sequences)} sequences and {lines.path} has {len(written)} lines; each "
-                        "sequence has one.")
+    if written is not None and lines is not None:
+        refuse_other_count(source, len(sequences), lines, len(written), "sequence")
     for number, sequence in enumerate(sequences, 1):
         place = Place(str(source.path if lines is None else lines.path), number)
         frames = np.ascontiguousarray(sequence, np.float32) / (BYTE if array.dtype == np.uint8 else 1.0)
@@ -209,26 +213,10 @@ def _number_columns(table: Table, settings: Any) -> list[int]:
 # Encoded sequences
 
 @dataclass(frozen=True)
-class EncodedFrames:
+class EncodedFrames(RowsWithTargets):
     rows: Ragged                                     # (N, F): all frames of all sequences
     targets: Any                                     # a Ragged of a label for each frame; or Ids, one for each sequence
     notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def tokens(self) -> NDArray[Any]:
-        return self.rows.flat
-
-    @property
-    def target_count(self) -> int:
-        every = self.targets.flat if isinstance(self.targets, Ragged) else self.targets
-        return int((every != IGNORE).sum())
-
-    @property
-    def sizes(self) -> tuple[Ids, ...]:
-        return (self.rows.lengths,)
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
         each = isinstance(self.targets, Ragged)

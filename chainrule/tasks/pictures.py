@@ -22,7 +22,7 @@ from chainrule.layers.pictures import map_size
 from chainrule.model import Batch
 from chainrule.recipe import Recipe
 from chainrule.tasks.batching import Ids, Ragged, TargetTexts
-from chainrule.text.arrays import is_array, load_array
+from chainrule.text.arrays import is_array, load_array, refuse_other_count, refuse_unpaired, split_arrays
 from chainrule.text.pictures import Pixels, is_picture, read_picture, resize
 from chainrule.text.sources import Source
 from chainrule.text.tables import Place, Table, format_of, numbered_lines, read_table, text_in
@@ -46,11 +46,10 @@ Read = tuple[Pixels, tuple[str, ...], Place]
 
 def read_pictures(sources: Sequence[Source], settings: Any, captions: bool = True) -> Iterator[Read]:
     """Pictures with their captions; without `captions` these are not read."""
-    arrays = [source for source in sources if is_array(source)]
-    others = [source for source in sources if not is_array(source)]
-    if arrays and captions and len(arrays) != len(others):
-        raise UserError(f"{arrays[0].path} needs a text file with a caption for each of its pictures. Name both: "
-                        "pictures.npy captions.txt")
+    arrays, others = split_arrays(sources)
+    if captions:
+        refuse_unpaired(arrays, others, "a text file with a caption for each of its pictures. Name both: pictures.npy "
+                                        "captions.txt")
     for number, array in enumerate(arrays):
         yield from _of_array(array, others[number] if captions else None, settings)
     for source in [] if arrays else others:
@@ -70,9 +69,8 @@ def _of_array(source: Source, lines: Source | None, settings: Any) -> Iterator[R
                         "W) or (N, H, W, C).")
     pictures = array[..., None] if array.ndim == 3 else array
     texts = None if lines is None else [line for _, line in numbered_lines(lines, settings.errors)]
-    if texts is not None and lines is not None and len(texts) != len(pictures):
-        raise UserError(f"{source.path} has {len(pictures)} pictures and {lines.path} has {len(texts)} lines; each "
-                        "picture has one.")
+    if texts is not None and lines is not None:
+        refuse_other_count(source, len(pictures), lines, len(texts), "picture")
     for number, picture in enumerate(pictures, 1):
         place = Place(str(source.path if lines is None else lines.path), number)
         written = () if texts is None else (text_in(texts[number - 1], place, "the caption"),)

@@ -30,6 +30,7 @@ from chainrule.tasks.batching import (
     AT_ONCE,
     Ids,
     Ragged,
+    RowsWithTargets,
     concatenate_rows,
     constant_rows,
     encode_texts,
@@ -221,27 +222,12 @@ class Vocabulary:
 # Encoded sentences
 
 @dataclass(frozen=True)
-class Tags:
+class Tags(RowsWithTargets):
     rows: Ragged                                     # tokens
     places: Ragged                                   # of each word: where its last token stands
     targets: Ragged                                  # of each word: its tag; IGNORE: not known
     words: Ragged                                    # as they are written, without those that were truncated
     notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def tokens(self) -> NDArray[Any]:
-        return self.rows.flat
-
-    @property
-    def target_count(self) -> int:
-        return int((self.targets.flat != IGNORE).sum())
-
-    @property
-    def sizes(self) -> tuple[Ids, ...]:
-        return (self.rows.lengths,)
 
     def batch(self, rows: Ids, widths: Sequence[int]) -> Batch:
         tokens = to_tensor(self.rows.padded(rows, widths[0], BOUNDARY))

@@ -27,6 +27,24 @@ def load_array(source: Source, shapes: str = "(N, T, F) or (T, F)", least: int =
     return array
 
 
+def split_arrays(sources: Sequence[Source]) -> tuple[list[Source], list[Source]]:
+    """Those that are arrays, and the others."""
+    arrays = [source for source in sources if is_array(source)]
+    return arrays, [source for source in sources if not is_array(source)]
+
+
+def refuse_unpaired(arrays: Sequence[Source], others: Sequence[Source], needs: str) -> None:
+    """Each array has one of the other files, with a line for each of its entries; `needs`: which, for a message."""
+    if arrays and len(arrays) != len(others):
+        raise UserError(f"{arrays[0].path} needs {needs}")
+
+
+def refuse_other_count(array: Source, entries: int, lines: Source, count: int, entry: str) -> None:
+    if entries != count:
+        raise UserError(f"{array.path} has {entries} {entry}s and {lines.path} has {count} lines; each {entry} has "
+                        "one.")
+
+
 def is_number(value: object) -> bool:
     try:
         float(str(value))

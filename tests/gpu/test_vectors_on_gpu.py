@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from chainrule.model import map_state
 from chainrule.models.glove import GloVe, GloVeSettings
 from chainrule.models.word2vec import Word2Vec, Word2VecSettings
+from chainrule.training.compile.vector_steps import OFTEN, VectorSteps
 from chainrule.training.pipeline import make_run, recipe_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -53,6 +54,20 @@ def test_no_step_waits_for_the_gpu(name):
         model.train_step(examples, 0.05)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@every_model
+def test_a_step_of_a_graph_is_that_without_one(name):
+    """With another learning rate and other examples than those of the capture."""
+    model, examples = begun(name)
+    plain, captured = deepcopy(model).cuda(), deepcopy(model).cuda()
+    steps = VectorSteps(captured.train_step, torch.device("cuda"))
+    for number in range(OFTEN + 4):
+        some = map_state(examples, lambda part, at=number: part[2 * at : 2 * at + 2].cuda())
+        plain.train_step(some, 0.05 / (1 + number))
+        steps.take(some, 0.05 / (1 + number))
+    assert list(steps.graphs) == [2]
+    assert_close(captured.embeddings, plain.embeddings, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["word2vec", "glove"])

@@ -222,4 +222,33 @@ BUGS = [
         "if self.float8 is not None and not self.good:\n            self.float8.refresh()",
         ("tests/training/test_float8_training.py::test_weights_are_cast_once_a_step_and_after_each_step",),
     ),
+    Bug(
+        "a captured step of word vectors keeps the learning rate of its capture",
+        "chainrule/training/compile/vector_steps.py",
+        "self.lr.fill_(lr)",
+        "self.lr.fill_(0.1)",
+        ("tests/training/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
+    ),
+    Bug(
+        "a captured step of word vectors reads the examples of its capture",
+        "chainrule/training/compile/vector_steps.py",
+        "graph.replay(tensors(examples))",
+        "graph.replay(graph.inputs)",
+        ("tests/training/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
+    ),
+    Bug(
+        "a step of word vectors is rounded up to more rows than there are",
+        "chainrule/training/compile/vector_steps.py",
+        "1 << rows.bit_length() - 1",
+        "1 << rows.bit_length()",
+        ("tests/training/test_vector_steps.py::test_sizes_are_few_and_never_larger_than_asked",),
+    ),
+    Bug(
+        "cuDNN plans attention for every shape of batch",
+        "chainrule/training/trainer.py",
+        "cudnn_attention(isinstance(trainer.loader, TokenLoader))",
+        "cudnn_attention(True)",
+        ("tests/training/test_loader.py::"
+         "test_cudnn_computes_attention_where_all_batches_have_one_shape[classify-False]",),
+    ),
 ]
