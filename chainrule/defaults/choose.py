@@ -91,7 +91,7 @@ def _counting(recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid
         return recipe
     facts = facts_of(recipe, given, texts, valid, "cpu")
     chosen = ngram_reading(facts, given) if by_itself else facts.reading if facts.unit != "words" else {}
-    if not chosen:
+    if chosen.keys() <= given.keys():
         return recipe
     return _tell(recipe, recipe_for(recipe.kind, over(chosen, given), recipe.task), str(facts))
 

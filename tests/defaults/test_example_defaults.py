@@ -72,8 +72,10 @@ def test_an_ngram_classifier_reads_few_texts_as_characters_and_many_as_pieces_of
         ({"text.tokenizer": "words"}, ("words", 3)), ({"text.tokenizer": "bytes"}, ("bytes", 5)),
         ({"text.tokenizer": "characters", "model.order": 2}, ("characters", 2)),
     ]:
+        capsys.readouterr()
         made = chosen("reviews.tsv", "classify", "loglinear", **given)
         assert (made.text.tokenizer, made.model.order) == wanted
+        assert ("model.order=5" in capsys.readouterr().err) == (wanted == ("bytes", 5))
     assert chosen("reviews.tsv", "classify", "unigram").text.tokenizer == "words"
 
 
