@@ -1,7 +1,7 @@
 """Bugs in chainrule/models."""
 
 from mutations.bugs.bug import Bug
-from mutations.bugs.suites import GPT, LAWS
+from mutations.bugs.suites import GPT, LAWS, LOG_LINEAR
 
 FAST_VITERBI = "tests/models/test_fast_viterbi.py"
 
@@ -278,5 +278,62 @@ BUGS = [
         "self._probe(rest, *others) if others else self._search(rest)",
         "self._probe(rest, *others) if others else torch.full_like(unsure, -1, dtype=torch.int32)",
         ("tests/models/test_ngram.py::test_keys_that_find_every_slot_taken_are_found_by_binary_search[8]",),
+    ),
+    Bug(
+        "an n-gram goes on from one text into the next",
+        "chainrule/models/loglinear/table.py",
+        "np.flatnonzero(goes_on[1:] & (before[:-1] >= 0)) + 1",
+        "np.flatnonzero(before[:-1] >= 0) + 1",
+        (f"{LOG_LINEAR}::test_no_ngram_goes_from_one_text_into_the_next",),
+    ),
+    Bug(
+        "an n-gram counts as often as it occurs in a text",
+        "chainrule/models/loglinear/table.py",
+        "first = new | (np.diff(texts, prepend=-1) != 0)",
+        "first = np.ones_like(new)",
+        (f"{LOG_LINEAR}::test_the_features_are_the_ngrams_that_enough_texts_have",),
+    ),
+    Bug(
+        "an n-gram is found in the padding",
+        "chainrule/models/loglinear/table.py",
+        "real = (column >= 0) if lengths is None else column < lengths[:, None]",
+        "real = column >= 0",
+        (f"{LOG_LINEAR}::test_padding_changes_nothing",),
+    ),
+    Bug(
+        "the ratio of a class is against all texts instead of the others",
+        "chainrule/models/loglinear/fitting.py",
+        "outside = inside.sum(1, keepdim=True) - inside",
+        "outside = inside.sum(1, keepdim=True).expand_as(inside)",
+        (f"{LOG_LINEAR}::test_ratios_of_two_classes_are_opposite",
+         f"{LOG_LINEAR}::test_the_weights_are_those_of_dense_logistic_regression[True-1.0-1.0]"),
+    ),
+    Bug(
+        "the penalty has no slope",
+        "chainrule/models/loglinear/fitting.py",
+        ".mul_(self.scales).add_(w, alpha=l2)",
+        ".mul_(self.scales)",
+        (f"{LOG_LINEAR}::test_the_weights_are_those_of_dense_logistic_regression[False-2.0-10.0]",),
+    ),
+    Bug(
+        "a chosen penalty is that of the last fit, not of the best",
+        "chainrule/models/loglinear/fitting.py",
+        "return PENALTIES[int(np.argmin(losses))]",
+        "return PENALTIES[len(losses) - 1]",
+        (f"{LOG_LINEAR}::test_the_penalty_is_weaker_where_texts_say_their_class",),
+    ),
+    Bug(
+        "L-BFGS takes the oldest pair first",
+        "chainrule/models/loglinear/lbfgs.py",
+        "for s, y, inverse in reversed(pairs):",
+        "for s, y, inverse in pairs:",
+        (f"{LOG_LINEAR}::test_the_minimum_of_a_quadratic_function_is_found",),
+    ),
+    Bug(
+        "a step is taken without enough of a fall",
+        "chainrule/models/loglinear/lbfgs.py",
+        "if after <= value - ENOUGH * size * fall:",
+        "if True:",
+        (f"{LOG_LINEAR}::test_a_step_that_is_too_long_is_halved",),
     ),
 ]
