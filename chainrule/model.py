@@ -81,9 +81,11 @@ class Batch:
 class Model(nn.Module):
     """Anything that can be trained and evaluated."""
 
-    learns_by: ClassVar[str] = "gradient"            # or "counting": in closed form, or by EM; or "pairs": word vectors
+    learns_by: ClassVar[str] = "gradient"            # or "counting": of statistics that add up, in closed form, by EM
+                                                     # or by L-BFGS; or "pairs": word vectors
     Settings: ClassVar[type]                         # its `model.*` settings, a frozen dataclass
     tasks: ClassVar[tuple[str, ...]] = ("lm",)       # what it can be trained for; first what it is made for
+    classifies: ClassVar[bool] = False               # whether it gives a text a class by itself, without a head on it
     needs_source: ClassVar[bool] = False             # whether `start` needs a source: a text to translate, an image
     bidirectional: bool = False                      # whether it reads the tokens after the one that it describes
     embedding_parameters: ClassVar[tuple[str, ...]] = ("embedding",)    # prefixes of the names below all layers

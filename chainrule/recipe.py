@@ -217,7 +217,7 @@ def make_recipe(
 ) -> Recipe:
     """The defaults, then the kind's, then the preset's, then those given; keys are dotted, and later ones win."""
     how = model_class.learns_by
-    head = task.heads.get(how)
+    head = None if model_class.classifies else task.heads.get(how)
     parts: dict[str, dict[str, Any]] = {"text": {}, "model": {}, "train": {}, **({"head": {}} if head else {})}
     own = {name: value for name, value in model_class.recipe.items() if task.running_text or name not in RUNNING}
     defaults = {name: value for name, value in over(own, preset).items()

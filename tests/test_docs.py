@@ -128,6 +128,12 @@ def test_the_session_of_the_readme_runs(desk, capsys):
         assert main(words[1:]) == 0, words
 
 
+def test_the_session_of_the_page_on_log_linear_models_runs(desk):
+    for words in commands("docs/log-linear.md"):
+        assert main(words[1:]) == 0, words
+    assert (desk / "decision.html").is_file()
+
+
 def test_the_sessions_about_pictures_frames_and_questions_run(desk, monkeypatch, capsys):
     for made in EXAMPLE_SETS.values():
         monkeypatch.setattr(type(made), "sizes", {"train": 80, "valid": 8, "test": 8})

@@ -1,7 +1,9 @@
 """`chainrule sample`, `score`, `eval` and `predict`: commands that query a run."""
 
+import math
 from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,8 +71,26 @@ def load_run(args: Namespace) -> tuple[Run, dict[str, str]]:
     model = {name: value for name, value in args.settings.items() if name.startswith("model.")}
     others = {name: value for name, value in args.settings.items() if name not in model}
     run = load(args.run, args.device, model)
-    ensemble = [load(path, args.device) for path in getattr(args, "others", ())]
-    return run.averaged_with(*ensemble) if ensemble else run, others
+    ensemble = [read_weight(word) for word in getattr(args, "others", ())]
+    if not ensemble:
+        return run, others
+    runs = [load(path, args.device) for path, _ in ensemble]
+    return run.averaged_with(*runs, weights=[weight for _, weight in ensemble]), others
+
+
+def read_weight(word: str) -> tuple[str, float]:
+    """RUN or RUN:WEIGHT, of --with. A run whose own name has a colon is taken as it is."""
+    path, colon, number = word.rpartition(":")
+    if not colon or Path(word).exists():
+        return word, 1.0
+    try:
+        weight = float(number)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise UserError(f"--with {word}: the weight {number or 'after the colon'} must be a number that is "
+                        f"more than 0, as in --with {path}:0.5.")
+    return path, weight
 
 
 def print_stream(run: Run, prompt: str, tokens: int, past_end: bool, options: SamplingOptions) -> str:

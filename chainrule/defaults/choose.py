@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chainrule import run
+from chainrule import models, run
 from chainrule.defaults.budgets import (
     TOKENS_PER_PARAMETER,
     Budget,
@@ -25,7 +25,7 @@ from chainrule.defaults.budgets import (
     token_flops,
 )
 from chainrule.defaults.clock import Clock, evaluate_share, measure_step
-from chainrule.defaults.example_defaults import example_settings, facts_of
+from chainrule.defaults.example_defaults import example_settings, facts_of, ngram_reading
 from chainrule.defaults.rates import MAX_EPOCHS, SIZES, STEPS, dropout_for, rate_settings
 from chainrule.device import choose_device
 from chainrule.errors import UserError
@@ -83,14 +83,17 @@ def choose_defaults(
 
 
 def _counting(recipe: Recipe, given: DottedSettings, texts: Sequence[str], valid: Sequence[str]) -> Recipe:
-    """A classifier that counts reads characters where words would be unknown to it."""
+    """A classifier that counts reads characters where words would be unknown to it; one with a weight for each n-gram
+    also where the texts are few."""
     read: Any = find_task(recipe.task).complete(recipe, texts).text
-    if read.input == "frames" or "text.tokenizer" in given:
+    by_itself = models.model_class(recipe.kind).classifies
+    if read.input == "frames" or ("text.tokenizer" in given and not by_itself):
         return recipe
     facts = facts_of(recipe, given, texts, valid, "cpu")
-    if facts.unit == "words":
+    chosen = ngram_reading(facts, given) if by_itself else facts.reading if facts.unit != "words" else {}
+    if chosen.keys() <= given.keys():
         return recipe
-    return _tell(recipe, recipe_for(recipe.kind, over(facts.reading, given), recipe.task), str(facts))
+    return _tell(recipe, recipe_for(recipe.kind, over(chosen, given), recipe.task), str(facts))
 
 
 def _tell(before: Recipe, chosen: Recipe, why: str) -> Recipe:
@@ -98,8 +101,9 @@ def _tell(before: Recipe, chosen: Recipe, why: str) -> Recipe:
     old, new = flatten(before.as_dict()), flatten(chosen.as_dict())
     made = [f"{name}={new[name]:g}" if isinstance(new[name], float) else f"{name}={new[name]}"
             for name in PRINTED if new.get(name) is not None and isinstance(chosen.train, Gradient)]
+    parts = ("text", "head", "model") if isinstance(chosen.train, Counting) else ("text", "head")
     made += [f"{name}={value}" for name, value in new.items()
-             if name.split(".")[0] in ("text", "head") and value != old.get(name)]
+             if name.split(".")[0] in parts and value != old.get(name)]
     say(f"chosen for {why}: {', '.join(made)} (each can be given instead)")
     return chosen
 

@@ -29,6 +29,8 @@ OTHERS = (512, 4096)
 LARGE = 3e6                 # words of all examples, from which on a network is larger
 RARE = {"short": 0.4, "long": 0.75}    # share of words that come once, above which texts are read as characters
 SHORT = 3.0                 # words of a short text, at most
+FEW_WORDS = 1e6             # of all texts, below which an n-gram classifier reads characters,
+LETTERS = 5                 # so many at a time
 SAMPLE = 5000               # texts whose words are counted
 
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
@@ -107,6 +109,15 @@ def facts_of(
     lengths = [max(map(length, example.written), default=1) for example in train]
     unit = "characters" if spelled else "words"
     return Facts(task.name, device, len(train), sum(lengths), max(1, *lengths), unit)
+
+
+def ngram_reading(facts: Facts, given: DottedSettings) -> DottedSettings:
+    """The tokens of a classifier that has a weight for each n-gram. Of few texts it has not seen enough of each word,
+    and reads the letters that words have in common; an n-gram of characters is as long as a short word."""
+    few = facts.unit == "characters" or facts.words < FEW_WORDS
+    tokenizer = given.get("text.tokenizer", "characters" if few else None)
+    chosen = {} if tokenizer is None or "text.tokenizer" in given else {"text.tokenizer": tokenizer}
+    return {**chosen, "model.order": LETTERS} if tokenizer in ("characters", "bytes") else chosen
 
 
 def _words(text: str) -> int:

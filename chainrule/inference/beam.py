@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chainrule.errors import UserError
+from chainrule.inference.captured.captured_step import Block
 from chainrule.inference.decoding import (
     DecodeLoop,
     Prefilled,
@@ -36,7 +37,8 @@ from chainrule.model import BOUNDARY, Batch, LanguageModel
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 ScoredText: TypeAlias = tuple[str, float]
 
-MAX_ALPHA = 50    # with which the length penalty of any text is still a finite number
+MAX_ALPHA = 50          # with which the length penalty of any text is still a finite number
+MAX_WIDTH = 1 << 16     # hypotheses of a source: far more than is of use, and far fewer than a tensor can hold
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,9 @@ class Beam:
 
     def __post_init__(self) -> None:
         wanted = {
-            "width": (self.width >= 1, "1 (greedy) or more"),
+            "width": (1 <= self.width <= MAX_WIDTH, f"from 1 (greedy) to {MAX_WIDTH:,}"),
             "alpha": (0 <= self.alpha <= MAX_ALPHA, f"from 0 (by log p alone) to {MAX_ALPHA}"),
-            "best": (self.best >= 1, "1 or more"),
+            "best": (1 <= self.best <= MAX_WIDTH, f"from 1 to {MAX_WIDTH:,}"),
             "limit": (self.limit >= 1, "1 or more"),
             "least": (0 <= self.least <= self.limit, f"from 0 to limit={self.limit}"),
         }
@@ -206,6 +208,9 @@ class BeamStrategy:
             "parents_at": values["parents_at"].index_copy_(0, inputs, parents[None]),
             "scores_at": values["scores_at"].index_copy_(0, inputs, total[None]),
         }
+
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        return False
 
     def _log_probs(self, logits: Tensor, step: Tensor) -> Tensor:
         log_probs = logits.float().log_softmax(-1)

@@ -3,13 +3,13 @@
 A step feeds the last token of each row to the model, whose state (a KV cache, for a Transformer) holds all tokens
 before it, and a decoding strategy chooses the next tokens from the logits. Prompts are prefilled one by one and
 continue together. When the context of a row is full, the row is prefilled again with the last half of its tokens. On a
-GPU, steps that leave the shape of the state alone are replayed as one CUDA graph, so that a small model does not wait
-for the launches of its kernels; where many steps follow, Triton kernels compute them.
+GPU, steps that leave the shape of the state alone are replayed as one CUDA graph (captured/), so that a small
+model does not wait for the launches of its kernels; where many steps follow, Triton kernels compute them.
 
 Shapes: B rows, T steps, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, Protocol, TypeAlias
@@ -21,8 +21,11 @@ from torch import Tensor
 
 from chainrule import kernels
 from chainrule.device import CudaGraph
+from chainrule.inference.captured import kept_steps
+from chainrule.inference.captured.captured_step import Block, CapturedStep, run_and_capture
 from chainrule.inference.forward import device_of, on_device, prefill
 from chainrule.model import BOUNDARY, LanguageModel, State, join, pick, state_bytes, tensors
+from chainrule.progress import say
 
 Tokens: TypeAlias = NDArray[np.integer]
 Values: TypeAlias = dict[str, Any]    # what a step changes: a state, like everything that has rows
@@ -32,6 +35,7 @@ RESERVED = 128, 512        # steps, least and most, for which a state is reserve
 RESERVED_CELLS = 1 << 15   # rows times steps, between these
 RESERVED_REORDERED = 63    # and where each step copies the state: with the boundary 64, the unit of a KV cache
 FREE_SHARE = 0.25          # of free memory that may be reserved where kernels read only what has been written
+ALWAYS_RESERVED = 1 << 28  # bytes that are reserved without asking for free memory, which takes long
 SYNC_EVERY = 16            # steps of a GPU between two questions of the host, such as whether all rows have ended
 
 
@@ -49,6 +53,9 @@ class Strategy(Protocol):
         If the strategy reorders, their "parents" (B,) are the rows that the tokens continue. `inputs` are the step's
         own, such as random numbers. Under a CUDA graph this is called once, so it must not wait for the GPU.
         """
+
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        """The same for the next step of a block, where kernels can write into these values; False: they cannot."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +99,20 @@ def prefill_source(model: LanguageModel, source: Tensor, lengths: Tensor | None)
 
 
 class DecodeLoop:
-    """Texts that grow by one token in each step: the model's state, and the values that a strategy keeps."""
+    """Texts that grow by one token in each step: the model's state, and the values that a strategy keeps.
 
-    def __init__(self, model: LanguageModel, prefilled: Prefilled, strategy: Strategy):
-        self.model, self.strategy = model, strategy
+    `settings`: all that the strategy's choice depends on beside its values and inputs. With them, a captured step is
+    kept with the model when the loop is closed, and the next loop with the same settings goes on with it.
+    """
+
+    def __init__(self, model: LanguageModel, prefilled: Prefilled, strategy: Strategy, settings: Hashable = None):
+        self.model, self.strategy, self.settings = model, strategy, settings
         self.logits: Tensor | None = prefilled.logits      # (B, V) until the first step has used them
         self.values: Values = {"state": prefilled.state, **strategy.begin(prefilled.logits)}
         self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
         self.tail = None if prefilled.tail is None else [prefilled.tail]
-        self.graph: CudaGraph | None = None
-        self.captured: Values = {}                         # the static values that the graph changes
+        self.graph: CapturedStep | None = None
+        self.key: kept_steps.Key | None = None          # under which the graph is kept
         self.replays = 0                                   # that the graph is still good for
         self.room = 0                                      # tokens that a row may have in its memory
         self.capturable = can_capture(prefilled.logits)
@@ -109,17 +120,26 @@ class DecodeLoop:
 
     def next_tokens(self, inputs: Tensor, left: int) -> Tensor:
         """(T, …) inputs of as many steps -> (T, B) tokens. At most `left` steps follow, these included."""
-        return torch.stack([self.next_token(one, left - step) for step, one in enumerate(inputs)])
+        parts: list[Tensor] = []
+        step = 0
+        while step < len(inputs):
+            if self.replaying:
+                parts.append(self._replay(inputs[step : step + SYNC_EVERY]))
+            else:
+                parts.append(self._run(inputs[step], left - step)[None])
+            step += len(parts[-1])
+            if self.tail is not None:
+                self.tail.append(parts[-1].T)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def next_token(self, inputs: Tensor, left: int) -> Tensor:
         """(B,): the next token of each row. At most `left` steps follow, this one included."""
-        if self.graph is not None and self.replays and self.logits is None:
-            tokens = self._replay(self.graph, inputs)
-        else:
-            tokens = self._run(inputs, left)
-        if self.tail is not None:
-            self.tail.append(tokens[:, None])
-        return tokens
+        return self.next_tokens(inputs[None], left)[0]
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next step is a replay of the graph."""
+        return self.graph is not None and self.replays > 0 and self.logits is None
 
     def select(self, rows: Tensor) -> None:
         """Goes on with these rows only. The strategy must not reorder them."""
@@ -131,27 +151,32 @@ class DecodeLoop:
         """Begins other texts, by the same rule. If they fit into the memory of these, the CUDA graph is used again,
         although the model's weights may have changed: it reads them where they are."""
         state, self.replays = prefilled.state, 0
-        if self.graph is not None and _fits(state, self.captured["state"]):
-            copy_into(self.captured["state"], state)
-            state, self.replays = self.captured["state"], max(0, self.room - int(prefilled.held.max()))
+        if self.graph is not None and _fits(state, self.graph.values["state"]):
+            copy_into(self.graph.values["state"], state)
+            state, self.replays = self.graph.values["state"], max(0, self.room - int(prefilled.held.max()))
         else:
-            self.graph, self.captured = None, {}
+            self.graph = None
         self.strategy, self.logits = strategy, prefilled.logits
         self.values = {"state": state, **strategy.begin(prefilled.logits)}
         self.held, self.capacity = prefilled.held.copy(), prefilled.capacity
         self.tail = None if prefilled.tail is None else [prefilled.tail]
 
+    def close(self) -> None:
+        """The loop is not used any more: its graph is kept for the next one."""
+        if self.graph is not None and self.key is not None:
+            kept_steps.keep(self.model, self.key, self.graph)
+        self.graph, self.key, self.replays = None, None, 0
+
     def _run(self, inputs: Tensor, left: int) -> Tensor:
-        """A step without a graph, and the capture of those that follow."""
+        """A step without a graph, and the capture of those that follow; or the first step of a graph that was kept."""
         steps = self._steps_of_one_shape(left)
         if steps >= MIN_STEPS:
             self.graph = None                              # and with it the memory in which it worked
             self.values["state"] = self.model.reserve(self.values["state"], steps)
+            if self.settings is not None and self._take_kept(inputs, steps):
+                return self._replay(inputs[None])[0]
         with kernels.in_decoding(self.use_kernels):
-            tokens = self._first_or_next(inputs)           # also the warm-up of what is captured
-            if steps >= MIN_STEPS:
-                self._capture(inputs, steps - 1)
-        return tokens
+            return self._capture(inputs, steps) if steps >= MIN_STEPS else self._first_or_next(inputs)
 
     def _first_or_next(self, inputs: Tensor) -> Tensor:
         if self.logits is not None:                        # of the prefill
@@ -163,8 +188,8 @@ class DecodeLoop:
         self.values = {"state": state, **self.strategy.choose(logits, self.values, inputs)}
         tokens: Tensor = self.values["tokens"]
         if self.graph is not None and self.replays:        # after a restart the graph goes on from here
-            self.graph.set_state(tensors(self.values))
-            self.values = self.captured
+            self.graph.load(self.values)
+            self.values = self.graph.values
         return tokens
 
     def _forward(self, values: Values) -> tuple[Tensor, State]:
@@ -194,6 +219,8 @@ class DecodeLoop:
             return 0
         steps = left if self.capacity is None else min(left, self.capacity - int(self.held.max()))
         self.use_kernels = kernels.worthwhile(steps)
+        if self.use_kernels and steps * self._step_bytes() <= ALWAYS_RESERVED and not self.strategy.reorders:
+            return steps
         return min(steps, self._reserved())
 
     def _reserved(self) -> int:
@@ -204,30 +231,59 @@ class DecodeLoop:
         if not self.use_kernels:
             return min(most, max(least, RESERVED_CELLS // len(self.held)))
         free, _ = torch.cuda.mem_get_info(self.values["tokens"].device)
-        step_bytes = state_bytes(self.values["state"]) / max(1, int(self.held.max()))    # at most
-        return max(least, int(FREE_SHARE * free / step_bytes))
+        return max(least, int(FREE_SHARE * free / self._step_bytes()))
 
-    def _capture(self, inputs: Tensor, steps: int) -> None:
+    def _step_bytes(self) -> float:
+        """Bytes by which a step enlarges the state, at most."""
+        return state_bytes(self.values["state"]) / max(1, int(self.held.max()))
+
+    def _capture(self, inputs: Tensor, steps: int) -> Tensor:
+        """The first of these steps, and the capture of the others."""
         values: Values = {**self.values, "tokens": self.values["tokens"].clone()}    # the caller has the others
-        static = inputs.clone()
-
-        def step() -> list[Tensor]:
-            logits, state = self._forward(values)
-            return list(tensors({"state": state, **self.strategy.choose(logits, values, static)}))
-
-        self.graph = capture_step(step, [static], tensors(values))
-        if self.graph is None:
+        tokens, self.values, graph = run_and_capture(self._step, values, inputs, SYNC_EVERY, capture_step)
+        self.held = self.held + 1
+        if graph is None:
             self.capturable = False
         else:
-            self.values = self.captured = values
-            self.replays, self.room = steps, int(self.held.max()) + steps
-
-    def _replay(self, graph: CudaGraph, inputs: Tensor) -> Tensor:
-        self.held += 1
-        self.replays -= 1
-        graph.replay([inputs])
-        tokens: Tensor = self.values["tokens"].clone()
+            if self.key is not None:
+                graph.storages = kept_steps.weak_references(self.model)
+            self._go_on_with(graph, steps - 1)
         return tokens
+
+    def _step(self, values: Values, block: Block) -> Values:
+        logits, state = self._forward(values)
+        if self.strategy.choose_in_place(logits, values, block):
+            return {**values, "state": state}
+        after = {"state": state, **self.strategy.choose(logits, values, block.inputs())}
+        block.write(after["tokens"])
+        return after
+
+    def _take_kept(self, inputs: Tensor, steps: int) -> bool:
+        """Whether a graph of an earlier loop goes on from here."""
+        try:
+            self.key = kept_steps.key_of(self.model, (self.settings, self.use_kernels), inputs, self.values)
+            kept = None if self.key is None else kept_steps.take(self.model, self.key, self.values)
+            if kept is not None:
+                kept.load(self.values)
+        except RuntimeError as error:
+            say(f"the captured step of the last call is not used again: {' '.join(str(error).split())}")
+            self.settings = self.key = None
+            return False
+        if kept is not None:
+            self._go_on_with(kept, steps)
+        return kept is not None
+
+    def _go_on_with(self, graph: CapturedStep, steps: int) -> None:
+        self.graph, self.values = graph, graph.values
+        self.replays, self.room = steps, int(self.held.max()) + steps
+
+    def _replay(self, inputs: Tensor) -> Tensor:
+        """(T, …) -> (T, B), of as many steps as the graph is still good for."""
+        assert self.graph is not None
+        inputs = inputs[: self.replays]
+        self.held += len(inputs)
+        self.replays -= len(inputs)
+        return self.graph.replay(inputs)
 
 
 def can_capture(tensor: Tensor) -> bool:
@@ -279,6 +335,8 @@ def _prefill_each(
     if together:
         calls = [list(same) for _, same in groupby(sorted(different, key=len), key=len)]
     parts = [prefill(model, on_device(model, np.stack(call))) for call in calls]
+    if len(texts) == 1:
+        return parts[0]
     place = {text.tobytes(): index for index, text in enumerate(chain.from_iterable(calls))}
     return _together(parts, torch.tensor([place[text.tobytes()] for text in texts]))
 

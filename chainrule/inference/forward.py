@@ -24,13 +24,13 @@ PREFILL = 1 << 12   # tokens of one call that makes the logits of the last token
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """`model.eval()`, so no dropout; afterwards every module has its own mode again."""
     in_training = [module for module in model.modules() if module.training]
-    for module in in_training:                             # usually none; setting a mode is slow in torch
-        module.training = False
+    for module in in_training:                             # usually none
+        vars(module)["training"] = False                   # as an attribute is set, but not by torch's slow way
     try:
         yield
     finally:
         for module in in_training:
-            module.training = True
+            vars(module)["training"] = True
 
 
 def device_of(model: nn.Module) -> torch.device:

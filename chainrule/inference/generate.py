@@ -3,9 +3,12 @@
 A seed repeats a sample, and a row does not depend on how many other rows there are. The next-token table shows the
 distribution from which the next token would be sampled.
 
+On a GPU, blocks of steps are ordered ahead: the next block is at work while the host reads the tokens of the last.
+
 Shapes: B rows, T steps.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,11 +21,19 @@ from torch import Tensor
 from chainrule.errors import UserError
 from chainrule.inference.decoding import SYNC_EVERY, DecodeLoop, Tokens, prefill_prompts, sync_every
 from chainrule.inference.forward import eval_mode, on_device
-from chainrule.inference.sampling import Sampling, SamplingStrategy, require_possible, uniform_blocks, uniforms
+from chainrule.inference.sampling import (
+    Sampling,
+    SamplingStrategy,
+    no_token_possible,
+    require_possible,
+    uniform_blocks,
+    uniforms,
+)
 from chainrule.model import BOUNDARY, LanguageModel
 from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT = Sampling()
+AHEAD = 2    # blocks of steps that a GPU has to do while the host waits for the first of them
 
 
 @torch.inference_mode()
@@ -31,16 +42,20 @@ def sample(
 ) -> Iterator[Tensor]:
     """(B,) tokens, at most `limit` times, that continue the prompts, which have no boundary of their own.
 
-    A row that has reached the boundary stays there, and the sample is over when all have; with `ends=False` the
-    boundary is a token like any other.
+    They are on the host, wherever the model is. A row that has reached the boundary stays there, and the sample is over
+    when all have; with `ends=False` the boundary is a token like any other.
     """
     if limit < 0:
         raise UserError(f"{limit} tokens cannot be sampled; ask for 0 or more.")
     if limit == 0 or not len(prompts):
         return
     with eval_mode(model):
-        loop = DecodeLoop(model, prefill_prompts(model, prompts), SamplingStrategy(sampling, ends, prompts))
-        yield from draw_columns(loop, limit, sampling.seed, ends=ends)
+        strategy = SamplingStrategy(sampling, ends, prompts)
+        loop = DecodeLoop(model, prefill_prompts(model, prompts), strategy, strategy.settings)
+        try:
+            yield from draw_columns(loop, limit, sampling.seed, ends=ends)
+        finally:
+            loop.close()
 
 
 def draw_columns(
@@ -53,16 +68,52 @@ def draw_columns(
     rows, device = len(loop.held), loop.values["tokens"].device
     at_once, more = sync_every(device), (left or limit) - limit
     random = uniform_blocks(lambda step: uniforms(seed, step, rows), at_once, device)
-    uniform = next(random)
-    for first in range(0, limit, at_once):
-        columns = loop.next_tokens(uniform[: limit - first], limit - first + more)
-        uniform, separate = next(random), columns.unbind()    # while a GPU is still at work
-        require_possible(loop)
+    for columns in _columns(loop, limit, more, random) if at_once == 1 else _blocks(loop, limit, more, at_once, random):
         goes_on = (columns != BOUNDARY).any(1).tolist() if ends else [True] * len(columns)
-        for column, going in zip(separate, goes_on):
+        for column, going in zip(columns.unbind(), goes_on):
             yield column
             if not going:
                 return
+
+
+def _columns(loop: DecodeLoop, limit: int, more: int, random: Iterator[Tensor]) -> Iterator[Tensor]:
+    """(1, B) tokens of each step, on a CPU."""
+    for step, uniform in zip(range(limit), random):
+        columns = loop.next_tokens(uniform, limit - step + more)
+        require_possible(loop)
+        yield columns
+
+
+def _blocks(loop: DecodeLoop, limit: int, more: int, at_once: int, random: Iterator[Tensor]) -> Iterator[Tensor]:
+    """(T, B) tokens of a few steps at a time. What a GPU has drawn in advance may be thrown away."""
+    drawn: deque[DrawnBlock] = deque()
+    first = 0
+    while first < limit or drawn:
+        # without a graph, steps in advance would cost the host as much time as all others
+        while first < limit and len(drawn) < (AHEAD if loop.replaying else 1):
+            drawn.append(DrawnBlock(loop.next_tokens(next(random)[: limit - first], limit - first + more), loop))
+            first += at_once
+        yield drawn.popleft().wait()
+
+
+class DrawnBlock:
+    """(T, B) tokens on their way from the device to the host, and whether each row could be sampled so far."""
+
+    def __init__(self, columns: Tensor, loop: DecodeLoop):
+        self.loop = loop
+        both = torch.cat([columns, loop.values["possible"].to(columns)[None]])    # (T + 1, B)
+        self.both = both.to("cpu", non_blocking=True)                              # from a GPU: into pinned memory
+        self.arrived: torch.cuda.Event | None = None
+        if both.is_cuda:
+            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrived.record(torch.cuda.current_stream(both.device))
+
+    def wait(self) -> Tensor:
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        if not self.both[-1].all():
+            raise no_token_possible(self.loop)
+        return self.both[:-1].clone()    # pinned memory is scarce
 
 
 def generate(

@@ -9,8 +9,8 @@ Shapes: B rows, T steps, V vocabulary, N blocks.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -20,13 +20,19 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from chainrule import kernels
+from chainrule.device import Switch
 from chainrule.errors import UserError
+from chainrule.inference.captured.captured_step import Block
 from chainrule.inference.decoding import DecodeLoop, Tokens, Values
 from chainrule.inference.evaluate import why_no_answer
 from chainrule.model import BOUNDARY
+from chainrule.progress import say
 
 BLOCK = 256          # tokens whose probabilities are summed together when a random number is looked up
 TOP_P_FIRST = 128    # tokens that top_p sorts at first; a sort of the whole vocabulary is slow
+
+_in_place = Switch()    # whether steps of a CUDA graph may be drawn by one kernel
+_in_place.on = True
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,11 @@ class SamplingStrategy:
     ):
         self.sampling, self.ends, self.prompts, self.end_of_turn = sampling, ends, prompts, end_of_turn
 
+    @property
+    def settings(self) -> Hashable:
+        """All that `choose` depends on, beside its arguments."""
+        return type(self), replace(self.sampling, stop=(), seed=0), self.ends, self.end_of_turn
+
     def begin(self, logits: Tensor) -> Values:
         no = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
         values: Values = {"ended": no, "possible": ~no, "tokens": no.long()}
@@ -98,12 +109,33 @@ class SamplingStrategy:
             after["seen"] = values["seen"].scatter(1, tokens[:, None], (tokens != BOUNDARY)[:, None])
         return after
 
+    def choose_in_place(self, logits: Tensor, values: Values, block: Block) -> bool:
+        same = type(self).choose is SamplingStrategy.choose and "seen" not in values
+        if not (_in_place.on and same and _draws_by_kernel(logits, self.sampling)):
+            return False
+        from chainrule.kernels.draw import draw_in_place
+
+        ended = values["ended"] if self.ends else None
+        places = block.numbers, block.place, block.columns, values["tokens"], values["possible"]
+        try:
+            draw_in_place(logits, *places, ended, self.end_of_turn, self.sampling.temperature)
+        except Exception as error:                         # of Triton's compiler, whose errors have no common class
+            say(f"tokens are drawn by separate kernels, since the one for all of it failed: {error!r}")
+            _in_place.on = False
+            block.place.fill_(-1)                          # only the first step of a block is run outside of a graph
+            return False
+        return True
+
 
 def require_possible(loop: DecodeLoop) -> None:
     """Refuses logits that give no token a probability. Waits for the device."""
     if not loop.values["possible"].all():
-        impossible = "the model gives no token a probability here, so none can be sampled"
-        raise UserError(f"{why_no_answer(loop.model, impossible)}.")
+        raise no_token_possible(loop)
+
+
+def no_token_possible(loop: DecodeLoop) -> UserError:
+    impossible = "the model gives no token a probability here, so none can be sampled"
+    return UserError(f"{why_no_answer(loop.model, impossible)}.")
 
 
 def sample_token(
@@ -114,11 +146,15 @@ def sample_token(
         logits = _penalised(logits, sampling, seen)
         token = logits.argmax(-1)
         return token, logits.gather(-1, token[:, None])[:, 0] > -math.inf    # False for nan too
-    if kernels.use_in_decoding(logits) and not sampling.cuts and sampling.temperature < math.inf:
+    if _draws_by_kernel(logits, sampling):
         from chainrule.kernels.draw import draw_tokens
 
         return draw_tokens(logits, uniform, sampling.temperature, seen, sampling.repetition_penalty)
     return draw(distribution(logits, sampling, seen), uniform)
+
+
+def _draws_by_kernel(logits: Tensor, sampling: Sampling) -> bool:
+    return kernels.use_in_decoding(logits) and not sampling.cuts and 0 < sampling.temperature < math.inf
 
 
 def distribution(logits: Tensor, sampling: Sampling, seen: Tensor | None = None) -> Tensor:
@@ -204,4 +240,5 @@ def uniform_blocks(of_step: Callable[[int], Tensor], steps: int, device: torch.d
     """(T, B): the random numbers of the first `steps` steps, then those of as many more, and so on."""
     for first in count(0, steps):
         numbers = torch.stack([of_step(step) for step in range(first, first + steps)])
-        yield numbers.to(device, non_blocking=True)
+        # from memory that is not pinned, a copy may wait for all that the GPU still has to do
+        yield (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)

@@ -54,7 +54,8 @@ KNOWN = {
     nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 _TAPS: WeakKeyDictionary[nn.Module, list[Tap]] = WeakKeyDictionary()    # of each decoder, found once
-_TABLES: WeakKeyDictionary[nn.Module, step_parameters.ParameterTable] = WeakKeyDictionary()    # the same
+# All that were made, since a CUDA graph may hold one, and weights may move back to where they were.
+_TABLES: WeakKeyDictionary[nn.Module, list[step_parameters.ParameterTable]] = WeakKeyDictionary()
 
 
 def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
@@ -137,11 +138,13 @@ def _table_of(decoder: "Decoder") -> step_parameters.ParameterTable:
     """Made once, outside of the capture of a graph, and again when parameters have moved."""
     rows = [_layer_parameters(block) for block in decoder.stack.blocks]
     last = _norm(decoder.stack.norm)
-    table = _TABLES.get(decoder)
-    if table is None or not table.matches(rows, [last.weight, last.bias], decoder.output_matrix):
-        table = step_parameters.ParameterTable(rows, [last.weight, last.bias], decoder.output_matrix)
-        _TABLES[decoder] = table
-    return table
+    parameters = rows, [last.weight, last.bias], decoder.output_matrix
+    tables = _TABLES.setdefault(decoder, [])
+    for table in tables:
+        if table.matches(*parameters):
+            return table
+    tables.append(step_parameters.ParameterTable(*parameters))
+    return tables[-1]
 
 
 def _layer_parameters(block: Any) -> list[Tensor | None]:

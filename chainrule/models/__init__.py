@@ -30,6 +30,7 @@ KINDS: Mapping[str, Kind] = {
     "ngram": Kind("ngram.ngram:NGram", "n-gram model with modified Kneser–Ney smoothing, learned by counting"),
     "hmm": Kind("hmm.hmm:HMM", "hidden Markov model, trained by EM (Baum–Welch)"),
     "feedforward": Kind("feedforward:FeedForward", "feed-forward network over a window of embedded tokens (Bengio)"),
+    "loglinear": Kind("loglinear.loglinear:LogLinear", "log-linear classifier over n-grams (logistic regression)"),
     "rnn": Kind("rnn:Elman", "recurrent network with a hidden state (Elman)"),
     "gru": Kind("rnn:GRU", "recurrent network with reset and update gates"),
     "lstm": Kind("rnn:LSTM", "recurrent network with a memory cell and input, forget and output gates"),

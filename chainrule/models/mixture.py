@@ -1,6 +1,6 @@
 """Mixture: the mean of the next-token probabilities of several models, as one language model (an ensemble).
 
-    p(w_t | w_1 … w_{t-1}) = 1/M Σ_m p_m(w_t | w_1 … w_{t-1})
+    p(w_t | w_1 … w_{t-1}) = Σ_m λ_m p_m(w_t | w_1 … w_{t-1}),     λ_m = 1/M, or in proportion to weights
 
 All read the same tokens, so they share a vocabulary; kinds and sizes may differ. The models' mistakes differ too, and
 the mean has less of them. State: a tuple with the state of each model.
@@ -19,9 +19,10 @@ from chainrule.model import LanguageModel, State
 
 
 class Mixture(LanguageModel):
-    def __init__(self, models: Sequence[LanguageModel]):
+    def __init__(self, models: Sequence[LanguageModel], weights: Sequence[float] = ()):
         super().__init__()
         self.models = nn.ModuleList(models)
+        self.weights = list(weights) or [1.0] * len(models)
         self.context = _least(model.context for model in models)
         fields = [model.receptive_field for model in models]
         self.receptive_field = None if None in fields else max(field for field in fields if field is not None)
@@ -47,8 +48,9 @@ class Mixture(LanguageModel):
     ) -> tuple[Tensor, State]:
         """(…, V): log of the mean of the probabilities that each model's logits say, and the states after reading."""
         logits, states = zip(*(read(*each) for each in zip(self._each(), state, strict=True)), strict=True)
-        log_probs = torch.stack([each.float().log_softmax(-1) for each in logits])             # (M, …, V)
-        return (log_probs.logsumexp(0) - math.log(len(logits))).to(logits[0].dtype), states
+        weighed = zip(logits, map(math.log, self.weights), strict=True)
+        log_probs = torch.stack([each.float().log_softmax(-1) + weight for each, weight in weighed])    # (M, …, V)
+        return (log_probs.logsumexp(0) - math.log(sum(self.weights))).to(logits[0].dtype), states
 
     def _each(self) -> list[Any]:
         return list(self.models)

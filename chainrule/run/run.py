@@ -1,5 +1,6 @@
 """Run: a trained model with its tokenizer and recipe, loaded from its directory."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +61,7 @@ class Run:
     labels: tuple[str, ...] = ()    # names of the classes, tags or hidden states, where it has them
     chat_template: str | None = None    # a Jinja template that makes one text of the messages of a chat
     others: "tuple[Run, ...]" = ()  # runs whose probabilities are averaged with this one's (averaged_with)
+    weight: float = 1.0             # of its probabilities, where it is one of these others
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.recipe.kind}, --task {self.recipe.task}>"
@@ -141,13 +143,22 @@ class Run:
             return self.task.predict(self, self.task.read_inputs(str(inputs), self.reading(settings)), search)
         return self.task.predict(self, self.task.read_lines(inputs, "input"), search)
 
-    def averaged_with(self, *others: "Run") -> "Run":
+    def averaged_with(self, *others: "Run", weights: Sequence[float] = ()) -> "Run":
         """An ensemble: `evaluate` and `predict` answer by the mean of this run's probabilities and those of others.
+
+        `weights`: one for each of the others, by which its probabilities count; this run's count once, and so do those
+        of others where no weights are given.
 
         They classify or tag the same labels; or they write, and then their tokenizers are the same, since the mean is
         that of the next token (models/mixture.py). Kinds and other settings may differ.
         """
-        for other in others:
+        weights = weights or [1.0] * len(others)
+        if len(weights) != len(others):
+            raise UserError(f"there are {len(others)} other runs and {len(weights)} weights; give each run one, or "
+                            "none.")
+        for other, weight in zip(others, weights, strict=True):
+            if not 0 < weight < math.inf:
+                raise UserError(f"the weight {weight:g} of {other.path}: it must be more than 0, and finite.")
             if not self.task.averages or getattr(self.recipe.text, "input", None) == "frames":
                 raise UserError(f"{self.path} was trained for --task {self.recipe.task}, whose answers are not "
                                 "averaged; those of taggers and classifiers of text are, and those that are written.")
@@ -157,7 +168,8 @@ class Run:
             if self.task.averages == "tokens" and other.tokenizer.sha256 != self.tokenizer.sha256:
                 raise UserError(f"{other.path} has another tokenizer than {self.path}, and an ensemble that writes "
                                 "averages the probabilities of tokens. Train both with --from one run.")
-        return replace(self, others=(*self.others, *others))
+        weighed = (replace(other, weight=float(weight)) for other, weight in zip(others, weights, strict=True))
+        return replace(self, others=(*self.others, *weighed))
 
     def look(self, text: str | None = None, view: str | None = None, **options: Any) -> "Page":
         """What the model does with a text, as a page that a notebook draws: see `chainrule.look`."""

@@ -2,7 +2,8 @@
 
     0 text E, or 0 text D text E  ->  a class           D: <|delimiter|>, E: <|extract|>
 
-A network classifies by a head on its body; an n-gram or HMM by Bayes' rule, with a language model for each class.
+A network classifies by a head on its body; an n-gram or HMM by Bayes' rule, with a language model for each class; a
+log-linear model by itself.
 Examples are rows of a table, whose columns are found by the names that people use, or given by settings.
 
 Shapes: N examples, B rows, T tokens, C classes.
@@ -113,8 +114,11 @@ class Classify(ExampleTask[Any]):
 
     def build(self, recipe: Recipe, vocab: int, labels: Sequence[str] = ()) -> Any:
         """A head on the last token of a network that reads one way, on the mean of one that reads both ways."""
+        found: Any = models.model_class(recipe.kind)
+        if found.classifies:
+            return found(recipe.model, vocab, len(labels))
         head = recipe.head
-        if models.model_class(recipe.kind).learns_by == "counting":
+        if found.learns_by == "counting":
             from chainrule.models.generative import GenerativeClassifier
 
             each = [models.build(recipe.kind, recipe.model, vocab) for _ in labels]
@@ -176,7 +180,7 @@ class Classify(ExampleTask[Any]):
         for one in run.others:
             again = self.encode(cast(Classes, encoded).examples, one.recipe, one.tokenizer, one.labels)
             parts.append(class_probabilities(one.model, again))
-        return np.stack(mean_probabilities(parts))
+        return np.stack(mean_probabilities(run, parts))
 
 
 @dataclass(frozen=True)

@@ -179,22 +179,31 @@ class ExampleTask(Task, Generic[E]):
         return self.answers(run, self.encode(examples, run.recipe, run.tokenizer, run.labels), search)
 
 
-def mean_probabilities(runs: Sequence[Iterable[NDArray[np.float64]]]) -> list[NDArray[np.float64]]:
-    """Of each example, the mean over the runs of an ensemble."""
+def mean_probabilities(run: Trained, parts: Sequence[Iterable[NDArray[np.float64]]]) -> list[NDArray[np.float64]]:
+    """Of each example, the mean over the runs of an ensemble; `parts`: what each of them says of all examples."""
     means = []
-    for rows in zip(*runs, strict=True):
+    for rows in zip(*parts, strict=True):
         if len({row.shape for row in rows}) > 1:
             raise UserError("one of these runs truncates a text that another reads to its end, so their answers cannot "
                             "be averaged.")
-        means.append(np.mean(rows, axis=0))
+        means.append(np.average(rows, axis=0, weights=ensemble_weights(run)))
     return means
+
+
+def ensemble_weights(run: Trained) -> list[float]:
+    """Of the probabilities of a run and of the others in its ensemble."""
+    return [1.0, *(other.weight for other in run.others)]
 
 
 def measured_together(facts: dict[str, Any], run: Trained) -> dict[str, Any]:
     """The metrics of an ensemble say of how many runs it is; those of one run stay as they are."""
     if not run.others:
         return facts
-    together = {**facts, "signature": f"{facts['signature']}|mean-of-runs:{1 + len(run.others)}"}
+    weights = ensemble_weights(run)
+    said = f"|mean-of-runs:{len(weights)}"
+    if set(weights) != {1.0}:
+        said += f"|weights:{','.join(f'{weight:g}' for weight in weights)}"
+    together = {**facts, "signature": facts["signature"] + said}
     if "parameters" in facts:
         together["parameters"] += sum(count_parameters(other.model) for other in run.others)
     return together

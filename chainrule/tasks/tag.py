@@ -169,7 +169,7 @@ class Tag(ExampleTask[Any]):
         examples = [Tagged(tuple(words), (), Place("the text", 1 + row)) for row, words in enumerate(encoded.words)]
         more = ((one.model, self.encode(examples, one.recipe, one.tokenizer, one.labels)) for one in run.others)
         parts = [tag_probabilities(*each) for each in ((run.model, encoded), *more)]
-        return [row.argmax(-1) for row in mean_probabilities(parts)]
+        return [row.argmax(-1) for row in mean_probabilities(run, parts)]
 
 
 def predict_tags(model: Model, encoded: Any) -> list[NDArray[np.int64]]:

@@ -100,6 +100,10 @@ class Trained(Protocol):
     def others(self) -> "Sequence[Trained]":
         """Runs whose probabilities are averaged with this one's (an ensemble)."""
 
+    @property
+    def weight(self) -> float:
+        """By which its probabilities count where it is one of these others."""
+
 
 class Task(TaskSettings):
     """What a model is trained to do. The defaults are those of a task on running text."""

@@ -35,7 +35,7 @@ from chainrule.tasks.batching import (
     to_tensor,
     truncate_texts,
 )
-from chainrule.tasks.example_task import ExampleSplit, ExampleTask
+from chainrule.tasks.example_task import ExampleSplit, ExampleTask, ensemble_weights
 from chainrule.tasks.examples import Example
 from chainrule.tasks.task import Prediction, Search, Trained, Truncate
 from chainrule.text.sources import Source
@@ -202,7 +202,8 @@ def best_texts(
 
     The runs of an ensemble write together, by the mean of their next-token probabilities.
     """
-    model = Mixture([run.model, *(one.model for one in run.others)]) if run.others else run.model
+    each = [run.model, *(one.model for one in run.others)]
+    model = Mixture(each, ensemble_weights(run)) if run.others else run.model
     found = write_texts(model, encoded, decoder or run.tokenizer, search)
     if not all(found):
         raise UserError(f"{DIVERGED}.")

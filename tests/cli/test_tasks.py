@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from chainrule.errors import UserError
 from chainrule.run import load
 
 REVIEWS = [
@@ -57,7 +58,7 @@ def numbers(tmp_path):
 
 
 CLASSIFIERS = {
-    "unigram": [], "ngram": ["model.order=2"],
+    "unigram": [], "ngram": ["model.order=2"], "loglinear": [],
     "lstm": ["model.hidden=16", "model.layers=1", "model.bidirectional=true", "model.dropout=0", *SMALL],
     "gpt": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", "head.auxiliary=0.5", *SMALL],
     "encoder": ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16", *SMALL],
@@ -111,6 +112,41 @@ def test_taggers_of_other_kinds_are_averaged(chainrule, asked, tagged):
     assert both[0]["signature"] == each[0]["signature"] + "|mean-of-runs:2"
     assert both[0]["accuracy"] > each[1]["accuracy"]
     assert asked("the dog sees a cat\n", "runs/gru", "--with", "runs/hmm").out == "DET NOUN VERB DET NOUN\n"
+
+
+def test_a_run_of_an_ensemble_may_have_a_weight(chainrule, asked, complaint, reviews, tmp_path):
+    for kind in ("loglinear", "unigram"):
+        chainrule("train", reviews, "--task", "classify", "--kind", kind, "--out", f"runs/{kind}", "text.min_count=1")
+    pair = ("runs/loglinear", "--with", "runs/unigram")
+    one, other, both, weighed = (
+        asked("a fine film\n", *words, "--json").json["answers"][0]["probabilities"]["good"]
+        for words in (["runs/loglinear"], ["runs/unigram"], pair, (*pair[:2], "runs/unigram:3")))
+    assert abs(one - other) > 0.01
+    assert both == pytest.approx((one + other) / 2)
+    assert weighed == pytest.approx((one + 3 * other) / 4)
+    measured = [chainrule("eval", *pair[:1], reviews, "--with", f"runs/unigram{more}", "--json").json["signature"]
+                for more in ("", ":1", ":0.25")]
+    assert measured[0] == measured[1]
+    assert measured[0].endswith("|mean-of-runs:2")
+    assert measured[2] == measured[0] + "|weights:1,0.25"
+    assert load(pair[0]).averaged_with(load(pair[2]), weights=[3]).predict(["a fine film"])[0]["probabilities"] == {
+        "bad": pytest.approx(1 - weighed), "good": pytest.approx(weighed)}
+    for weight in ("half", "0", "-1", "nan", "inf", ""):
+        said = complaint("predict", *pair[:2], f"runs/unigram:{weight}")
+        assert f"--with runs/unigram:{weight}: the weight" in said
+        assert "more than 0, as in --with runs/unigram:0.5." in said
+    assert "runs/gone" in complaint("predict", *pair[:2], "runs/gone:2")
+    (tmp_path / "runs" / "unigram").rename(tmp_path / "runs" / "uni:2")
+    assert asked("a fine film\n", *pair[:2], "runs/uni:2", "--json").json["answers"][0]["probabilities"][
+        "good"] == pytest.approx(both)
+
+
+def test_weights_in_python_are_one_for_each_run(chainrule, reviews):
+    chainrule("train", reviews, "--task", "classify", "--kind", "loglinear", "--out", "runs/a")
+    run = load("runs/a")
+    for weights, said in ([1, 2], "1 other runs and 2 weights"), ([-1], "the weight -1 of runs/a"):
+        with pytest.raises(UserError, match=said):
+            run.averaged_with(run, weights=weights)
 
 
 def test_what_answers_otherwise_is_not_averaged(chainrule, complaint, tagged, reviews):
@@ -365,6 +401,14 @@ def test_alternatives_are_for_blanks(chainrule, asked, reviews):
         (["--task", "clasify", "--kind", "lstm"], "unknown task clasify. Did you mean classify?"),
         (["--task", "classify", "--kind", "seq2seq"], "which is for translate or caption or answer or span or denoise"),
         (["--task", "tag", "--kind", "ngram"], "--task tag is not for --kind ngram"),
+        (["--kind", "loglinear"], "--task lm is not for --kind loglinear, which is for classify."),
+        (["--task", "classify", "--kind", "loglinear", "model.l2=-1"], "model.l2=-1: it must be 0 or more"),
+        (["--task", "classify", "--kind", "loglinear", "model.l2=best"], "model.l2=best is not a number, nor auto"),
+        (["--task", "classify", "--kind", "loglinear", "model.order=0"], "model.order=0: it must be from 1 to 100"),
+        (["--task", "classify", "--kind", "loglinear", "model.alpha=0"], "model.alpha=0: it must be more than 0"),
+        (["--task", "classify", "--kind", "loglinear", "train.steps=3"], "this kind learns in one round"),
+        (["--task", "classify", "--kind", "loglinear", "text.input=frames"], "--kind loglinear reads words alone"),
+        (["--task", "classify", "--kind", "loglinear", "head.length_normalisation=1"], "unknown setting head.length"),
         (["--task", "lm", "--kind", "encoder"], "which is for classify or tag or mask or reward. It"),
         (["--task", "classify", "--kind", "lstm", "train.batching=streams"], "an example has its own"),
         (["--task", "classify", "--kind", "lstm", "head.pool=top"], "head.pool"),
@@ -379,6 +423,21 @@ def test_what_does_not_fit_is_said_in_one_line(chainrule, reviews, words, said):
     answer = chainrule("train", reviews, *words)
     assert answer.code == 2
     assert said in answer.err.splitlines()[-1]
+
+
+def test_a_log_linear_model_has_many_classes_and_pairs_of_texts(chainrule, asked, tmp_path):
+    things = {"film": "seen", "book": "read", "song": "heard", "cake": "eaten"}
+    rows = [f"{much} {thing}\tit was {'not ' * no}{done}\t{'none' if no else done}\n"
+            for much in ("a", "the", "one") for thing, done in things.items() for no in (0, 1)]
+    (tmp_path / "pairs.tsv").write_text("premise\thypothesis\tlabel\n" + "".join(rows))
+    chainrule("train", "pairs.tsv", "--valid", "pairs.tsv", "--task", "classify", "--kind", "loglinear",
+              "--out", "runs/p", "text.tokenizer=words", "text.min_count=1")
+    assert chainrule("eval", "runs/p", "pairs.tsv", "--json").json["accuracy"] == 1
+    lines = "the song\tit was heard\nthe song\tit was not heard\na cake\tit was eaten\n"
+    assert asked(lines, "runs/p").out.split() == ["heard", "none", "eaten"]
+    first = asked(lines, "runs/p", "--json").json["answers"][0]["probabilities"]
+    assert list(first) == ["eaten", "heard", "none", "read", "seen"]
+    assert sum(first.values()) == pytest.approx(1)
 
 
 def test_examples_of_one_class_are_refused(chainrule, tmp_path):

@@ -62,6 +62,23 @@ def test_names_are_read_as_characters_and_a_step_counts_them(desk, capsys):
     assert chosen("reviews.tsv", "classify", "ngram") == recipe_for("ngram", {}, "classify")
 
 
+def test_an_ngram_classifier_reads_few_texts_as_characters_and_many_as_pieces_of_words(desk, capsys, monkeypatch):
+    made = chosen("reviews.tsv", "classify", "loglinear")
+    assert (made.text.tokenizer, made.model.order) == ("characters", 5)
+    assert "text.tokenizer=characters, model.order=5 (each can be given instead)" in capsys.readouterr().err
+    monkeypatch.setattr("chainrule.defaults.example_defaults.FEW_WORDS", 50)
+    assert chosen("reviews.tsv", "classify", "loglinear") == recipe_for("loglinear", {}, "classify")
+    for given, wanted in [
+        ({"text.tokenizer": "words"}, ("words", 3)), ({"text.tokenizer": "bytes"}, ("bytes", 5)),
+        ({"text.tokenizer": "characters", "model.order": 2}, ("characters", 2)),
+    ]:
+        capsys.readouterr()
+        made = chosen("reviews.tsv", "classify", "loglinear", **given)
+        assert (made.text.tokenizer, made.model.order) == wanted
+        assert ("model.order=5" in capsys.readouterr().err) == (wanted == ("bytes", 5))
+    assert chosen("reviews.tsv", "classify", "unigram").text.tokenizer == "words"
+
+
 def test_few_sentences_are_read_as_words_though_many_words_come_once(desk):
     words = [f"word{number}" for number in range(200)]
     rows = [f"the {words[5 * at]} of a {words[5 * at + 1]} is {words[5 * at + 2]}\tyes" for at in range(20)]

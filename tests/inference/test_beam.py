@@ -235,10 +235,12 @@ def test_dropout_is_off_and_the_mode_is_restored():
 
 
 @pytest.mark.parametrize(("given", "match"), [
-    ({"width": 0}, "width=0 is not valid: it must be 1"),
+    ({"width": 0}, "width=0 is not valid: it must be from 1"),
+    ({"width": 10**25}, "width=10{25} is not valid: it must be from 1 .greedy. to 65,536"),
     ({"alpha": -1}, "alpha=-1 is not valid"),
     ({"alpha": 400}, "alpha=400 is not valid: it must be from 0"),
     ({"best": 0}, "best=0 is not valid"),
+    ({"best": 10**25}, "best=10{25} is not valid: it must be from 1 to 65,536"),
     ({"limit": 0}, "limit=0 is not valid"),
     ({"least": 9, "limit": 8}, "least=9 is not valid: it must be from 0 to limit=8"),
 ])

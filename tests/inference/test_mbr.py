@@ -248,7 +248,8 @@ def test_dropout_is_off_and_the_mode_is_restored():
 
 
 @pytest.mark.parametrize(("given", "match"), [
-    ({"samples": 0}, "samples=0 is not valid: it must be 1 or more"),
+    ({"samples": 0}, "samples=0 is not valid: it must be from 1 to 65,536"),
+    ({"samples": 10**25}, "samples=10{25} is not valid"),
     ({"samples": -3}, "samples=-3 is not valid"),
     ({"limit": 0}, "limit=0 is not valid: it must be 1 or more"),
 ])

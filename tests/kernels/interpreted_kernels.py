@@ -221,6 +221,32 @@ def test_kernels_draw_the_same_tokens(temperature: float, penalty: float) -> Non
     assert possible.all()
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_kernel_that_draws_in_place_goes_through_a_block_of_steps(ends: bool) -> None:
+    rows, end_of_turn, temperature = 5, 7, 0.8
+    numbers, columns = torch.rand(4, rows, dtype=torch.float64), torch.full((4, rows), -1)
+    place, token = torch.tensor([-1]), torch.zeros(rows, dtype=torch.long)
+    possible, ended = torch.ones(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.bool)
+    over, can = ended.clone(), possible.clone()
+    for step in range(4):
+        logits = torch.randn(rows, 1100)
+        logits[1, end_of_turn if step == 1 else 1050] = 99.0
+        logits[2, 0 if step == 2 else 3] = 99.0
+        logits[3] = torch.nan if step == 1 else logits[3]
+        wanted, this = draw.draw_tokens(logits, numbers[step], temperature)
+        can &= this
+        if ends:
+            wanted[over] = 0
+            over |= (wanted == 0) | (wanted == end_of_turn)
+        given = logits, numbers, place, columns, token, possible
+        draw.draw_in_place(*given, ended if ends else None, end_of_turn if ends else None, temperature)
+        assert token.tolist() == columns[step].tolist() == wanted.tolist()
+        assert (ended.tolist(), possible.tolist(), place.tolist()) == (over.tolist(), can.tolist(), [step])
+        assert (columns[step + 1 :] == -1).all()
+    assert possible.tolist() == [True, True, True, False, True]
+    assert ended[1:3].tolist() == [ends, ends]
+
+
 def test_a_row_without_any_possible_token_is_reported() -> None:
     logits = torch.randn(4, 1100)
     logits[0], logits[1, 3], logits[2, 1050] = -math.inf, math.nan, math.inf

@@ -31,6 +31,16 @@ def sources():
 
 
 @torch.no_grad()
+def test_a_model_of_twice_the_weight_counts_as_two():
+    one, other, (source, lengths) = writer("seq2seq"), writer("gpt"), sources()
+    tokens = torch.tensor([[0, 2, 3], [0, 4, 4], [0, 7, 1]])
+    weighed, repeated = Mixture([one, other], [1.0, 2.0]), Mixture([one, other, other])
+    logits = [model.step(tokens, model.start(3, source, lengths))[0].log_softmax(-1) for model in (weighed, repeated)]
+    torch.testing.assert_close(*logits)
+    assert not torch.allclose(logits[0], Mixture([one, other]).step(tokens, weighed.start(3, source, lengths))[0])
+
+
+@torch.no_grad()
 def test_each_probability_is_the_mean_of_those_of_the_models():
     models, (source, lengths) = [writer(kind) for kind in WRITERS], sources()
     tokens = torch.tensor([[0, 2, 3], [0, 4, 4], [0, 7, 1]])

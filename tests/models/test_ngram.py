@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chainrule.errors import UserError
 from chainrule.model import Batch, watch
-from chainrule.models.ngram.counts import OnDisk, _sort, count_ngrams, merge_counts
+from chainrule.models.ngram.counts import OnDisk, count_ngrams, merge_counts, sort_pairs
 from chainrule.models.ngram.lookup import Lookup
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 from chainrule.models.ngram.pruning import _divergence, prune_by_entropy
@@ -206,7 +206,7 @@ def test_counts_of_the_parts_add_up_to_those_of_the_whole(memory, block):
 
 def test_a_key_too_wide_to_carry_its_position_is_sorted_the_long_way():
     for keys_below in (8, 1 << 62):
-        keys, places = _sort(np.array([5, 2, 5, 0]), np.array([9, 4, 3, 6]), keys_below, 10)
+        keys, places = sort_pairs(np.array([5, 2, 5, 0]), np.array([9, 4, 3, 6]), keys_below, 10)
         assert (keys.tolist(), places.tolist()) == ([0, 2, 5, 5], [6, 4, 3, 9])
 
 

@@ -10,7 +10,7 @@ from serve.serving import serving
 from viewer.live import save_run, saved_runs, served
 from viewer.made import ANSWER, POINTS, STRIPS
 from viewer.subjects import TEXT, subject
-from viewer.tasks import task_subject
+from viewer.tasks import log_linear_subject, task_subject
 
 from chainrule.compare.report import report_page
 from chainrule.viewer import notebook
@@ -55,7 +55,8 @@ def in_both_themes(page, where=""):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    tasks = [task_subject("gpt", "classify"), tiny_subject("encoder", "tag"), tiny_subject("encoder", "mask")]
+    tasks = [task_subject("gpt", "classify"), tiny_subject("encoder", "tag"), tiny_subject("encoder", "mask"),
+             log_linear_subject()]
     return saved_runs(folder) | {one.name: save_run(folder / one.name, one) for one in tasks}
 
 

@@ -29,7 +29,8 @@ def test_the_table_of_the_docs_is_that_of_the_code():
 
 @pytest.mark.parametrize(("kind", "task"), [
     ("hmm", "tag"), ("lstm", "tag"), ("encoder", "tag"), ("bigram", "classify"), ("hmm", "classify"),
-    ("lstm", "classify"), ("gpt", "translate"), ("seq2seq", "translate"), ("transformer", "caption"),
+    ("loglinear", "classify"), ("lstm", "classify"), ("gpt", "translate"), ("seq2seq", "translate"),
+    ("transformer", "caption"),
     ("seq2seq", "answer"), ("transformer", "span"), ("encoder", "mask"), ("word2vec", "lm"), ("glove", "lm"),
     ("rnn", "reward"),
 ])

@@ -56,9 +56,10 @@ def predict_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_ensemble(parser: ArgumentParser) -> None:
-    parser.add_argument("--with", action="append", default=[], metavar="RUN", dest="others",
+    parser.add_argument("--with", action="append", default=[], metavar="RUN[:WEIGHT]", dest="others",
                         help="an ensemble: average the probabilities of this run too, of the same task and labels; for "
-                             "texts that are written, of the same tokenizer; may be repeated")
+                             "texts that are written, of the same tokenizer; with a weight against that of the first "
+                             "run, 1, as in runs/b:0.5 (default: 1); may be repeated")
 
 
 def _add_beam(parser: ArgumentParser) -> None:

@@ -9,8 +9,9 @@ Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N t
 order: P positions of words in the batch, G tags, the last of which is the boundary; messages are (n, G, G).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -29,23 +30,52 @@ class PackedTexts:
     """Texts side by side: the first tokens of all of them, then the second tokens of those that have one, and so on."""
 
     tokens: Tensor      # (M,)
-    texts: Tensor       # (M,) which of the N texts it belongs to; 0 is the longest
-    positions: Tensor   # (M,) where it was in the batch: row · T + column
+    firsts: Tensor      # (N,) where each text begins in the batch: row · T + column; the longest text first
+    lengths: Tensor     # (N,) tokens of each text
     widths: list[int]   # number of texts that reach each time step; it never rises
+
+    @cached_property
+    def texts(self) -> Tensor:
+        """(M,) which of the N texts each token belongs to."""
+        numbers = torch.arange(len(self.firsts), device=self.firsts.device)
+        return torch.cat([numbers[:width] for width in self.widths])
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """(M,) where each token was in the batch: row · T + column."""
+        return _positions(self.firsts, self.widths)
 
     @property
     def steps(self) -> list[slice]:
         """Where each time step lies among the M tokens."""
         return [slice(end - width, end) for end, width in zip(accumulate(self.widths), self.widths)]
 
-    def columns(self, like: Tensor) -> list[Tensor]:
-        """(S, n) for each time step, not yet filled: a row for each state, a column for each text. `like` is (S,)."""
-        numbers = _room(len(like) * len(self.tokens), like)
-        sizes = [len(like) * width for width in self.widths]
-        return [piece.view(len(like), -1) for piece in torch.split(numbers, sizes)]
+    def columns(self, numbers: Tensor, states: int) -> list[Tensor]:
+        """`numbers` (M · S or more) as (S, n) for each time step: a row for each state, a column for each text."""
+        sizes = [states * width for width in self.widths]
+        return [piece.view(states, -1) for piece in torch.split(numbers[: states * len(self.tokens)], sizes)]
+
+    def unpack(self, values: Tensor, batch: Tensor) -> None:
+        """Write values (M,) to the places in the batch (B, T) that the tokens came from."""
+        if (rectangle := _rectangle(batch.view(-1), self.firsts, self.widths)) is not None:
+            rectangle.copy_(values.view(rectangle.T.shape).T.contiguous())
+        else:
+            batch.view(-1)[self.positions] = values.to(batch.dtype)
+
+    def texts_of(self, numbers: Tensor) -> list[int]:
+        """The texts that the tokens with these numbers, of 0 … M - 1, belong to."""
+        ends = torch.tensor(self.widths).cumsum(0)
+        begins = torch.nn.functional.pad(ends, (1, 0))
+        return sorted(set((numbers - begins[torch.searchsorted(ends, numbers, right=True)]).tolist()))
+
+    def mark(self, texts: Iterable[int], batch: Tensor) -> None:
+        """Set the tokens of these texts in a batch (B, T) of truth values."""
+        firsts, lengths, flat = self.firsts.tolist(), self.lengths.tolist(), batch.view(-1)
+        for text in texts:
+            flat[firsts[text] : firsts[text] + lengths[text]] = True
 
 
-def _room(numbers: int, like: Tensor) -> Tensor:
+def new_numbers(numbers: int, like: Tensor) -> Tensor:
     """On a CPU from numpy, which asks Linux for huge pages: memory that is new costs a third as much to write."""
     if like.device.type != "cpu":
         return like.new_empty(numbers)
@@ -82,11 +112,27 @@ def _blocks(lengths: list[int], most_tokens: int, most_texts: int) -> Iterator[s
 
 
 def _side_by_side(flat: Tensor, firsts: Tensor, lengths: Tensor) -> PackedTexts:
-    firsts = firsts[lengths.argsort(descending=True, stable=True)]
+    order = lengths.argsort(descending=True, stable=True)
+    firsts, lengths = firsts[order], lengths[order]
     widths = (len(lengths) - lengths.bincount().cumsum(0))[:-1].tolist()
-    positions = torch.cat([firsts[:width] + time for time, width in enumerate(widths)])
-    numbers = torch.arange(len(firsts), device=flat.device)
-    return PackedTexts(flat[positions], torch.cat([numbers[:width] for width in widths]), positions, widths)
+    rectangle = _rectangle(flat, firsts, widths)
+    tokens = flat[_positions(firsts, widths)] if rectangle is None else rectangle.T.reshape(-1)
+    return PackedTexts(tokens, firsts, lengths, widths)
+
+
+def _positions(firsts: Tensor, widths: list[int]) -> Tensor:
+    return torch.cat([firsts[:width] + time for time, width in enumerate(widths)])
+
+
+def _rectangle(flat: Tensor, firsts: Tensor, widths: list[int]) -> Tensor | None:
+    """A view (N, T) of texts of one length at equal distances, as whole rows are; to transpose it is cheap."""
+    if flat.device.type != "cpu" or len(firsts) < 2 or widths[-1] < len(firsts):
+        return None
+    distances = firsts.diff()
+    if int(distances[0]) < len(widths) or bool((distances != distances[0]).any()):
+        return None
+    first, distance, step = int(firsts[0]), int(distances[0]), flat.stride(0)
+    return flat.as_strided((len(firsts), len(widths)), (distance * step, step), flat.storage_offset() + first * step)
 
 
 def emission_rows(tokens: Tensor, emission: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
     δ_s(1) = π_s b_{s,x1}        δ_s(t) = b_{s,xt} max_{s'} a_{s',s} δ_{s'}(t-1)        Δ_s(t): the argmax
 
 The path ends in argmax_s δ_s(T) and follows the backpointers Δ. Only δ is stored: Δ is needed along one path only,
-where it is computed again. Everything is in float64 logarithms; for many states fast_viterbi.py finds the same paths.
+where it is computed again. Everything is in float64 logarithms; on a CPU fast_viterbi.py finds the same paths.
 
 Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N texts, S states, V vocabulary.
 """
@@ -12,31 +12,56 @@ import torch
 from torch import Tensor
 
 from chainrule.models.hmm import fast_viterbi
-from chainrule.models.hmm.forward_backward import PackedTexts, emission_rows, pack_texts, select_columns, text_starts
+from chainrule.models.hmm.forward_backward import (
+    PackedTexts,
+    emission_rows,
+    new_numbers,
+    pack_texts,
+    select_columns,
+    text_starts,
+)
 
 TILE = 1 << 19      # numbers compared at a time: 4 MB
+CACHED = 1 << 15    # tokens whose log p is added up at a time
 
 
 def viterbi_paths(
     tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The best states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
-    paths, doubtful = torch.zeros_like(tokens), real
+    paths, doubtful = torch.zeros_like(tokens, memory_format=torch.contiguous_format), real
     if fast_viterbi.can_search(transition):
         paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
-    for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)):
-        paths.view(-1)[packed.positions] = _backtrack(packed, initial, transition, emission)
+    for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)) if doubtful.any() else ():
+        packed.unpack(_backtrack(packed, initial, transition, emission), paths)
     log_p = path_log_prob(paths, tokens, real, initial, transition, emission)
-    return paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1), log_p
+    if not (real.all() and log_p.isfinite().all()):
+        paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1)
+    return paths, log_p
 
 
 def path_log_prob(
     states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> Tensor:
-    """(B,): log p of each row together with its states."""
-    previous = torch.nn.functional.pad(states[:, :-1], (1, 0)).masked_fill_(text_starts(tokens, real), len(initial))
-    moves = _log_entries(torch.cat([transition, initial[None]]), previous, states)
-    return moves.add_(_log_entries(emission, states, tokens)).masked_fill_(~real, 0).sum(1)
+    """(B,): log p of each row together with its states. On a CPU some rows at a time, which fit in the cache."""
+    moves, rows = torch.cat([transition, initial[None]]), len(tokens)
+    joint = moves.numel() * emission.shape[1] < tokens.numel() // 4
+    tables = [moves.log()[:, :, None] + emission.log()] if joint else [moves, emission]
+    if tokens.device.type == "cpu":
+        rows = max(1, CACHED // max(1, tokens.shape[1]))
+    blocks = zip(*(torch.split(tensor, rows) for tensor in (states, tokens, real)))
+    return torch.cat([_rows_log_prob(tables, *block) for block in blocks])
+
+
+def _rows_log_prob(tables: list[Tensor], states: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
+    previous = torch.nn.functional.pad(states[:, :-1], (1, 0))
+    previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)
+    if len(tables) == 1:
+        _, size, vocab = tables[0].shape
+        log_p = tables[0].take(previous.mul_(size).add_(states).mul_(vocab).add_(tokens))
+    else:
+        log_p = _log_entries(tables[0], previous, states).add_(_log_entries(tables[1], states, tokens))
+    return log_p.masked_fill_(~real, 0).sum(1)
 
 
 def _log_entries(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -48,7 +73,8 @@ def _log_entries(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def log_deltas(packed: PackedTexts, initial: Tensor, transition: Tensor, emission: Tensor) -> list[Tensor]:
     """log δ (S, n) of each time step. States come first, so that a maximum is taken over whole rows of texts."""
     log_a, (symbols, tokens) = transition.log()[:, :, None], emission_rows(packed.tokens, emission)
-    log_b, deltas = symbols.log().T.contiguous(), packed.columns(initial)
+    log_b = symbols.log().T.contiguous()
+    deltas = packed.columns(new_numbers(len(log_b) * len(packed.tokens), log_b), len(log_b))
     select_columns(log_b, tokens[packed.steps[0]], out=deltas[0]).add_(initial.log()[:, None])
     for before, delta, symbol in zip(deltas, deltas[1:], torch.split(tokens, packed.widths)[1:]):
         arriving = (before[:, None, : delta.shape[1]] + log_a).amax(0)                  # max over s' of (s', s, n)

@@ -118,7 +118,7 @@ def count_ngrams(batch: Batch, order: int, vocab: int, memory: int = 1 << 28) ->
             complete[1:] &= (words[:-1] != BOUNDARY) & complete[:-1]
         ends: Ints = np.flatnonzero(complete)
         keys: Ints = places[ends - 1].astype(np.int64) * vocab + words[ends]
-        keys, ends = _sort(keys, ends, size * vocab, len(words))
+        keys, ends = sort_pairs(keys, ends, size * vocab, len(words))
         starts, which = _distinct(keys)
         sizes = np.bincount(which, counted[ends], len(starts)).astype(np.int32)
         run.append(SortedRun(*_unpack(keys[starts], vocab), sizes, places[ends[starts]]))
@@ -152,7 +152,7 @@ def _distinct(keys: Ints) -> tuple[Ints, Ints]:
     return np.flatnonzero(new), np.cumsum(new, dtype=np.int32) - 1
 
 
-def _sort(keys: Ints, values: Ints, keys_below: int, values_below: int) -> tuple[Ints, Ints]:
+def sort_pairs(keys: Ints, values: Ints, keys_below: int, values_below: int) -> tuple[Ints, Ints]:
     """Sorts keys, each with its value; of equal keys the lower value is first. Overwrites the keys."""
     bits = values_below.bit_length()
     if keys_below.bit_length() + bits >= 64:
@@ -241,7 +241,7 @@ def _merge_order(
         slices = [_slice(run, place, first, last) for run, place in zip(runs, places)]
         keys = [place[run.contexts].astype(np.int64) * vocab + run.words for run, place in zip(slices, places)]
         numbers = np.repeat(np.arange(len(runs)), [len(key) for key in keys])
-        union, whose = _sort(np.concatenate(keys), numbers, contexts * vocab, len(runs))
+        union, whose = sort_pairs(np.concatenate(keys), numbers, contexts * vocab, len(runs))
         new = _differs(union)
         where = np.cumsum(new, dtype=np.int32) - 1
         context, word = _unpack(union[new], vocab)

@@ -61,13 +61,13 @@ GROUPS = {
     "vectors": ("vectors", "contextual"),
     "recur": ("neurons", "unrolled", "gradient"),
     "attend": ("attention", "lens", "alignment"),
-    "classify": ("votes",),
+    "classify": ("votes", "contributions", "class_ngrams", "ratios"),
     "compare": ("cost", "preferences"),
 }
 """The views as the lectures come, in the order of the page."""
 
 NAMES = tuple(name for names in GROUPS.values() for name in names)
-OF_TASKS = ("votes", "influence", "word_features", "hidden_word")
+OF_TASKS = ("votes", "contributions", "class_ngrams", "ratios", "influence", "word_features", "hidden_word")
 
 
 @cache

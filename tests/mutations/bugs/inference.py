@@ -92,10 +92,52 @@ BUGS = [
     ),
     Bug(
         "a CUDA graph reads the random numbers of its capture",
-        "chainrule/inference/decoding.py",
-        "self.strategy.choose(logits, values, static)",
-        "self.strategy.choose(logits, values, inputs)",
+        "chainrule/inference/captured/captured_step.py",
+        "return self.numbers.index_select(0, self.place)[0]",
+        "return torch.full_like(self.numbers[0], 0.5)",
         ("tests/inference/test_decoding.py::test_a_sample_by_graphs_is_the_same_past_the_context_too",),
+    ),
+    Bug(
+        "all steps of a block read the same random numbers",
+        "chainrule/inference/captured/captured_step.py",
+        "self.place.add_(1)",
+        "self.place.zero_()",
+        ("tests/inference/test_decoding.py::test_a_sample_by_graphs_is_the_same_past_the_context_too",),
+    ),
+    Bug(
+        "a graph is used again after the weights have changed",
+        "chainrule/inference/captured/kept_steps.py",
+        "tensor._version, tensor.dtype",
+        "tensor.dtype",
+        ("tests/inference/test_captured_step.py::test_weights_that_were_changed_in_place_are_those_that_sample",),
+    ),
+    Bug(
+        "a graph is used again with another temperature",
+        "chainrule/inference/sampling.py",
+        "replace(self.sampling, stop=(), seed=0)",
+        "replace(self.sampling, stop=(), seed=0, temperature=1)",
+        ("tests/inference/test_captured_step.py::test_other_settings_rows_or_lengths_are_captured_again",),
+    ),
+    Bug(
+        "a text goes on from the KV cache of the one before",
+        "chainrule/inference/decoding.py",
+        "                kept.load(self.values)\n",
+        "                pass\n",
+        ("tests/inference/test_captured_step.py::test_the_kept_cache_holds_nothing_of_the_text_before",),
+    ),
+    Bug(
+        "two calls at the same time write into the same memory",
+        "chainrule/inference/captured/kept_steps.py",
+        "_KEPT.pop(model, None)",
+        "_KEPT.get(model)",
+        ("tests/inference/test_captured_step.py::test_two_texts_that_are_drawn_in_turns_do_not_share_a_graph",),
+    ),
+    Bug(
+        "a block of steps waits until the last one has been read",
+        "chainrule/inference/generate.py",
+        "AHEAD if loop.replaying else 1",
+        "1",
+        ("tests/inference/test_captured_step.py::test_a_block_is_ordered_before_the_one_before_it_is_read",),
     ),
     Bug(
         "rows that have ended are replaced by others",
@@ -197,7 +239,7 @@ BUGS = [
     Bug(
         "a rollout goes on from the KV cache of the one before",
         "chainrule/inference/decoding.py",
-        """            copy_into(self.captured["state"], state)
+        """            copy_into(self.graph.values["state"], state)
 """,
         "",
         ("tests/preferences/test_rollouts.py::test_after_an_update_a_sampler_draws_what_a_new_one_would[gpt]",),

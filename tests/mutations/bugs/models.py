@@ -1,7 +1,9 @@
 """Bugs in chainrule/models."""
 
 from mutations.bugs.bug import Bug
-from mutations.bugs.suites import GPT, LAWS
+from mutations.bugs.suites import GPT, LAWS, LOG_LINEAR
+
+FAST_VITERBI = "tests/models/test_fast_viterbi.py"
 
 BUGS = [
     Bug(
@@ -56,9 +58,58 @@ BUGS = [
     Bug(
         "a text begins with the transition from the text before it",
         "chainrule/models/hmm/viterbi.py",
-        ".masked_fill_(text_starts(tokens, real), len(initial))",
+        "    previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)\n",
         "",
         ("tests/models/test_hmm.py::test_viterbi_finds_the_best_of_all_paths[0]",),
+    ),
+    Bug(
+        "Viterbi's products in float32 are never scaled",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "if time % self.scaling == 0:",
+        "if False:",
+        (f"{FAST_VITERBI}::test_the_largest_delta_stays_far_from_the_ends_of_float32[dtype0]",),
+    ),
+    Bug(
+        "Viterbi's products fall too far between two scalings",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "min(LARGEST / self.spread, (TOP - BOTTOM) / self.spread - 3)",
+        "8 * LARGEST / self.spread",
+        (f"{FAST_VITERBI}::test_the_largest_delta_stays_far_from_the_ends_of_float32[dtype0]",),
+    ),
+    Bug(
+        "Viterbi trusts float32",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "return 1 - roundings * torch.finfo(self.dtype).eps",
+        "return 1.0",
+        (f"{FAST_VITERBI}::test_what_rounding_could_change_is_searched_again[0]",),
+    ),
+    Bug(
+        "the last state of a text is chosen as if a state followed",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "torch.ones_like(moves[:, :1])",
+        "moves[:, :1]",
+        (f"{FAST_VITERBI}::test_paths_are_as_probable_as_those_of_the_plain_search[1-3]",),
+    ),
+    Bug(
+        "near choices are compared without their transitions",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "            log_p += np.log(self.transition[before.argmax(0), states])\n",
+        "",
+        (f"{FAST_VITERBI}::test_near_choices_are_compared_along_their_paths_back",),
+    ),
+    Bug(
+        "forbidden transitions are searched as products",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "return smallest > 0 and math.log(largest / smallest) < SPREAD",
+        "return smallest == 0 or math.log(largest / smallest) < SPREAD",
+        (f"{FAST_VITERBI}::test_it_is_used_only_where_every_transition_is_possible",),
+    ),
+    Bug(
+        "first states below the range of float64 count as impossible",
+        "chainrule/models/hmm/fast_viterbi.py",
+        ".masked_fill_(best == 0, 0)",
+        "",
+        (f"{FAST_VITERBI}::test_first_states_too_improbable_for_floats_are_left_to_the_plain_search",),
     ),
     Bug(
         "a belief outlives the boundary",
@@ -227,5 +278,62 @@ BUGS = [
         "self._probe(rest, *others) if others else self._search(rest)",
         "self._probe(rest, *others) if others else torch.full_like(unsure, -1, dtype=torch.int32)",
         ("tests/models/test_ngram.py::test_keys_that_find_every_slot_taken_are_found_by_binary_search[8]",),
+    ),
+    Bug(
+        "an n-gram goes on from one text into the next",
+        "chainrule/models/loglinear/table.py",
+        "np.flatnonzero(goes_on[1:] & (before[:-1] >= 0)) + 1",
+        "np.flatnonzero(before[:-1] >= 0) + 1",
+        (f"{LOG_LINEAR}::test_no_ngram_goes_from_one_text_into_the_next",),
+    ),
+    Bug(
+        "an n-gram counts as often as it occurs in a text",
+        "chainrule/models/loglinear/table.py",
+        "first = new | (np.diff(texts, prepend=-1) != 0)",
+        "first = np.ones_like(new)",
+        (f"{LOG_LINEAR}::test_the_features_are_the_ngrams_that_enough_texts_have",),
+    ),
+    Bug(
+        "an n-gram is found in the padding",
+        "chainrule/models/loglinear/table.py",
+        "real = (column >= 0) if lengths is None else column < lengths[:, None]",
+        "real = column >= 0",
+        (f"{LOG_LINEAR}::test_padding_changes_nothing",),
+    ),
+    Bug(
+        "the ratio of a class is against all texts instead of the others",
+        "chainrule/models/loglinear/fitting.py",
+        "outside = inside.sum(1, keepdim=True) - inside",
+        "outside = inside.sum(1, keepdim=True).expand_as(inside)",
+        (f"{LOG_LINEAR}::test_ratios_of_two_classes_are_opposite",
+         f"{LOG_LINEAR}::test_the_weights_are_those_of_dense_logistic_regression[True-1.0-1.0]"),
+    ),
+    Bug(
+        "the penalty has no slope",
+        "chainrule/models/loglinear/fitting.py",
+        ".mul_(self.scales).add_(w, alpha=l2)",
+        ".mul_(self.scales)",
+        (f"{LOG_LINEAR}::test_the_weights_are_those_of_dense_logistic_regression[False-2.0-10.0]",),
+    ),
+    Bug(
+        "a chosen penalty is that of the last fit, not of the best",
+        "chainrule/models/loglinear/fitting.py",
+        "return PENALTIES[int(np.argmin(losses))]",
+        "return PENALTIES[len(losses) - 1]",
+        (f"{LOG_LINEAR}::test_the_penalty_is_weaker_where_texts_say_their_class",),
+    ),
+    Bug(
+        "L-BFGS takes the oldest pair first",
+        "chainrule/models/loglinear/lbfgs.py",
+        "for s, y, inverse in reversed(pairs):",
+        "for s, y, inverse in pairs:",
+        (f"{LOG_LINEAR}::test_the_minimum_of_a_quadratic_function_is_found",),
+    ),
+    Bug(
+        "a step is taken without enough of a fall",
+        "chainrule/models/loglinear/lbfgs.py",
+        "if after <= value - ENOUGH * size * fall:",
+        "if True:",
+        (f"{LOG_LINEAR}::test_a_step_that_is_too_long_is_halved",),
     ),
 ]

@@ -3,5 +3,6 @@
 CHATS = "tests/tasks/test_chat_task.py"
 GPT = "gpt layers=2 width=16 heads=2 context=16"
 LAWS = "tests/contract/test_laws.py"
+LOG_LINEAR = "tests/models/test_loglinear.py"
 ONE_RANK = "tests/training/test_one_rank.py"
 TUNED = "tests/training/test_finetune.py"

@@ -7,9 +7,16 @@ BUGS = [
     Bug(
         "an ensemble answers as its first run",
         "chainrule/tasks/example_task.py",
-        "means.append(np.mean(rows, axis=0))",
+        "means.append(np.average(rows, axis=0, weights=ensemble_weights(run)))",
         "means.append(rows[0])",
         ("tests/cli/test_tasks.py::test_taggers_of_other_kinds_are_averaged",),
+    ),
+    Bug(
+        "the weights of an ensemble are left out",
+        "chainrule/tasks/example_task.py",
+        "means.append(np.average(rows, axis=0, weights=ensemble_weights(run)))",
+        "means.append(np.mean(rows, axis=0))",
+        ("tests/cli/test_tasks.py::test_a_run_of_an_ensemble_may_have_a_weight",),
     ),
     Bug(
         "an ensemble writes as its first run",

@@ -101,4 +101,19 @@ BUGS = [
         "astype(np.uint64)",
         ("tests/viewer/test_page.py::test_rounded_numbers_keep_their_first_digits_and_those_that_stand_out_are_exact",),
     ),
+    Bug(
+        "an n-gram that occurs twice gives its tokens twice its weight",
+        "chainrule/viewer/task_views/contributions.py",
+        "each = weight / sum(end - begin + 1 for begin, end in spots)",
+        "each = weight / (spots[0][1] - spots[0][0] + 1)",
+        ("tests/viewer/test_log_linear_views.py::"
+         "test_contributions_come_to_the_decision[fine fine film and a fine film-two]",),
+    ),
+    Bug(
+        "the heaviest n-grams are those of one class without the others",
+        "chainrule/viewer/task_views/ngram_features.py",
+        "return (weights * classes - weights.sum(-1, keepdim=True)) / max(1, classes - 1)",
+        "return weights",
+        ("tests/viewer/test_log_linear_views.py::test_the_heaviest_ngrams_are_those_of_the_model[three]",),
+    ),
 ]

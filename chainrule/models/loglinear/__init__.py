@@ -1,0 +1,1 @@
+"""Log-linear classifiers: n-grams as features, in tables without collisions, and weights fitted by L-BFGS."""
