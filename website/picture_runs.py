@@ -38,6 +38,7 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
     "tagger": "train ewt.conllu --task tag --kind hmm",
     "reviews": "train reviews.tsv --task classify --kind lstm text.tokenizer=words model.layers=1 model.hidden=32 "
                "model.embedding=32 train.tokens=1024 train.steps=400 train.lr=0.005 train.evaluate=0",
+    "loglinear": "train reviews.tsv --task classify --kind loglinear",
     "rhythm": "train rhythm --kind rnn text.tokenizer=symbols model.hidden=3 model.embedding=onehot model.tied=false "
               "model.dropout=0 train.steps=1500 train.tokens=1024 train.length=32 train.lr=0.03",
     "brackets": "train brackets.txt --kind gpt text.tokenizer=words model.layers=1 model.heads=1 model.width=6 "
@@ -45,8 +46,8 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
                 "model.norm_embedding=false model.activation=relu train.optimizer=adamw train.steps=1500 "
                 "train.tokens=2048 train.lr=0.02",
     "copying": "train repeats.jsonl --kind gpt text.tokenizer=symbols model.layers=2 model.width=64 model.heads=4 "
-                 "model.context=64 model.dropout=0 train.optimizer=muon train.lr=0.032 train.tokens=1024 "
-                 "train.steps=1000 train.evaluate=0",
+               "model.context=64 model.dropout=0 train.optimizer=muon train.lr=0.02 train.tokens=1024 "
+               "train.steps=3500 train.evaluate=0",
     "small": "train smalltalk --task chat --kind gpt model.layers=2 model.width=64 model.heads=2 model.context=128 "
              "train.lr=0.004 train.epochs=8",
     "talk": "train talk.txt --kind gpt model.layers=2 model.width=32 model.heads=2 model.context=16 "

@@ -50,6 +50,7 @@ A street performer plays the guitar .
 Three men cross the street .
 A woman walks down the street ."""
 FLIES = "Fruit/NOUN flies/NOUN like/VERB a/DET banana/NOUN ./PUNCT"
+CHARMING = "it 's a charming and often affecting journey , never dull"
 LADDER = "A man in a blue shirt is standing on a ladder"
 REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
 PAIRS = "\n".join(["g:x", "q:k", "b:d", "g:x", "m:t", "q:k", "q:k", "b:d", "m:t", "g:x", "b:d", "m:t", "q:k"])
@@ -75,6 +76,9 @@ PICTURES = {
     "trellis": Picture("trellis", ("hmm",), "my fair love", {"at": "6.6"}),
     "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}),
     "votes": Picture("votes", ("reviews",), REVIEW),
+    "contributions": Picture("contributions", ("loglinear",), CHARMING, height=800),
+    "class-ngrams": Picture("class_ngrams", ("loglinear",), CHARMING, height=800),
+    "ratios": Picture("ratios", ("loglinear",), CHARMING, height=800),
     "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "7"}),
     "neurons": Picture("neurons", ("lstm",), SPEECH),
     "attention": Picture("attention", ("gpt",), LIGHT[:43], {"words": "whole", "layer": "2"}),
@@ -85,7 +89,7 @@ PICTURES = {
     "gradient": Picture("gradient", ("rnn", "lstm", "gpt"), f"{WINDOW}\n{FAIR}"),
     "vectors": Picture("vectors", ("royal",), choices={"mode": "analogy"} | dict(zip("abc", ("king", "man", "woman")))),
     "contextual": Picture("contextual", ("captions",), STREET, {"word": "street"}),
-    "in-context": Picture("in_context", ("copying",), PAIRS),
+    "in-context": Picture("in_context", ("copying",), PAIRS, height=1500),
     "cost": Picture("cost", ("lstm", "gpt")),
     "preferences": Picture("preferences", ("dpo",)),
     "chat": Picture("chat", ("small",), choices={"temperature": "0.3"}, said=SAID, page=True),

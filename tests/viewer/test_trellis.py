@@ -248,8 +248,9 @@ def test_without_a_text_the_model_is_shown(open_view):
 
 def test_a_label_that_is_cut_ends_in_an_ellipsis(open_view):
     page, _ = open_view(VIEW, [subject("hmm")], "")
-    page.locator(".trellis-bars .trellis-token").first.evaluate("one => { one.textContent = 'antidisestablishmentarianism'; }")
-    wide, shown, ends = page.locator(".trellis-bars .trellis-token").first.evaluate(
+    label = page.locator(".trellis-bars .trellis-token").first
+    label.evaluate("one => { one.textContent = 'antidisestablishmentarianism'; }")
+    wide, shown, ends = label.evaluate(
         "one => [one.scrollWidth, one.clientWidth, getComputedStyle(one).textOverflow]")
     assert wide > shown
     assert ends == "ellipsis"
