@@ -38,7 +38,7 @@ RUNS = {    # name: the command, in the folder of the runs and their texts
     "tagger": "train ewt.conllu --task tag --kind hmm",
     "reviews": "train reviews.tsv --task classify --kind lstm text.tokenizer=words model.layers=1 model.hidden=32 "
                "model.embedding=32 train.tokens=1024 train.steps=400 train.lr=0.005 train.evaluate=0",
-    "loglinear": "train reviews.tsv --task classify --kind loglinear",
+    "loglinear": "train reviews.tsv --task classify --kind loglinear text.tokenizer=bpe",
     "rhythm": "train rhythm --kind rnn text.tokenizer=symbols model.hidden=3 model.embedding=onehot model.tied=false "
               "model.dropout=0 train.steps=1500 train.tokens=1024 train.length=32 train.lr=0.03",
     "brackets": "train brackets.txt --kind gpt text.tokenizer=words model.layers=1 model.heads=1 model.width=6 "
