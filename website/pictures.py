@@ -3,8 +3,7 @@
     python website/pictures.py [NAME …] [--runs FOLDER] [--data FOLDER]
 
 NAME: a picture (default: all below). The runs are in FOLDER (default: runs/pictures), where finished ones are used
-again; all together they take about ten minutes on two cores. --data has the folders tinyshakespeare and multi30k
-(default: $CHAINRULE_DATA).
+again; picture_runs.py says how they are trained. --data has the public texts (default: $CHAINRULE_DATA).
 """
 
 import argparse
@@ -12,44 +11,49 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
-from chainrule.cli import main as chainrule
-from chainrule.text.synthetic import language
+from picture_runs import train, write_texts
+from small_png import shrink
 
 ROOT = Path(__file__).parents[1]
 VIEWS = ROOT / "docs" / "views"
-SIZE = {"width": 1280, "height": 720}
+LARGEST = 120_000   # bytes of a picture with all its colours
+CHROMIUM = ["--no-sandbox", "--disable-background-networking"]
+MARGIN = 12     # pixels around a section
+DRAWN = 120_000  # milliseconds in which a view is to be drawn
+ANSWERED = "document.querySelector('.chat-log').getAttribute('aria-busy') === 'false'"
+
 ROMEO = "ROMEO:\nO fair maid, my l"
-CAPTIONS = """A man is on the street .
+FAIR = ROMEO + "ove, so early and so late?"
+WINDOW = "ROMEO:\nBut, soft! what light through yonder window breaks?\nIt is the east, and Juliet is the sun."
+LIGHT = "But, soft! what light through yonder window breaks?"
+SPEECH = f"""{WINDOW}
+
+JULIET:
+O Romeo, Romeo! wherefore art thou Romeo?
+Deny thy father and refuse thy name;
+Or, if thou wilt not, be but sworn my love.
+
+NURSE:
+Madam! Your lady mother comes; be wary."""
+STREET = """A man is on the street .
 The street is full of people .
 Two dogs play in the street .
 A street in the city at night .
-A street vendor is selling fruit .
+A street vendor sells fruit .
 A street performer plays the guitar .
-People cross the street .
+Three men cross the street .
 A woman walks down the street ."""
-CAPITALS = "\n".join(f"{one} -> {one.upper()}" for one in ("king", "lord", "my", "sir", "thou", "love", "death", "man"))
-PLAY, SYMBOLS, LINES, ENGLISH = "play.txt", "rhythm", "brackets.txt", "captions.en"
-RUNS = {    # name: the text, and how it is trained
-    "unigram": (PLAY, "--kind ngram model.order=1 text.tokenizer=characters"),
-    "ngram": (PLAY, "--kind ngram model.order=5 text.tokenizer=characters"),
-    "hmm": (PLAY, "--kind hmm model.states=8 text.tokenizer=characters train.steps=40"),
-    "rnn": (PLAY, "--kind rnn text.tokenizer=characters --minutes 0.5"),
-    "lstm": (PLAY, "--kind lstm text.tokenizer=characters --minutes 1.5"),
-    "gpt": (PLAY, "--kind gpt text.tokenizer=characters --minutes 2"),
-    "words": (PLAY, "--kind word2vec text.min_count=5"),
-    "captions": (ENGLISH, "--task mask --minutes 3"),
-    "rhythm": (SYMBOLS, "--kind rnn text.tokenizer=symbols model.hidden=3 model.embedding=onehot model.tied=false "
-               "model.dropout=0 train.steps=1500 train.tokens=1024 train.length=32 train.lr=0.03"),
-    "brackets": (LINES, "--kind gpt text.tokenizer=words model.layers=1 model.heads=1 model.width=6 model.hidden=8 "
-                 "model.context=13 model.positions=learned model.norm=layer model.qk_norm=false "
-                 "model.norm_embedding=false model.activation=relu train.optimizer=adamw train.steps=1500 "
-                 "train.tokens=2048 train.lr=0.02"),
-}
+FLIES = "Fruit/NOUN flies/NOUN like/VERB a/DET banana/NOUN ./PUNCT"
+LADDER = "A man in a blue shirt is standing on a ladder"
+REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
+PAIRS = "\n".join(["g:x", "q:k", "b:d", "g:x", "m:t", "q:k", "q:k", "b:d", "m:t", "g:x", "b:d", "m:t", "q:k"])
+SAID = ("My name is Emma.", "What is the capital of Italy?", "What is my name?")
 
 
 @dataclass(frozen=True)
@@ -58,43 +62,34 @@ class Picture:
     runs: tuple[str, ...]
     text: str = ROMEO
     choices: Mapping[str, str] = field(default_factory=dict)    # of the view, as in the page's address
+    said: tuple[str, ...] = ()                                  # to the model, in a chat
+    page: bool = False                                          # the whole page, and not the view's section alone
+    width: int = 1280
+    height: int = 1400                                          # at most
 
 
 PICTURES = {
-    "die": Picture("die", ("ngram", "lstm", "gpt"), choices={"temperature": "0.7", "top-k": "8"}),
-    "surprise": Picture("surprise", ("ngram", "lstm", "gpt"), ROMEO + "ove, so early and so late?"),
+    "die": Picture("die", ("ngram", "lstm", "gpt"), choices={"temperature": "0.7", "top-k": "8"}, page=True),
+    "surprise": Picture("surprise", ("ngram", "lstm", "gpt"), FAIR),
     "backoff": Picture("backoff", ("ngram",), ROMEO),
-    "trellis": Picture("trellis", ("hmm",), "my fair love"),
-    "neurons": Picture("neurons", ("lstm",), f"{ROMEO}ove,\nwhat light is there?\n\nJULIET:\nAy me!"),
-    "attention": Picture("attention", ("gpt",), ROMEO + "ove"),
-    "lens": Picture("lens", ("gpt",), ROMEO + "ove"),
-    "unrolled": Picture("unrolled", ("brackets",), "( [ ] )"),
-    "unrolled-rnn": Picture("unrolled", ("rhythm",), "1001"),
-    "gradient": Picture("gradient", ("rnn", "lstm", "gpt"), ROMEO + "ove, so early and so late?"),
-    "vectors": Picture("vectors", ("words",), choices={"a": "king"}),
-    "contextual": Picture("contextual", ("captions",), CAPTIONS, {"word": "street"}),
-    "in-context": Picture("in_context", ("ngram", "lstm", "gpt"), CAPITALS),
+    "trellis": Picture("trellis", ("hmm",), "my fair love", {"at": "6.6"}),
+    "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}),
+    "votes": Picture("votes", ("reviews",), REVIEW),
+    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "7"}),
+    "neurons": Picture("neurons", ("lstm",), SPEECH),
+    "attention": Picture("attention", ("gpt",), LIGHT[:43], {"words": "whole", "layer": "2"}),
+    "alignment": Picture("alignment", ("english-french",), "the black cat sees the small cow", width=1400),
+    "lens": Picture("lens", ("gpt",), LIGHT, {"token": "12", "layer": "2"}),
+    "unrolled": Picture("unrolled", ("brackets",), "( [ ] )", {"step": "7", "at": "4.1"}, width=1560),
+    "unrolled-rnn": Picture("unrolled", ("rhythm",), "1001", {"step": "5", "at": "1.0"}),
+    "gradient": Picture("gradient", ("rnn", "lstm", "gpt"), f"{WINDOW}\n{FAIR}"),
+    "vectors": Picture("vectors", ("royal",), choices={"mode": "analogy"} | dict(zip("abc", ("king", "man", "woman")))),
+    "contextual": Picture("contextual", ("captions",), STREET, {"word": "street"}),
+    "in-context": Picture("in_context", ("copying",), PAIRS),
     "cost": Picture("cost", ("lstm", "gpt")),
+    "preferences": Picture("preferences", ("dpo",)),
+    "chat": Picture("chat", ("small",), choices={"temperature": "0.3"}, said=SAID, page=True),
 }
-
-
-def write_texts(folder: Path, data: Path | None) -> None:
-    """The texts that runs are trained on, where they are not there yet."""
-    lines = (" ".join(line[:12]) for line in language("brackets").text(100_000).split())
-    (folder / LINES).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    for name, corpus, file in ((PLAY, "tinyshakespeare", "input.txt"), (ENGLISH, "multi30k", "train.en")):
-        known = data / corpus / file if data else None
-        if known is None or not known.exists():
-            raise SystemExit(f"no {corpus}/{file} in --data or $CHAINRULE_DATA.")
-        shutil.copy(known, folder / name)
-
-
-def train(name: str, folder: Path) -> None:
-    """A finished run is loaded and not trained again."""
-    text, words = RUNS[name]
-    source = text if text == SYMBOLS else str(folder / text)
-    if chainrule(["train", source, *words.split(), "--out", str(folder / name)]):
-        raise SystemExit(f"{name} could not be trained.")
 
 
 def address(picture: Picture) -> str:
@@ -103,30 +98,48 @@ def address(picture: Picture) -> str:
 
 
 @contextmanager
-def browser() -> Iterator[object]:
+def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
-        found = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        found = driver.chromium.launch(executable_path=chromium, args=CHROMIUM)
         yield found
         found.close()
 
 
-def photograph(names: list[str], folder: Path) -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from look import served
+def say(page: Any, messages: tuple[str, ...]) -> None:
+    """One after the other; each is answered before the next."""
+    for number, message in enumerate(messages):
+        page.get_by_label("Your message").fill(message)
+        page.get_by_label("Your message").press("Enter")
+        page.locator(".chat-assistant .chat-text:not(:empty)").nth(number).wait_for()
+        page.wait_for_function(ANSWERED)
 
-    needed = list(dict.fromkeys(run for name in names for run in PICTURES[name].runs))
-    with served([folder / run for run in needed]) as connection, browser() as window:
-        for name in names:
-            page = window.new_page(viewport=SIZE, color_scheme="light", device_scale_factor=1)    # type: ignore[attr-defined]
-            page.goto(f"http://{connection.host}:{connection.port}/#{address(PICTURES[name])}")
-            page.wait_for_selector(f"html[data-drawn] #{PICTURES[name].view} .picture", timeout=120_000)
-            page.wait_for_timeout(6_000 if name == "cost" else 1_500)    # the view of cost measures piece by piece
-            page.screenshot(path=VIEWS / f"{name}.png")
-            page.close()
-            print(VIEWS / f"{name}.png", flush=True)
+
+def clip(page: Any, picture: Picture) -> dict[str, float]:
+    """The part of the page that is photographed."""
+    box = page.locator("main section").first.bounding_box()
+    below = min(box["y"] + box["height"] + MARGIN, picture.height)
+    if picture.page:
+        return {"x": 0, "y": 0, "width": picture.width, "height": below}
+    left, top = box["x"] - MARGIN, box["y"] - MARGIN
+    return {"x": left, "y": top, "width": min(box["width"] + 2 * MARGIN, picture.width - left), "height": below - top}
+
+
+def photograph(url: str, name: str, window: Any) -> bytes:
+    picture = PICTURES[name]
+    size = {"width": picture.width, "height": picture.height}
+    page = window.new_page(viewport=size, color_scheme="light", bypass_csp=True)
+    page.goto(f"{url}#{address(picture)}")
+    page.wait_for_selector(f"html[data-drawn] #{picture.view}", timeout=DRAWN)
+    say(page, picture.said)
+    page.wait_for_timeout(1_000)
+    if not picture.page:
+        page.add_style_tag(content=".top { visibility: hidden }")       # it would be in the margin
+    taken: bytes = page.screenshot(clip=clip(page, picture))
+    page.close()
+    return taken if len(taken) <= LARGEST else shrink(taken)
 
 
 def main() -> None:
@@ -134,13 +147,25 @@ def main() -> None:
     parser.add_argument("name", nargs="*", choices=[[], *PICTURES], help="pictures (default: all)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "pictures")
     parser.add_argument("--data", type=Path, default=os.environ.get("CHAINRULE_DATA"))
+    parser.add_argument("--out", type=Path, default=VIEWS)
     args = parser.parse_args()
-    names = args.name or list(PICTURES)
+    if not args.data:
+        parser.error("the public texts are needed: --data FOLDER, or $CHAINRULE_DATA")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from look import served
+
+    out, data = args.out.resolve(), Path(args.data).resolve()
     args.runs.mkdir(parents=True, exist_ok=True)
-    write_texts(args.runs, args.data and Path(args.data))
-    for run in dict.fromkeys(run for name in names for run in PICTURES[name].runs):
-        train(run, args.runs)
-    photograph(names, args.runs)
+    with chdir(args.runs), browser() as window:
+        write_texts(Path(), data)
+        for name in args.name or PICTURES:
+            runs = PICTURES[name].runs
+            for run in runs:
+                train(run)
+            with served([Path(run) for run in runs]) as connection:
+                taken = photograph(f"http://{connection.host}:{connection.port}/", name, window)
+            (out / f"{name}.png").write_bytes(taken)
+            print(f"{out / name}.png {len(taken) / 1e3:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -246,6 +246,15 @@ def test_without_a_text_the_model_is_shown(open_view):
     assert page.locator(".trellis-bars li").count() > 10
 
 
+def test_a_label_that_is_cut_ends_in_an_ellipsis(open_view):
+    page, _ = open_view(VIEW, [subject("hmm")], "")
+    page.locator(".trellis-bars .trellis-token").first.evaluate("one => { one.textContent = 'antidisestablishmentarianism'; }")
+    wide, shown, ends = page.locator(".trellis-bars .trellis-token").first.evaluate(
+        "one => [one.scrollWidth, one.clientWidth, getComputedStyle(one).textOverflow]")
+    assert wide > shown
+    assert ends == "ellipsis"
+
+
 def test_states_with_names_are_shown_by_them(tmp_path):
     made = read_hand_written(built_in_models()["weather"])
     one = Subject("weather", Run(tmp_path, made.recipe, made.tokenizer, made.model, {}, made.labels))
