@@ -93,6 +93,7 @@ def _tasks() -> Iterator[Case]:
         return Case(f"{task}-{kind}", ("train", *given, "--task", task, "--kind", kind, *words), ranks)
 
     yield case("unigram", "classify", "labelled.tsv", *TOKENS)
+    yield case("loglinear", "classify", "labelled.tsv", *TOKENS, "model.order=2")
     yield case("lstm", "classify", "labelled.tsv", *TOKENS, *TINY, *STEPS, ranks=True)
     yield case("encoder", "classify", "labelled.tsv", *TOKENS, *SMALL, *STEPS)
     yield case("gpt", "classify", "labelled.tsv", *TOKENS, *SMALL, *STEPS)

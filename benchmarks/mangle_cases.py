@@ -47,8 +47,8 @@ def make_case(number: int, seed: int, runs: Sequence[Trained], files: Sequence[R
         return _mangled_file(number, rng, rng.choice(files))
     if what == "option":
         return _wrong_option(number, rng, rng.choice(runs))
-    if what == "cache":
-        counted = [run for run in runs if run.task == "lm" and run.kind in ("bigram", "ngram", "unigram")]
+    counted = [run for run in runs if run.task == "lm" and run.kind in ("bigram", "ngram", "unigram")]
+    if what == "cache" and counted:
         return _mangled_cache(number, rng, rng.choice(counted))
     return _wrong_setting(number, rng, rng.choice(runs))
 

@@ -12,6 +12,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "feedforward": {"model.hidden": 8, "model.embedding": 4, "model.order": 3},
     "rnn": RECURRENT, "gru": RECURRENT, "lstm": RECURRENT, "seq2seq": RECURRENT,
     "gpt": TRANSFORMER, "encoder": TRANSFORMER, "transformer": TRANSFORMER, "word2vec": VECTORS, "glove": VECTORS,
+    "loglinear": {"model.order": 2},
 }  # fmt: skip
 TOKENIZERS = ("characters", "words", "bytes", "bpe")
 GRADIENT = ("feedforward", "rnn", "gru", "lstm", "gpt", "encoder", "transformer", "seq2seq")
@@ -23,7 +24,7 @@ TASK_DATA = {
 TASK_KINDS = {
     "lm": ("uniform", "unigram", "bigram", "ngram", "hmm", "feedforward", "rnn", "gru", "lstm", "gpt", "word2vec",
            "glove"),
-    "classify": ("ngram", "hmm", "lstm", "gpt", "encoder"), "tag": ("hmm", "gru", "encoder"),
+    "classify": ("ngram", "hmm", "loglinear", "lstm", "gpt", "encoder"), "tag": ("hmm", "gru", "encoder"),
     "translate": ("seq2seq", "transformer", "gpt"), "caption": ("seq2seq", "transformer"),
     "answer": ("transformer", "gpt"), "chat": ("lstm", "gpt"), "mask": ("encoder",), "span": ("transformer",),
     "denoise": ("seq2seq",), "reward": ("gpt", "encoder"), "preference": ("gpt", "lstm"),
