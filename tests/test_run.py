@@ -169,6 +169,14 @@ def test_tables_that_do_not_fit_the_kind_are_refused(tmp_path, tokenizer):
     assert "does not fit a uniform" in one_line(load, tmp_path / "x")
 
 
+def test_the_line_about_many_tensors_that_do_not_fit_is_short(tmp_path, tokenizer):
+    recipe = recipe_for("ngram", {"model.order": 40})
+    save(tmp_path / "x", torch.nn.Linear(1, 1), tokenizer, recipe)
+    line = one_line(load, tmp_path / "x")
+    assert "does not fit a ngram" in line
+    assert len(line) < 400 + len(str(tmp_path))
+
+
 def test_a_run_without_its_log_still_answers(saved):
     (saved / LOG).unlink()
     assert load(saved).recipe.kind == "uniform"

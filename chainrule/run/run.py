@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RECORD = ("time", "event", "elapsed", "split")    # fields of a log record that are not metrics
 SEARCH = Beam()                                   # how texts are searched for by default
+LONGEST_REASON = 200                              # characters of the reason why weights do not fit
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -230,6 +231,7 @@ def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping
         raise
     except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
+        reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"    # it may name every tensor
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
     return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels, read_chat_template(path))
 

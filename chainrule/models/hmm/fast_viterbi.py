@@ -43,14 +43,14 @@ def can_search(transition: Tensor) -> bool:
 
 
 def certain_paths(
-    tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The best states (B, T), and (B, T) true for the tokens of texts that are left to viterbi.py."""
-    paths, doubtful = torch.zeros_like(tokens, memory_format=torch.contiguous_format), real
+    paths: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
+) -> Tensor:
+    """Writes the best states to `paths` (B, T); (B, T) true for the tokens of texts that are left to viterbi.py."""
+    doubtful = real
     for dtype in (torch.float32, torch.float64):
         if not doubtful.any():
             break
-        searched, doubtful = doubtful, torch.zeros_like(paths, dtype=torch.bool)
+        searched, doubtful = doubtful, torch.zeros_like(real)
         search = Search(initial, transition, emission, dtype)
         for packed in pack_texts(tokens, searched, len(initial), STEP):
             if dtype == torch.float32 and packed.widths[0] * transition.numel() < FEW:
@@ -60,7 +60,7 @@ def certain_paths(
             packed.unpack(states, paths)
             if int(states.max()) == len(initial):
                 packed.mark(packed.texts_of((states == len(initial)).nonzero()[:, 0]), doubtful)
-    return paths, doubtful
+    return doubtful
 
 
 class Search:
@@ -120,6 +120,11 @@ class Search:
         return self._whole_tables, packed.tokens
 
     @cached_property
+    def log_tables(self) -> tuple[NDArray[np.float64], ...]:
+        """log π, log a and log b."""
+        return tuple(table.log().numpy() for table in (self.initial, self.transition, self.emission))
+
+    @cached_property
     def _whole_tables(self) -> tuple[Tensor, Tensor]:
         return self._scaled(self.emission)
 
@@ -154,8 +159,7 @@ class _Ties:
     def __init__(self, search: Search, packed: PackedTexts, deltas: list[Tensor]) -> None:
         self.search, self.deltas, self.moves = search, deltas, search.moves.numpy()
         self.tokens = torch.split(packed.tokens, packed.widths)
-        self.initial, self.transition = search.initial.numpy(), search.transition.numpy()
-        self.emission = search.emission.numpy()
+        self.log_initial, self.log_transition, self.log_emission = search.log_tables
         self.patience = PATIENCE * len(packed.widths)      # steps of paths, after which the rest is left to float64
 
     def settle(self, states: Tensor, following: Tensor, time: int) -> None:
@@ -166,20 +170,20 @@ class _Ties:
 
     def _best(self, text: int, following: int, time: int) -> int:
         near = self._near(text, np.array([following]), time)[:, 0].nonzero()[0]
-        log_p = np.log(self.transition[near, following]) if following < self.search.states else np.zeros(len(near))
+        log_p = self.log_transition[near, following] if following < self.search.states else np.zeros(len(near))
         states = near
         while self.patience > 0:
             self.patience -= 1
-            log_p += np.log(self.emission[states, int(self.tokens[time][text])])
+            log_p += self.log_emission[states, int(self.tokens[time][text])]
             if time == 0:
-                log_p += np.log(self.initial[states])
+                log_p += self.log_initial[states]
             if time == 0 or (states == states[0]).all():
                 return int(near[log_p.argmax()])
             time -= 1
             before = self._near(text, states, time)
             if before.sum() > len(states):
                 break
-            log_p += np.log(self.transition[before.argmax(0), states])
+            log_p += self.log_transition[before.argmax(0), states]
             states = before.argmax(0)
         return self.search.states
 

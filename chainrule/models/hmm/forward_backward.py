@@ -89,14 +89,27 @@ def text_starts(tokens: Tensor, real: Tensor) -> Tensor:
     return begins
 
 
+def whole_rows(tokens: Tensor, real: Tensor) -> bool:
+    """Whether each row is one text, which saves looking for where texts begin."""
+    return bool(real.all()) and bool((tokens != BOUNDARY).all())
+
+
 def pack_texts(tokens: Tensor, real: Tensor, states: int, step: int = STEP) -> Iterator[PackedTexts]:
     """The texts among the real tokens of (B, T), in blocks whose messages for so many states fit in memory."""
+    firsts, lengths = _extents(tokens, real)
+    for block in _blocks(lengths.tolist(), MESSAGES // states, max(1, step // states)):
+        yield _side_by_side(tokens.flatten(), firsts[block], lengths[block])
+
+
+def _extents(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each text begins, and its length."""
+    if tokens.numel() and whole_rows(tokens, real):
+        firsts = torch.arange(0, tokens.numel(), tokens.shape[1], device=tokens.device)
+        return firsts, torch.full_like(firsts, tokens.shape[1])
     begins, ends = text_starts(tokens, real), real.clone()
     ends[:, :-1] &= begins[:, 1:] | ~real[:, 1:]
     firsts, lasts = begins.flatten().nonzero()[:, 0], ends.flatten().nonzero()[:, 0]
-    lengths = lasts - firsts + 1
-    for block in _blocks(lengths.tolist(), MESSAGES // states, max(1, step // states)):
-        yield _side_by_side(tokens.flatten(), firsts[block], lengths[block])
+    return firsts, lasts - firsts + 1
 
 
 def _blocks(lengths: list[int], most_tokens: int, most_texts: int) -> Iterator[slice]:
@@ -116,7 +129,10 @@ def _side_by_side(flat: Tensor, firsts: Tensor, lengths: Tensor) -> PackedTexts:
     firsts, lengths = firsts[order], lengths[order]
     widths = (len(lengths) - lengths.bincount().cumsum(0))[:-1].tolist()
     rectangle = _rectangle(flat, firsts, widths)
-    tokens = flat[_positions(firsts, widths)] if rectangle is None else rectangle.T.reshape(-1)
+    if rectangle is None:
+        return PackedTexts(flat[_positions(firsts, widths)], firsts, lengths, widths)
+    tokens = new_numbers(rectangle.numel(), flat)
+    tokens.view(rectangle.T.shape).copy_(rectangle.T)
     return PackedTexts(tokens, firsts, lengths, widths)
 
 

@@ -19,6 +19,7 @@ from chainrule.models.hmm.forward_backward import (
     pack_texts,
     select_columns,
     text_starts,
+    whole_rows,
 )
 
 TILE = 1 << 19      # numbers compared at a time: 4 MB
@@ -29,39 +30,47 @@ def viterbi_paths(
     tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The best states (B, T) and log p of each row with them (B,); -1 where not real or the row is impossible."""
-    paths, doubtful = torch.zeros_like(tokens, memory_format=torch.contiguous_format), real
+    whole = whole_rows(tokens, real)
+    paths, doubtful = new_numbers(tokens.numel(), tokens).view(tokens.shape), real
+    if not whole:
+        paths.zero_()
     if fast_viterbi.can_search(transition):
-        paths, doubtful = fast_viterbi.certain_paths(tokens, real, initial, transition, emission)
+        doubtful = fast_viterbi.certain_paths(paths, tokens, real, initial, transition, emission)
     for packed in pack_texts(tokens, doubtful, len(initial), TILE // len(initial)) if doubtful.any() else ():
         packed.unpack(_backtrack(packed, initial, transition, emission), paths)
-    log_p = path_log_prob(paths, tokens, real, initial, transition, emission)
-    if not (real.all() and log_p.isfinite().all()):
+    log_p = path_log_prob(paths, tokens, real, initial, transition, emission, whole)
+    if not (whole and log_p.isfinite().all()):
         paths.masked_fill_(~real | (log_p == -torch.inf)[:, None], -1)
     return paths, log_p
 
 
 def path_log_prob(
-    states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor
-) -> Tensor:
-    """(B,): log p of each row together with its states. On a CPU some rows at a time, which fit in the cache."""
+    states: Tensor, tokens: Tensor, real: Tensor, initial: Tensor, transition: Tensor, emission: Tensor,
+    whole: bool = False,
+) -> Tensor:  # fmt: skip
+    """(B,): log p of each row together with its states. On a CPU some rows at a time, which fit in the cache.
+
+    `whole`: whether each row is known to be one text (whole_rows).
+    """
     moves, rows = torch.cat([transition, initial[None]]), len(tokens)
     joint = moves.numel() * emission.shape[1] < tokens.numel() // 4
     tables = [moves.log()[:, :, None] + emission.log()] if joint else [moves, emission]
     if tokens.device.type == "cpu":
         rows = max(1, CACHED // max(1, tokens.shape[1]))
     blocks = zip(*(torch.split(tensor, rows) for tensor in (states, tokens, real)))
-    return torch.cat([_rows_log_prob(tables, *block) for block in blocks])
+    return torch.cat([_rows_log_prob(tables, whole, *block) for block in blocks])
 
 
-def _rows_log_prob(tables: list[Tensor], states: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
-    previous = torch.nn.functional.pad(states[:, :-1], (1, 0))
-    previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)
+def _rows_log_prob(tables: list[Tensor], whole: bool, states: Tensor, tokens: Tensor, real: Tensor) -> Tensor:
+    previous = torch.nn.functional.pad(states[:, :-1], (1, 0), value=len(tables[0]) - 1)
+    if not whole:
+        previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)
     if len(tables) == 1:
         _, size, vocab = tables[0].shape
-        log_p = tables[0].take(previous.mul_(size).add_(states).mul_(vocab).add_(tokens))
+        log_p = tables[0].take(previous.mul_(size * vocab).add_(states, alpha=vocab).add_(tokens))
     else:
         log_p = _log_entries(tables[0], previous, states).add_(_log_entries(tables[1], states, tokens))
-    return log_p.masked_fill_(~real, 0).sum(1)
+    return (log_p if whole else log_p.masked_fill_(~real, 0)).sum(1)
 
 
 def _log_entries(table: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

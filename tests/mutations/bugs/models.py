@@ -93,7 +93,7 @@ BUGS = [
     Bug(
         "near choices are compared without their transitions",
         "chainrule/models/hmm/fast_viterbi.py",
-        "            log_p += np.log(self.transition[before.argmax(0), states])\n",
+        "            log_p += self.log_transition[before.argmax(0), states]\n",
         "",
         (f"{FAST_VITERBI}::test_near_choices_are_compared_along_their_paths_back",),
     ),
