@@ -231,7 +231,8 @@ def load(path: str | Path, device: torch.device | str = "cpu", settings: Mapping
         raise
     except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
-        reason = reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"    # it may name every tensor
+        if len(reason) > LONGEST_REASON:                     # it may name every tensor
+            reason = f"{reason[:LONGEST_REASON]}…"
         raise UserError(f"{file} does not fit a {recipe.kind} of chainrule {__version__}: {reason}") from error
     return Run(path, recipe, tokenizer, model.to(place).eval(), about, labels, read_chat_template(path))
 
