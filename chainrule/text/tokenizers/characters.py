@@ -6,6 +6,7 @@ A character outside the vocabulary is encoded as its UTF-8 bytes, so there are n
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
@@ -53,8 +54,7 @@ class CharacterLevel(ByteUnit):
             )
         counts = np.zeros(CODE_POINTS, np.int64)
         for chunk in chunks:
-            seen, count = np.unique(code_points(chunk), return_counts=True)
-            counts[seen] += count
+            add_counts(counts, chunk)
         order = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         size = None if settings.vocab is None else settings.vocab - FIRST
         return cls.spec(map(chr, order[:size].tolist()))
@@ -75,6 +75,12 @@ class CharacterLevel(ByteUnit):
         utf8 = unknowns.astype("<u4").tobytes().decode("utf-32-le").encode()
         result[spelled] = np.frombuffer(utf8, np.uint8).astype(np.uint32) + 1
         return result
+
+
+def add_counts(counts: NDArray[np.int64], text: str) -> None:
+    """Add how often each code point occurs; the time depends on the text and not on the number of code points."""
+    seen, count = np.unique(code_points(text), return_counts=True)
+    counts[seen] += count
 
 
 def code_points(text: str) -> Ids:

@@ -10,7 +10,7 @@ import numpy as np
 
 from chainrule.errors import UserError
 from chainrule.recipe import Text
-from chainrule.text.tokenizers.characters import CODE_POINTS, code_points
+from chainrule.text.tokenizers.characters import CODE_POINTS, add_counts, code_points
 from chainrule.text.tokenizers.unit import (
     ByteUnit,
     Ids,
@@ -48,7 +48,7 @@ class SymbolLevel(ByteUnit):
         refuse_vocab(settings, "a closed alphabet has all characters of the text")
         counts, last = np.zeros(CODE_POINTS, np.int64), ""
         for chunk in chunks:
-            counts += np.bincount(code_points(chunk), minlength=CODE_POINTS)
+            add_counts(counts, chunk)
             last = chunk[-1:] or last
         if last == "\n" and counts[ord("\n")] == 1:      # it ends the file, and is no symbol
             counts[ord("\n")] = 0
