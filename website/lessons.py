@@ -26,6 +26,7 @@ from textwrap import dedent
 
 ROOT = Path(__file__).parents[1]
 LESSONS = ROOT / "docs" / "lessons"
+MARGIN = 12     # pixels around a picture
 TEXTS, FIGURES = LESSONS / "texts", LESSONS / "figures"
 
 BLOCKS = re.DOTALL | re.MULTILINE
@@ -162,10 +163,15 @@ def photograph(pages: list[Path]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         for page in pages:
-            tab = browser.new_page(viewport={"width": 1080, "height": 800}, color_scheme="light")
+            tab = browser.new_page(viewport={"width": 1400, "height": 1000}, color_scheme="light")
             tab.goto(page.as_uri())
             tab.wait_for_timeout(1000)
-            tab.locator("section").first.screenshot(path=FIGURES / f"{page.stem}.png")
+            tab.add_style_tag(content=".top { visibility: hidden }")         # it would be in the margin
+            box = tab.locator("section").first.bounding_box()
+            assert box is not None
+            area = {"x": box["x"] - MARGIN, "y": box["y"] - MARGIN,
+                    "width": box["width"] + 2 * MARGIN, "height": box["height"] + 2 * MARGIN}
+            tab.screenshot(path=FIGURES / f"{page.stem}.png", clip=area, full_page=True)
             tab.close()
         browser.close()
 

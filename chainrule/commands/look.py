@@ -89,7 +89,8 @@ def write_file(runs: Mapping[str, Path], text: str, args: Namespace) -> dict[str
     page = make_file(subjects, text, view, options_of(args))
     write_text(out, page)
     if not args.json:
-        print(f"{out} shows {', '.join(runs)}: {len(page.encode()) / 1e6:.1f} MB, and opens without a network.")
+        size = max(len(page.encode()) / 1e6, 0.01)
+        print(f"{out} shows {', '.join(runs)}: {size:.{1 if size >= 0.1 else 2}f} MB, and opens without a network.")
     return {"runs": list(runs), "out": str(out), "bytes": len(page.encode()), "view": args.view}
 
 
