@@ -27,7 +27,7 @@ PAGES = lessons.lessons()
 
 def brief(command):
     """The command with a smaller budget of training; `python website/lessons.py run` runs it as it is."""
-    small = {"train.steps": "3", "train.epochs": "1"}
+    small = {"train.steps": "3", "train.epochs": "3"}
     words = [f"{name}={small[name]}" if (name := word.partition("=")[0]) in small else word for word in command.words]
     return replace(command, line=shlex.join(words))
 

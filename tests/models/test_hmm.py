@@ -453,11 +453,13 @@ def test_a_probability_too_small_to_divide_by_is_impossible() -> None:
 # Viterbi
 
 
-def test_of_equal_paths_the_first_states_are_taken() -> None:
-    model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]])
+@pytest.mark.parametrize("third", [0.2, 0.0])     # searched as products; as logarithms, since a transition is forbidden
+def test_of_equal_paths_the_first_states_are_taken(third: float) -> None:
+    p = (1 - third) / 2
+    model = from_tables([p, p, third], [[p, p, third]] * 3, [[0.5, 0.5]] * 3)
     paths, log_p = model.viterbi(torch.tensor([[1, 1, 1]]))
     assert (paths == 0).all()
-    assert float(log_p) == pytest.approx(6 * math.log(0.5))
+    assert float(log_p) == pytest.approx(3 * math.log(p * 0.5))
 
 
 def test_tiles_change_no_path(monkeypatch: pytest.MonkeyPatch) -> None:

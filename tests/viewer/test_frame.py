@@ -4,7 +4,7 @@ import pytest
 from viewer.address import address
 from viewer.live import save_run, saved_runs, served
 from viewer.subjects import TEXT
-from viewer.tasks import task_subject
+from viewer.tasks import log_linear_subject, task_subject
 
 from chainrule.viewer.hues import HUES, OF_KIND, css_string, hues_of
 from chainrule.viewer.views import GROUPS, NAMES, every_view
@@ -17,7 +17,7 @@ MEASURED = "cost"    # which takes its time with each run
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    tasks = [task_subject("gpt", "classify"), task_subject("encoder", "tag")]
+    tasks = [task_subject("gpt", "classify"), task_subject("encoder", "tag"), log_linear_subject()]
     runs = saved_runs(folder) | {one.name: save_run(folder / one.name, one) for one in tasks}
     with served(runs, text=TEXT[:300]) as address:
         yield address

@@ -53,13 +53,20 @@ BUGS = [
         "chainrule/models/hmm/viterbi.py",
         "len(delta) - delta.ge_(delta.amax(0)).mul_(order)",
         "delta.ge_(delta.amax(0)).mul_(len(delta) - order)",
-        ("tests/models/test_hmm.py::test_of_equal_paths_the_first_states_are_taken",),
+        ("tests/models/test_hmm.py::test_of_equal_paths_the_first_states_are_taken[0.0]",),
+    ),
+    Bug(
+        "of states with equal products the last is taken",
+        "chainrule/models/hmm/fast_viterbi.py",
+        "return self.states - scores.ge_(best).mul_(self.order)",
+        "return scores.ge_(best).mul_(self.states - self.order)",
+        ("tests/models/test_hmm.py::test_of_equal_paths_the_first_states_are_taken[0.2]",),
     ),
     Bug(
         "a text begins with the transition from the text before it",
         "chainrule/models/hmm/viterbi.py",
-        "    previous.masked_fill_(text_starts(tokens, real), len(tables[0]) - 1)\n",
-        "",
+        "previous.masked_fill_(text_starts(tokens, real),",
+        "previous.masked_fill_(~real,",
         ("tests/models/test_hmm.py::test_viterbi_finds_the_best_of_all_paths[0]",),
     ),
     Bug(
@@ -190,7 +197,7 @@ BUGS = [
     Bug(
         "a mixture averages logits",
         "chainrule/models/mixture.py",
-        "(log_probs.logsumexp(0) - math.log(len(logits)))",
+        "(log_probs.logsumexp(0) - math.log(sum(self.weights)))",
         "log_probs.mean(0)",
         ("tests/models/test_mixture.py::test_each_probability_is_the_mean_of_those_of_the_models",
          "tests/models/test_mixture.py::test_certainty_of_one_model_against_another_is_shared"),
