@@ -204,7 +204,7 @@ def read(value: Any, hint: Any, name: str) -> Any:
 
 
 def _read_union(value: Any, hint: Any, name: str) -> Any:
-    if value is None or value in ("none", "None"):
+    if NoneType in get_args(hint) and (value is None or value in ("none", "None")):
         return None
     options = [option for option in get_args(hint) if option is not NoneType]
     words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 
 from chainrule.errors import UserError
-from chainrule.settings import LIMIT, Range, Settings, default, flatten, make, meanings, range_of, split_words
+from chainrule.settings import LIMIT, Range, Settings, default, flatten, make, meanings, range_of, read, split_words
 
 
 @dataclass(frozen=True)
@@ -241,3 +241,11 @@ def test_a_range_is_found_in_any_type() -> None:
     assert [str(range_of(hint)) for hint in Checked.__annotations__.values()] == [
         "from 1 to 9", "1 or more", "0 or more", "None",
     ]
+
+
+def test_none_is_only_a_value_where_the_type_has_it() -> None:
+    size = Annotated[int, Range(1)] | Literal["onehot"]
+    assert read("onehot", size, "model.embedding") == "onehot"
+    assert read("none", size | None, "model.embedding") is None
+    with pytest.raises(UserError, match="model.embedding=none is not a whole number, nor onehot"):
+        read("none", size, "model.embedding")
