@@ -67,3 +67,21 @@ export function choices(title, options, chosen, onchange) {
     ...Object.entries(options).map(([value, label]) => html("label", { class: "choice" },
       html("input", { type: "radio", name, value, checked: value === chosen, change: () => onchange(value) }), label)));
 }
+
+/** A token with its white space: words stand apart. @param {string} token */
+export const spaced = (token) => (token.startsWith("·") ? ` ${token.slice(1)}` : token.replaceAll("·", " "));
+
+/**
+ * A token of a text, whose children are its tokens, is chosen by the pointer or by the arrow keys.
+ * @param {Element} text @param {() => number} at @param {(place: number) => void} show
+ */
+export const pointAtTokens = (text, at, show) => {
+  text.addEventListener("pointerover", (event) => { const place = [...text.children].indexOf(/** @type {Element} */ (event.target)); if (place >= 0) show(place); });
+  text.addEventListener("keydown", (event) => {
+    const pressed = /** @type {KeyboardEvent} */ (event), count = text.children.length;
+    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -count, End: count }[pressed.key];
+    if (step === undefined || !count) return;
+    event.preventDefault();
+    show(at() + step);
+  });
+};

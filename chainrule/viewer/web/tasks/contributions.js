@@ -1,6 +1,6 @@
 // @ts-check
 /** The decision about a text: what its n-grams add for a class, token by token and in a list, and p(class) as the order grows. */
-import { choices, fixed, html, scrolling } from "chainrule/draw";
+import { choices, fixed, html, pointAtTokens, scrolling, spaced } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
@@ -43,13 +43,7 @@ export function render(element, data, state) {
     readout.replaceChildren(data.text.length ? "Point at a token or an n-gram, or focus the text and use the arrow keys." : "The text is empty.");
     at = -1;
   };
-  text.addEventListener("pointerover", (event) => { const place = [...text.children].indexOf(/** @type {Element} */ (event.target)); if (place >= 0) show(place); });
-  text.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -data.tokens.length, End: data.tokens.length }[event.key];
-    if (step === undefined || !data.tokens.length) return;
-    event.preventDefault();
-    show(at + step);
-  });
+  pointAtTokens(text, () => at, show);
   element.append(controls, sum, readout, html("div", { class: "picture" }, text), lists);
   draw();
   return (/** @type {Data} */ other) => { data = other; draw(); };
@@ -57,9 +51,6 @@ export function render(element, data, state) {
 
 /** With a sign. @param {number} value */
 const signed = (value) => `${value < 0 ? "−" : "+"}${fixed(Math.abs(value))}`;
-
-/** A token with its white space: words stand apart. @param {string} token */
-const spaced = (token) => (token.startsWith("·") ? ` ${token.slice(1)}` : token.replaceAll("·", " "));
 
 /** The n-grams that add most, for and against. @param {Data} data @param {number} number @param {(ngram: Ngram | null) => void} point */
 function table(data, number, point) {

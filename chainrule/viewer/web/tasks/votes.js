@@ -1,6 +1,6 @@
 // @ts-check
 /** The votes of a text's tokens for a class: the probabilities as it is read, without each token, and by the gradient. */
-import { choices, fixed, html, scrolling } from "chainrule/draw";
+import { choices, fixed, html, pointAtTokens, scrolling, spaced } from "chainrule/draw";
 import { unpack } from "chainrule/arrays";
 
 /** @typedef {import("chainrule/arrays").Packed} Packed */
@@ -50,20 +50,11 @@ export function render(element, data, state) {
     at = -1;
     readout.replaceChildren(data.tokens.length ? "Point at a token, or focus the text and use the arrow keys." : "The text is empty.");
   };
-  text.addEventListener("pointerover", (event) => { const place = [...text.children].indexOf(/** @type {Element} */ (event.target)); if (place >= 0) show(place); });
-  text.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -data.tokens.length, End: data.tokens.length }[event.key];
-    if (step === undefined || !data.tokens.length) return;
-    event.preventDefault();
-    show(at + step);
-  });
+  pointAtTokens(text, () => at, show);
   element.append(controls, readout, html("div", { class: "picture" }, verdict, text), table);
   draw();
   return (/** @type {Data} */ other) => { data = other; votes = new Votes(data); draw(); };
 }
-
-/** A token with its white space: words stand apart. @param {string} token */
-const spaced = (token) => (token.startsWith("·") ? ` ${token.slice(1)}` : token.replaceAll("·", " "));
 
 class Votes {
   /** @param {Data} data */
