@@ -129,6 +129,8 @@ def test_a_token_says_its_share_and_a_class_can_be_chosen(open_view):
     assert page.locator(".token.chosen").all_inner_texts() == ["fine", "film"]
     page.locator("#contributions p.text").press("ArrowRight")
     assert "“‹”" in page.locator("#contributions .readout").inner_text()
+    page.locator("#contributions p.text").press("ArrowRight")
+    assert f"“{data['tokens'][1]}”" in page.locator("#contributions .readout").inner_text()
 
 
 def test_the_heaviest_ngrams_can_be_read_by_class_and_order(open_view):
