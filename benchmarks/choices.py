@@ -1,6 +1,7 @@
 """The choice of `train.compile=auto` and `train.graph=auto`, beside every alternative in the same run, for each recipe.
 
-    python benchmarks/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--data DIR] [--profile] [--cold]
+    python benchmarks/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--warm 12] [--data DIR] [--profile]
+                                [--cold]
 
 A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph): targets a second once
 all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line
@@ -38,7 +39,6 @@ WAYS = {
     "auto": ("auto", "auto"), "eager": ("false", "false"), "graph": ("false", "true"),
     "compiled": ("true", "false"), "compiled-graph": ("true", "true"),
 }
-WARM = 12.0           # seconds, at most, before anything is timed
 SETTLED = 60          # steps without a new shape or a new graph, after which it is
 SLOW = 0.2            # seconds: slower steps before that are listed
 PROFILED = 4          # steps
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["auto", "eager", "graph"])
     parser.add_argument("--seconds", type=float, default=4.0, help="timed, for each way")
+    parser.add_argument("--warm", type=float, default=12.0, help="seconds, at most, before anything is timed")
     parser.add_argument("--data", default=os.environ.get("CHAINRULE_DATA", ""))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--profile", action="store_true")
@@ -184,7 +185,7 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
     began = time.perf_counter()
     trainer = Trainer(model, task.begin(model, corpus), settings, Log(), task=task)
     trainer.begin()
-    slow = warm_up(trainer)
+    slow = warm_up(trainer, args.warm)
     before = trainer.step.report().targets                 # waits for the GPU
     ready, first = time.perf_counter() - began, trainer.number
     started = time.perf_counter()
@@ -204,11 +205,11 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
     return facts | (profile(trainer) if args.profile and args.device == "cuda" and timed else {})
 
 
-def warm_up(trainer: Trainer) -> list[tuple[int, float]]:
+def warm_up(trainer: Trainer, most: float) -> list[tuple[int, float]]:
     """Steps until nothing new comes; which of them were slow, and their seconds."""
     began = time.perf_counter()
     known, since, slow = (0, 0), 0, []
-    while since < SETTLED and time.perf_counter() - began < WARM:
+    while since < SETTLED and time.perf_counter() - began < most:
         before = time.perf_counter()
         one_step(trainer)
         if (seconds := time.perf_counter() - before) > SLOW:
