@@ -6,10 +6,11 @@
 A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph): targets a second once
 all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line
 that says how far `auto` is from the best. Before that, a run that is not counted meets all kernels for the first time,
-since a process compiles them only once; its seconds are printed (`--cold` leaves it out). RECIPE is a name in recipes/
-or `mask` (an encoder with its default settings), all by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data,
-random text of its shape is used. Recipes that start from a run (--from) begin from random weights, in the size of the
-recipe named there. `--profile` adds the kernels of a step: how many, how long they run, and which take longest.
+since a process compiles them only once; its seconds are printed (`--cold` leaves it out). RECIPE is a name in recipes/,
+a file, or `mask` (an encoder with its default settings); all of recipes/ and `mask` by default. Where DIR
+($CHAINRULE_DATA) lacks the recipe's data, random text of its shape is used. Recipes that start from a run (--from)
+begin from random weights, in the size of the recipe named there. `--profile` adds the kernels of a step: how many, how
+long they run, and which take longest.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +118,7 @@ def choices(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def read_recipe(name: str) -> Recipe:
     if name == "mask":
         return recipe_for("encoder", {}, "mask")
-    given = flatten(read_toml(RECIPES / f"{name}.toml"))
+    given = flatten(read_toml(Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"))
     if name in BASES:
         base = flatten(read_toml(RECIPES / f"{BASES[name]}.toml"))
         given = {key: base[key] for key in base if key.startswith("model.") or key == "text.vocab"} | given
@@ -138,16 +140,15 @@ def files_of(name: str, recipe: Recipe, data: Path, folder: Path) -> list[str]:
 def random_files(task: str, folder: Path, count: int, lengths: Sequence[int]) -> list[str]:
     random = np.random.default_rng(1)
     words = random_words(random)
-    columns = [[" ".join(random.choice(words, size, p=ZIPF)) for size in random_lengths(random, length, count)]
-               for length in lengths]
+    columns = [random_lines(random, words, random_lengths(random, length, count)) for length in lengths]
     if task == "translate":
         paths = [folder / f"text.{side}" for side in ("xx", "yy")]
         for path, column in zip(paths, columns):
             path.write_text("\n".join(column) + "\n")
         return [str(path) for path in paths]
     if task == "tag":
-        path = folder / "tags.tsv"
-        path.write_text("\n".join("".join(f"{word}\t{word[-1]}\n" for word in line.split()) for line in columns[0]))
+        path = folder / "tags.conllu"
+        path.write_text("\n".join("".join(token(*pair) for pair in enumerate(line.split(), 1)) for line in columns[0]))
     elif task == "classify":
         path = folder / "classes.tsv"
         names = ["sentence1", "sentence2"] if len(columns) > 1 else ["sentence"]
@@ -157,6 +158,16 @@ def random_files(task: str, folder: Path, count: int, lengths: Sequence[int]) ->
         path = folder / "text.txt"
         path.write_text("\n".join(columns[0]) + "\n")
     return [str(path)]
+
+
+def token(number: int, word: str) -> str:
+    """A line of CoNLL-U; the tag of a word is its last letter."""
+    return "\t".join([str(number), word, word, word[-1], *"______"]) + "\n"
+
+
+def random_lines(random: np.random.Generator, words: list[str], lengths: np.ndarray[Any, Any]) -> list[str]:
+    drawn = iter(random.choice(words, lengths.sum(), p=ZIPF).tolist())
+    return [" ".join(islice(drawn, length)) for length in lengths.tolist()]
 
 
 VOCABULARY = 12_000
