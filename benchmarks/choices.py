@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from chainrule.api import read_toml
+from chainrule.device import choose_device
 from chainrule.errors import UserError
 from chainrule.recipe import Recipe
 from chainrule.settings import flatten
@@ -192,10 +193,15 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
     compiled, graph = WAYS[way]
     torch.manual_seed(recipe.train.seed)
     task, settings = find_task(recipe.task), replace(recipe.train, compile=compiled, graph=graph, evaluate=0)
-    model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ())).to(args.device)
+    model = build_for(recipe, len(corpus.tokenizer), getattr(corpus, "labels", ())).to(choose_device(args.device))
     began = time.perf_counter()
     trainer = Trainer(model, task.begin(model, corpus), settings, Log(), task=task)
     trainer.begin()
+    with trainer.attention():
+        return time_steps(trainer, began, timed, args)
+
+
+def time_steps(trainer: Trainer, began: float, timed: float, args: argparse.Namespace) -> dict[str, Any]:
     slow = warm_up(trainer, args.warm)
     before = trainer.step.report().targets                 # waits for the GPU
     ready, first = time.perf_counter() - began, trainer.number
@@ -209,8 +215,8 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
         "whole_run": round(whole_run(trainer, ready, first, seconds / taken) * targets / taken),
         "steps": taken, "targets_per_step": round(targets / taken), "seconds_until_ready": round(ready, 1),
         "steps_until_ready": first, "slow_steps": slow, "graphs": len(trainer.runner.graphs),
-        "shapes": len(trainer.runner.met), "compiled": trainer.step.loss != model.loss, "fused": trainer.step.fused,
-        "loader_ms": loader_ms(trainer),
+        "shapes": len(trainer.runner.met), "compiled": trainer.step.loss != trainer.step.eager_loss,
+        "fused": trainer.step.fused, "loader_ms": loader_ms(trainer),
         "memory_gb": round(torch.cuda.max_memory_allocated() / 2**30, 2) if args.device == "cuda" else None,
     }
     return facts | (profile(trainer) if args.profile and args.device == "cuda" and timed else {})

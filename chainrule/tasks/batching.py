@@ -229,7 +229,7 @@ class Buckets:
         self.steps = len(self.cuts) - 1
         self.epoch = float(self.steps)                                     # steps in which each example is visited once
         self._epoch, self._order = -1, (self._sorted, np.arange(self.steps))
-        self._padded: Ids | None = None                                    # shapes to which batches are padded
+        self.padded: Ids | None = None                                     # shapes to which batches are padded
 
     @property
     def shapes(self) -> Ids:
@@ -237,9 +237,10 @@ class Buckets:
         widths = [np.maximum.reduceat(each[self._sorted], self.cuts[:-1]) for each in self.widths]
         return np.stack([np.diff(self.cuts), *widths], 1)
 
-    def pad_to(self, shapes: Ids) -> None:
-        """From here on `at` pads the batches of an epoch to these shapes. What is added does not count in the loss."""
-        self._padded = shapes
+    def pad_to(self, shapes: Ids | None) -> None:
+        """From here on `at` pads the batches of an epoch to these shapes, or no longer. What is added does not count in
+        the loss."""
+        self.padded = shapes
 
     @property
     def rows(self) -> int:
@@ -258,9 +259,9 @@ class Buckets:
 
     def at(self, step: int) -> Batch:
         ids = self.ids(step)
-        if self._padded is None:
+        if self.padded is None:
             return self._batch(ids)
-        rows, *widths = self._padded[self._place(step)].tolist()
+        rows, *widths = self.padded[self._place(step)].tolist()
         return pad_rows(self.examples.batch(ids, widths), rows)
 
     def ids(self, step: int) -> Ids:

@@ -23,7 +23,7 @@ from chainrule.tasks.corruption import Noised, Spans
 from chainrule.tasks.task import BatchOrder, OrderWithState, Task
 from chainrule.text.batches import Streams, Windows, document_numbers
 from chainrule.text.corpus import Corpus
-from chainrule.training.compile.batch_shapes import few_shapes, free_share
+from chainrule.training.compile.batch_shapes import area, few_shapes, free_share
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.schedule import make_budget
 
@@ -66,6 +66,10 @@ class TokenLoader:
         places = starts.numpy() + np.arange(self.order.length + 1)
         return torch.from_numpy(self.order.tokens[places].astype(np.int64)).to(self.device, non_blocking=True)
 
+    graph_padding = 1.0                                    # all rows have one length
+
+    def unpad(self) -> None: ...
+
     def goes_on(self, step: int) -> bool:
         """Whether the rows of a step go on from those of the step before."""
         return self.order.goes_on(step)
@@ -103,6 +107,18 @@ class BatchLoader:
             batch.targets[own >= rows] = IGNORE
         there = any(tensor.is_cuda for tensor in batch.tensors().values())    # rollouts are drawn on the GPU
         return batch.to(self.device) if self.copier is None or there else self.copier.copy(batch)
+
+    @property
+    def graph_padding(self) -> float:
+        """How many times as many tokens a batch has, on average, because a few CUDA graphs should replay all."""
+        if not isinstance(self.order, Buckets) or self.order.padded is None:
+            return 1.0
+        return float(area(self.order.padded).sum() / area(self.order.shapes).sum())
+
+    def unpad(self) -> None:
+        """Batches as they are without CUDA graphs."""
+        if isinstance(self.order, Buckets):
+            self.order.pad_to(None)
 
     def goes_on(self, step: int) -> bool:
         return False

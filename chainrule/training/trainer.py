@@ -11,6 +11,7 @@ budget is the clock. All ranks follow the first one's clock and stop together.
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,7 +58,7 @@ def train_by_gradient(
     """Steps until the budget is spent or patience ends. If a stop is requested, it writes a checkpoint and returns."""
     trainer = Trainer(model, corpus, settings, log, checkpoints, ranks, task)
     trainer.begin()
-    with catch_signals() as stop, cudnn_attention(isinstance(trainer.loader, TokenLoader)):
+    with catch_signals() as stop, trainer.attention():
         finished = trainer.run(stop) and trainer.evaluate_at_the_end(stop)
     if finished:
         trainer.validation.restore_best()
@@ -94,7 +95,7 @@ class Trainer:
         self.step = Step(
             model, self.optimizers, self.precision, settings.clip, micro_batch, carries, ranks, settings.r_drop
         )
-        self.runner = StepRunner(self.step, settings, self._seconds_left)
+        self.runner = StepRunner(self.step, settings, self._seconds_left, self.loader)
         schedule = make_evaluation_schedule(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks, task)
         self.meter = Meter(
@@ -123,6 +124,10 @@ class Trainer:
             self._log_start()
         self.ranks.refuse_different("last checkpoint", str(self.number))
         self.meter.restart(self.step.report().targets)
+
+    def attention(self) -> AbstractContextManager[None]:
+        """Steps are taken inside: attention by cuDNN only where all batches have one shape."""
+        return cudnn_attention(isinstance(self.loader, TokenLoader))
 
     def run(self, stop: Stop) -> bool:
         """The training loop; True: it came to its end."""

@@ -20,9 +20,9 @@ from chainrule.tasks.translate import Sequences
 from chainrule.text.batches import Windows
 from chainrule.training import loader as loading
 from chainrule.training.compile.batch_shapes import area, few_shapes, free_share
-from chainrule.training.loader import layout, view, with_few_shapes
+from chainrule.training.loader import BatchLoader, layout, view, with_few_shapes
 
-VOCAB = 30
+VOCAB, CPU = 30, torch.device("cpu")
 
 
 def test_shapes_are_merged_where_that_pads_least():
@@ -134,12 +134,25 @@ def test_bytes_of_words_are_padded_to_one_width():
 def test_batches_are_padded_for_graphs_but_not_under_an_objective(monkeypatch):
     order = Buckets(sequences(), seed=1, tokens=200)
     assert with_few_shapes(order, Objective(SimpleNamespace())) is order
-    assert order._padded is None
+    assert order.padded is None
     made = with_few_shapes(order, MODELS["seq2seq"]())
-    assert made._padded is not None
+    assert made.padded is not None
     spans = Spans(Windows(np.arange(1000, dtype=np.uint16) % 20 + 1, 4, 63, 1), np.array([21, 22, 23, 24, 25]), 1)
     assert with_few_shapes(spans, MODELS["seq2seq"]()).multiple == loading.WIDTHS
     assert with_few_shapes(spans, SimpleNamespace(context=40)).multiple == 8      # 64 would be more than it holds
+
+
+def test_a_loader_says_how_much_is_padded_until_nothing_is():
+    def tokens():
+        batches = map(loader.batch, range(loader.order.steps))
+        return sum(batch.tokens.numel() + batch.source.numel() for batch in batches)
+
+    loader = BatchLoader(with_few_shapes(Buckets(sequences(), seed=1, tokens=200), MODELS["seq2seq"](), 1200), CPU)
+    padded, padding = tokens(), loader.graph_padding
+    loader.unpad()
+    assert padding == pytest.approx(padded / tokens())
+    assert padding > 1.01
+    assert loader.graph_padding == 1
 
 
 def test_a_batch_lies_in_one_piece_of_memory():

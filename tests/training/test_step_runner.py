@@ -21,8 +21,10 @@ ONE, TWO = (Batch(torch.zeros(rows, 1), torch.zeros(rows, 1)) for rows in (1, 2)
 class Gpu:
     """A runner that takes this for a GPU, on which a pass lasts `eager`, `replayed` or `compiled` seconds."""
 
-    def __init__(self, monkeypatch, eager, left, *, replayed=None, compiled=None, batches=(ONE,), **given):
-        self.now, self.eager, self.captured, self.trials = 0.0, eager, 0, []
+    def __init__(
+        self, monkeypatch, eager, left, *, replayed=None, compiled=None, batches=(ONE,), padding=1.0, **given
+    ):
+        self.now, self.eager, self.captured, self.trials, self.graph_padding = 0.0, eager, 0, [], padding
         self.replayed, self.compiled = eager / 10 if replayed is None else replayed, compiled
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, loss="as written", take=self.take)
         step.model, step.eager_loss, step.ranks = SimpleNamespace(compiles=True), "as written", ALONE
@@ -35,9 +37,14 @@ class Gpu:
         monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: self.now))    # not for other threads
         monkeypatch.setattr(runner, "StepGraph", self.capture)
         monkeypatch.setattr(runner, "pass_seconds", self.pass_seconds)
-        self.runner = runner.StepRunner(step, Gradient(**given), left if callable(left) else lambda seconds: left)
+        self.unpadded = 0
+        seconds_left = left if callable(left) else lambda seconds: left
+        self.runner = runner.StepRunner(step, Gradient(**given), seconds_left, self)
         for number in range(40):
             self.runner.take(batches[number % len(batches)], None)
+
+    def unpad(self):
+        self.unpadded += 1
 
     def take(self, batch, state):
         self.now += self.eager
@@ -64,6 +71,22 @@ def test_a_graph_that_is_no_faster_is_not_used(monkeypatch, capsys):
     gpu = Gpu(monkeypatch, 0.1, 60, replayed=0.099)
     assert (gpu.runner.captures, gpu.captured) == (False, 0)
     assert "steps run eagerly from here on" in capsys.readouterr().err
+
+
+def test_what_is_padded_for_graphs_must_be_worth_it(monkeypatch, capsys):
+    """An eager step would have fewer tokens: 40 ms of 52 where batches have 1.3 times as many."""
+    gpu = Gpu(monkeypatch, 0.052, 60, replayed=0.045, padding=1.3)
+    assert (gpu.runner.captures, gpu.captured, gpu.unpadded) == (False, 0, 1)
+    assert "40.0 ms eagerly, 45.0 ms as a CUDA graph; steps run eagerly from here on" in capsys.readouterr().err
+    faster = Gpu(monkeypatch, 0.052, 60, replayed=0.035, padding=1.3)
+    assert (faster.runner.captures, faster.captured, faster.unpadded) == (True, 1, 0)
+    asked = Gpu(monkeypatch, 0.052, 60, padding=1.3, graph="true")
+    assert (asked.captured, asked.unpadded) == (1, 0)
+
+
+def test_steps_without_a_trial_are_not_padded_either(monkeypatch):
+    gpu = Gpu(monkeypatch, 1.0, 60, padding=1.3)           # too long for a graph to pay
+    assert (gpu.trials, gpu.unpadded) == ([], 1)
 
 
 def test_a_long_run_is_compiled_if_that_is_faster(monkeypatch):

@@ -1,8 +1,9 @@
 """Runs each training step in the fastest way: eagerly, by torch.compile, or as a CUDA graph; chosen by measurement.
 
 A CUDA graph repeats a step with a single launch, which helps where launching its kernels takes longer than they run;
-each shape of batch needs its own. torch.compile takes half a minute for each shape, so it is tried only where training
-will be long. `auto` times a pass over one batch each way (trial.py) and takes the fastest. Both are for GPUs: on a CPU
+each shape of batch needs its own, so batches of examples are padded to a few shapes. torch.compile takes half a minute
+for each shape, so it is tried only where training will be long. `auto` times a pass over one batch each way (trial.py)
+and takes the fastest; an eager step would not be padded, so as much is taken off its time. Both are for GPUs: on a CPU
 a step runs eagerly unless train.compile=true. With several ranks `auto` captures no graph, since their communication
 would have to be captured too. On a GPU, fused kernels (chainrule/kernels) are used where training is long enough.
 """
@@ -10,7 +11,7 @@ would have to be captured too. On a GPU, fused kernels (chainrule/kernels) are u
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -35,11 +36,20 @@ MAX_GRAPHS = 32         # one for each shape of batch
 AHEAD = 4               # steps that may be queued on the GPU, so that the host's clock agrees with its progress
 
 
+class PaddingLoader(Protocol):
+    """A loader that pads batches to a few shapes for CUDA graphs (batch_shapes.py), until told that none is used."""
+
+    @property
+    def graph_padding(self) -> float: ...      # factor by which the tokens of a batch become more, on average
+
+    def unpad(self) -> None: ...
+
+
 class StepRunner:
     """Runs each step in the fastest way that is known to work for the model and the device."""
 
-    def __init__(self, step: Step, settings: Gradient, seconds_left: Callable[[float], float]):
-        self.step, self.settings = step, settings
+    def __init__(self, step: Step, settings: Gradient, seconds_left: Callable[[float], float], loader: PaddingLoader):
+        self.step, self.settings, self.loader = step, settings, loader
         self.seconds_left = seconds_left                   # of training, if a step takes so many seconds
         self.on_gpu = step.totals.is_cuda
         self.taken, self.began = 0, 0.0
@@ -75,6 +85,8 @@ class StepRunner:
             if self.seconds_left(seconds) > REPAID:
                 self._use_kernels()
             self._choose(batch, state, seconds)
+            if not self.captures:
+                self.loader.unpad()
             self.decided = True
             self.met.clear()
 
@@ -85,7 +97,8 @@ class StepRunner:
         compiles = self.settings.compile == "auto" and self.step.model.compiles and len(self.met) <= MOST_COMPILED
         if not tries_graph and not (compiles and self.seconds_left(seconds) > LONG):
             return
-        began, first = time.monotonic(), self._seconds(batch, state)
+        padding = 1.0 if self.captures else self.loader.graph_padding      # this batch has it, an eager one would not
+        began, first = time.monotonic(), self._seconds(batch, state) / padding
         times, best = {"as a CUDA graph" if self.captures else "eagerly": first}, first
         if tries_graph and (replayed := self._graph_seconds(batch, state)) is not None:
             times["as a CUDA graph"], self.captures = replayed, replayed < FASTER * first

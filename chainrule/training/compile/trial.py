@@ -13,8 +13,7 @@ from chainrule.device import CudaGraph
 from chainrule.model import Batch, State
 from chainrule.training.step import Step
 
-WARM = 2        # passes before any is timed
-REPEATS = 5     # passes that are timed; the fastest counts
+REPEATS = 3     # passes that are timed, after one that is not; the fastest counts
 
 
 def pass_seconds(step: Step, batch: Batch, state: State, as_graph: bool) -> float:
@@ -26,8 +25,7 @@ def pass_seconds(step: Step, batch: Batch, state: State, as_graph: bool) -> floa
     on_gpu = step.totals.is_cuda
     with torch.random.fork_rng([step.totals.device] if on_gpu else []):
         try:
-            for _ in range(WARM):
-                run()
+            run()
             return _fastest(_replayed(run) if as_graph else run, torch.cuda.synchronize if on_gpu else lambda: None)
         finally:
             step.optimizers.zero_grad()
