@@ -155,7 +155,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.data:
         parser.error("the public texts are needed: --data FOLDER, or $CHAINRULE_DATA")
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "benchmarks" / "pages"))
     from look import served
 
     out, data = args.out.resolve(), Path(args.data).resolve()
