@@ -75,7 +75,8 @@ def test_the_file_map_is_complete():
 
 
 def test_no_folder_lists_more_names_than_a_reader_can_hold():
-    roots = PACKAGE, ROOT / "benchmarks"
+    roots = PACKAGE, ROOT / "benchmarks", ROOT / "docs"
     folders = {path.parent for root in roots for path in root.rglob("*.*") if path.parent.name != "__pycache__"}
+    folders -= {ROOT / "docs/pages", ROOT / "docs/lessons/texts"}    # of `make site`; what the commands of lessons read
     sizes = {str(folder.relative_to(ROOT)): sum(path.is_file() for path in folder.iterdir()) for folder in folders}
     assert {folder: size for folder, size in sizes.items() if size > 18} == {}

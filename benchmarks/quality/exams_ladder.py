@@ -3,7 +3,7 @@
     CHAINRULE_DATA=DATA python benchmarks/quality/exams_ladder.py --out runs/ladder [--minutes 2.7] [--run smollm=RUN]
                                                                   [--small]
 
-DATA holds gutenberg/, blimp/ and lambada/ (docs/exams.md). One BPE tokenizer of 16,384 tokens is learned from the
+DATA holds gutenberg/, blimp/ and lambada/ (docs/tools/exams.md). One BPE tokenizer of 16,384 tokens is learned from the
 training text and used by all three. The 5-gram is counted on the CPU while the LSTM, and after it the GPT, train for
 `--minutes` each on the device. Each result is a JSON line; the last lines are Markdown tables with 95 % intervals.
 `--small` is the same on 300,000 bytes and a few examples: a check of the program, whose figures say nothing.
@@ -181,7 +181,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if not (name and path and Path(path).is_dir()):
             parser.error(f"--run {word}: NAME=RUN is wanted, RUN the folder of a run.")
     if "CHAINRULE_DATA" not in os.environ:
-        parser.error("set CHAINRULE_DATA to a folder with gutenberg, blimp and lambada (docs/exams.md).")
+        parser.error("set CHAINRULE_DATA to a folder with gutenberg, blimp and lambada (docs/tools/exams.md).")
     if args.small:
         args.bytes, args.valid_bytes, args.vocab, args.minutes, args.limit = 300_000, 30_000, 512, 0.05, args.limit or 2
     rows = ladder(args)
