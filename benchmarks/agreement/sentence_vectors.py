@@ -19,7 +19,7 @@ from transformers import BertModel
 
 from chainrule.formats.hugging_face_import import read_folder
 from chainrule.run import Run
-from chainrule.serve.embeddings import embed_inputs
+from chainrule.serve.endpoints.embeddings import embed_inputs
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import chainrule
-from chainrule.commands.few_shot import draw_shots, read_shots
+from chainrule.commands.evaluation.few_shot import draw_shots, read_shots
 from chainrule.exams import few_shot
 from chainrule.exams.few_shot import examine_shots
 from chainrule.exams.prompt_set import FewShot

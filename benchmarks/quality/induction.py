@@ -3,7 +3,7 @@
     python benchmarks/quality/induction.py [--steps 1500] [--seed 1] [--out runs/induction]
 
 Prints a JSON line: the bits per character against the language's entropy, and the scores of every head by
-inference/head_scores.py, before training and after it.
+inference/analysis/head_scores.py, before training and after it.
 """
 
 import json

@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from chainrule.errors import UserError
 from chainrule.inference.sampling import Sampling
 from chainrule.serve.app import TEXT_CHARACTERS, Queue, require_json
+from chainrule.serve.endpoints.page_chat import Send, stream_lines
 from chainrule.serve.engine import threads_for
-from chainrule.serve.page_chat import Send, stream_lines
 from chainrule.serve.server import Runs
 from chainrule.viewer.views.write import TOKENS, VIEW, as_json, write_on
 

@@ -24,9 +24,9 @@ from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY
 from chainrule.serve.api_errors import HEADERS, APIError
 from chainrule.serve.app import require_json
+from chainrule.serve.endpoints.schemas import ERRORS, Completion, CompletionBody, SamplingBody
 from chainrule.serve.requests import Request as Generate
 from chainrule.serve.requests import Token
-from chainrule.serve.schemas import ERRORS, Completion, CompletionBody, SamplingBody
 from chainrule.serve.service import Served, Service, engine_of, submit_all
 from chainrule.serve.streams import Piece, Row, aside, event_stream, merged, while_connected
 

@@ -12,8 +12,8 @@ from fastapi.responses import JSONResponse
 
 from chainrule.serve.api_errors import HEADERS
 from chainrule.serve.app import require_json
-from chainrule.serve.chat import TokenizeBody, encode_chat
-from chainrule.serve.schemas import ERRORS, DetokenizeBody, Detokenized, Tokenized, TokenizerInfo
+from chainrule.serve.endpoints.chat import TokenizeBody, encode_chat
+from chainrule.serve.endpoints.schemas import ERRORS, DetokenizeBody, Detokenized, Tokenized, TokenizerInfo
 from chainrule.serve.service import Served, Service
 from chainrule.serve.streams import aside
 

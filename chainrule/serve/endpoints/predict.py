@@ -26,7 +26,7 @@ from chainrule.inference.mbr import choose_search
 from chainrule.run import Run
 from chainrule.serve.api_errors import HEADERS
 from chainrule.serve.app import require_json
-from chainrule.serve.schemas import ERRORS, Answer, Body
+from chainrule.serve.endpoints.schemas import ERRORS, Answer, Body
 from chainrule.serve.service import Served, Service
 from chainrule.tasks.task import Prediction, Search
 

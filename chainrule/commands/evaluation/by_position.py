@@ -7,7 +7,12 @@ from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.files import write_text
-from chainrule.inference.by_position import ByPosition, require_same_positions, score_by_position, window_length
+from chainrule.inference.analysis.by_position import (
+    ByPosition,
+    require_same_positions,
+    score_by_position,
+    window_length,
+)
 from chainrule.run import RECIPE, Run, load, refuse_unwritable
 from chainrule.text.corpus import read_split
 from chainrule.viewer.line_chart import line_chart

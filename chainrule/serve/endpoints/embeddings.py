@@ -29,7 +29,7 @@ from chainrule.model import BOUNDARY, Encoder
 from chainrule.run import Run
 from chainrule.serve.api_errors import HEADERS, APIError
 from chainrule.serve.app import require_json
-from chainrule.serve.schemas import ERRORS, Answer, Body, Prompts
+from chainrule.serve.endpoints.schemas import ERRORS, Answer, Body, Prompts
 from chainrule.serve.service import Served, Service
 
 Floats: TypeAlias = NDArray[np.float32]

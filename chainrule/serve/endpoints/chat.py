@@ -21,7 +21,7 @@ from chainrule.inference.generate import has_end
 from chainrule.model import BOUNDARY
 from chainrule.serve.api_errors import HEADERS
 from chainrule.serve.app import require_json
-from chainrule.serve.completions import (
+from chainrule.serve.endpoints.completions import (
     STREAMS,
     Prompt,
     continuation,
@@ -30,9 +30,9 @@ from chainrule.serve.completions import (
     sampling_of,
     usage_of,
 )
+from chainrule.serve.endpoints.schemas import ERRORS, Answer, Body, SamplingBody, Usage
 from chainrule.serve.requests import Request as Generate
 from chainrule.serve.requests import Token
-from chainrule.serve.schemas import ERRORS, Answer, Body, SamplingBody, Usage
 from chainrule.serve.service import Served, Service, engine_of, submit_all
 from chainrule.serve.streams import Piece, Row, event_stream, merged, while_connected
 from chainrule.text.tokenizers.spelling import REPLACED
