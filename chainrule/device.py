@@ -2,6 +2,7 @@
 
     choose_device       `auto` takes a GPU when there is one
     cudnn_attention     whether torch may compute attention by cuDNN, which plans each shape of batch again
+    tf32_products       whether a GPU may multiply float32 by TF32
     choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
     CudaGraph           a function captured once and replayed with a single launch; used by training and by decoding
     fastest_threads     the number of CPU threads that makes small steps fastest, found by trial
@@ -45,6 +46,18 @@ def cudnn_attention(on: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@contextmanager
+def tf32_products(on: bool) -> Iterator[None]:
+    """Whether a GPU may multiply float32 by TF32: 10 bits of each mantissa instead of 23, sums in float32, and several
+    times as fast. bfloat16 has 7 bits."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = on
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -1,13 +1,13 @@
 """CUDA graphs, with CUDA simulated: no garbage is collected during a capture; a failure leaves the generator usable."""
 
 import gc
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 import torch
 
 from chainrule import device
-from chainrule.device import CudaGraph, choose_device, cudnn_attention, undisturbed
+from chainrule.device import CudaGraph, choose_device, cudnn_attention, tf32_products, undisturbed
 
 
 class FakeGPU:
@@ -130,3 +130,18 @@ def test_cudnn_attention_is_as_it_was_afterwards(cudnn_by_default, on):
     with cudnn_attention(on):
         assert torch.backends.cuda.cudnn_sdp_enabled() == on
     assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_as_it_was_afterwards(before, on):
+    matmul = torch.backends.cuda.matmul
+    default = matmul.allow_tf32
+    try:
+        matmul.allow_tf32 = before
+        with suppress(KeyError), tf32_products(on):
+            assert matmul.allow_tf32 == on
+            raise KeyError
+        assert matmul.allow_tf32 == before
+    finally:
+        matmul.allow_tf32 = default

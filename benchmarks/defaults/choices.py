@@ -1,15 +1,16 @@
 """The choice of `train.compile=auto` and `train.graph=auto`, beside every alternative in the same run, for each recipe.
 
-    python benchmarks/defaults/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--data DIR] [--profile]
-                                          [--cold]
+    python benchmarks/defaults/choices.py [RECIPE …] [--ways auto eager graph] [--seconds 4] [--warm 12] [--data DIR]
+                                          [--profile] [--cold]
 
 A line of JSON for each way of running the steps (auto, eager, graph, compiled, compiled-graph): targets a second once
 all shapes have been met, the seconds until then, and from both the rate of the recipe's whole training; then a line
 that says how far `auto` is from the best. Before that, a run that is not counted meets all kernels for the first time,
-since a process compiles them only once; its seconds are printed (`--cold` leaves it out). RECIPE is a name in recipes/
-or `mask` (an encoder with its default settings), all by default. Where DIR ($CHAINRULE_DATA) lacks the recipe's data,
-random text of its shape is used. Recipes that start from a run (--from) begin from random weights, in the size of the
-recipe named there. `--profile` adds the kernels of a step: how many, how long they run, and which take longest.
+since a process compiles them only once; its seconds are printed (`--cold` leaves it out). RECIPE is a name in recipes/,
+a file, or `mask` (an encoder with its default settings); all of recipes/ and `mask` by default. Where DIR
+($CHAINRULE_DATA) lacks the recipe's data, random text of its shape is used. Recipes that start from a run (--from)
+begin from random weights, in the size of the recipe named there. `--profile` adds the kernels of a step: how many, how
+long they run, and which take longest.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,6 @@ WAYS = {
     "auto": ("auto", "auto"), "eager": ("false", "false"), "graph": ("false", "true"),
     "compiled": ("true", "false"), "compiled-graph": ("true", "true"),
 }
-WARM = 12.0           # seconds, at most, before anything is timed
 SETTLED = 60          # steps without a new shape or a new graph, after which it is
 SLOW = 0.2            # seconds: slower steps before that are listed
 PROFILED = 4          # steps
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=["auto", "eager", "graph"])
     parser.add_argument("--seconds", type=float, default=4.0, help="timed, for each way")
+    parser.add_argument("--warm", type=float, default=12.0, help="seconds, at most, before anything is timed")
     parser.add_argument("--data", default=os.environ.get("CHAINRULE_DATA", ""))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--profile", action="store_true")
@@ -116,7 +118,7 @@ def choices(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def read_recipe(name: str) -> Recipe:
     if name == "mask":
         return recipe_for("encoder", {}, "mask")
-    given = flatten(read_toml(RECIPES / f"{name}.toml"))
+    given = flatten(read_toml(Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"))
     if name in BASES:
         base = flatten(read_toml(RECIPES / f"{BASES[name]}.toml"))
         given = {key: base[key] for key in base if key.startswith("model.") or key == "text.vocab"} | given
@@ -138,16 +140,15 @@ def files_of(name: str, recipe: Recipe, data: Path, folder: Path) -> list[str]:
 def random_files(task: str, folder: Path, count: int, lengths: Sequence[int]) -> list[str]:
     random = np.random.default_rng(1)
     words = random_words(random)
-    columns = [[" ".join(random.choice(words, size, p=ZIPF)) for size in random_lengths(random, length, count)]
-               for length in lengths]
+    columns = [random_lines(random, words, random_lengths(random, length, count)) for length in lengths]
     if task == "translate":
         paths = [folder / f"text.{side}" for side in ("xx", "yy")]
         for path, column in zip(paths, columns):
             path.write_text("\n".join(column) + "\n")
         return [str(path) for path in paths]
     if task == "tag":
-        path = folder / "tags.tsv"
-        path.write_text("\n".join("".join(f"{word}\t{word[-1]}\n" for word in line.split()) for line in columns[0]))
+        path = folder / "tags.conllu"
+        path.write_text("\n".join("".join(token(*pair) for pair in enumerate(line.split(), 1)) for line in columns[0]))
     elif task == "classify":
         path = folder / "classes.tsv"
         names = ["sentence1", "sentence2"] if len(columns) > 1 else ["sentence"]
@@ -157,6 +158,16 @@ def random_files(task: str, folder: Path, count: int, lengths: Sequence[int]) ->
         path = folder / "text.txt"
         path.write_text("\n".join(columns[0]) + "\n")
     return [str(path)]
+
+
+def token(number: int, word: str) -> str:
+    """A line of CoNLL-U; the tag of a word is its last letter."""
+    return "\t".join([str(number), word, word, word[-1], *"______"]) + "\n"
+
+
+def random_lines(random: np.random.Generator, words: list[str], lengths: np.ndarray[Any, Any]) -> list[str]:
+    drawn = iter(random.choice(words, lengths.sum(), p=ZIPF).tolist())
+    return [" ".join(islice(drawn, length)) for length in lengths.tolist()]
 
 
 VOCABULARY = 12_000
@@ -185,7 +196,7 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
     began = time.perf_counter()
     trainer = Trainer(model, task.begin(model, corpus), settings, Log(), task=task)
     trainer.begin()
-    slow = warm_up(trainer)
+    slow = warm_up(trainer, args.warm)
     before = trainer.step.report().targets                 # waits for the GPU
     ready, first = time.perf_counter() - began, trainer.number
     started = time.perf_counter()
@@ -205,11 +216,11 @@ def measure(recipe: Recipe, corpus: Any, way: str, timed: float, args: argparse.
     return facts | (profile(trainer) if args.profile and args.device == "cuda" and timed else {})
 
 
-def warm_up(trainer: Trainer) -> list[tuple[int, float]]:
+def warm_up(trainer: Trainer, most: float) -> list[tuple[int, float]]:
     """Steps until nothing new comes; which of them were slow, and their seconds."""
     began = time.perf_counter()
     known, since, slow = (0, 0), 0, []
-    while since < SETTLED and time.perf_counter() - began < WARM:
+    while since < SETTLED and time.perf_counter() - began < most:
         before = time.perf_counter()
         one_step(trainer)
         if (seconds := time.perf_counter() - before) > SLOW:

@@ -13,7 +13,7 @@ from chainrule.commands.evaluation.exams import exam, is_exam
 from chainrule.commands.evaluation.few_shot import few_shot, refuse_without_shots
 from chainrule.commands.json_output import Streamed
 from chainrule.commands.train import metrics_line
-from chainrule.device import choose_device, multiplies_bfloat16
+from chainrule.device import choose_device, multiplies_bfloat16, tf32_products
 from chainrule.errors import UserError
 from chainrule.inference.fill_in import ALTERNATIVES, keep_top
 from chainrule.inference.mbr import choose_search
@@ -135,6 +135,11 @@ def print_bits(scored: StreamScore) -> None:
 
 
 def eval_command(args: Namespace) -> dict[str, Any]:
+    with tf32_products(args.precision == "auto"):
+        return _evaluate(args)
+
+
+def _evaluate(args: Namespace) -> dict[str, Any]:
     if args.by_position:
         if args.others:
             raise UserError("--with averages the answers to examples of a task; --by-position names its runs "
@@ -204,7 +209,8 @@ def predict_command(args: Namespace) -> dict[str, Any]:
     if args.top is not None and not 1 <= args.top <= ALTERNATIVES:
         raise UserError(f"--top {args.top}: ask for 1 to {ALTERNATIVES} alternatives.")
     run, settings = load_run(args)
-    answers = run.predict(args.file, settings=settings, search=search_by(args))
+    with tf32_products(args.precision == "auto"):
+        answers = run.predict(args.file, settings=settings, search=search_by(args))
     if args.top is not None:
         answers = [keep_top(answer, args.run, args.top, "--top") for answer in answers]
     if not args.json:

@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from chainrule import models
 from chainrule.commands.show import place
 from chainrule.recipe import TRAIN, Text
-from chainrule.run import load
+from chainrule.run import Run, load
 from chainrule.settings import meanings
 from chainrule.tasks import first_task
 from chainrule.text.sources import Source
@@ -188,6 +189,21 @@ def test_evaluation_is_what_the_tokens_say(chainrule, trained, book):
     assert answer["nats"] == pytest.approx(bits["total_bits"] * math.log(2) / bits["tokens"], rel=1e-5)
     assert answer["signature"].startswith("unit:characters|")
     assert answer["signature"] in chainrule("eval", trained, book).out
+
+
+@pytest.mark.parametrize(("verb", "method"), [("eval", "evaluate"), ("predict", "predict")])
+@pytest.mark.parametrize(("words", "tf32"), [((), True), (("--precision", "float32"), False)])
+def test_on_a_gpu_large_sets_are_multiplied_in_tf32_unless_float32_is_asked_for(
+    chainrule, trained, book, monkeypatch, verb, method, words, tf32
+):
+    def measured(run, *args, **given):
+        while_it_ran.append(torch.backends.cuda.matmul.allow_tf32)
+        return {"signature": ""} if verb == "eval" else []
+
+    while_it_ran = []
+    monkeypatch.setattr(Run, method, measured)
+    assert chainrule(verb, trained, book, *words, "--json").code == 0
+    assert while_it_ran == [tf32]
 
 
 def test_how_the_text_is_read_may_be_said_and_nothing_else(chainrule, complaint, trained, tmp_path):

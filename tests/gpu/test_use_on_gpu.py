@@ -9,6 +9,7 @@ import torch
 from contract.moved import moved
 from contract.toy import Attentive, Recurrent, ToySettings
 
+from chainrule.device import tf32_products
 from chainrule.inference import decoding
 from chainrule.inference.forward import device_of
 from chainrule.inference.generate import sample
@@ -39,6 +40,19 @@ def test_scores_are_the_same(pair: tuple[LanguageModel, LanguageModel]) -> None:
     np.testing.assert_allclose(there, here, atol=1e-4)
     here, there = (np.concatenate(score_texts(model, texts)) for model in pair)
     np.testing.assert_allclose(there, here, atol=1e-4)
+
+
+def test_scores_in_tf32_are_the_same_to_three_digits() -> None:
+    torch.manual_seed(1)
+    model = build("gpt", recipe_for("gpt", {"model.size": "tiny", "model.context": 64}).model, VOCAB).cuda()
+    moved(model, 0.05)
+    stream = np.random.default_rng(1).integers(VOCAB, size=2000, dtype=np.uint16)
+    exact = score_stream(model, stream)
+    with tf32_products(True):
+        rounded = score_stream(model, stream)
+    assert not np.array_equal(rounded, exact)
+    np.testing.assert_allclose(rounded, exact, atol=1e-2)
+    assert rounded.mean() == pytest.approx(exact.mean(), rel=1e-3)
 
 
 def test_greedy_samples_are_the_same_past_the_context_too(pair: tuple[LanguageModel, LanguageModel]) -> None:

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from chainrule.commands.arguments.device import add_device, add_precision
+from chainrule.commands.arguments.device import add_device, add_precision, add_products
 from chainrule.commands.arguments.few_shot import add_shots
 from chainrule.commands.arguments.sampling import add_sampling
 
@@ -42,6 +42,7 @@ def eval_arguments(parser: ArgumentParser) -> None:
     _add_policy(parser)
     add_shots(parser)
     _add_beam(parser)
+    add_products(parser)
     add_device(parser)
 
 
@@ -52,6 +53,7 @@ def predict_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="K", help="print K alternatives for each blank")
     _add_ensemble(parser)
     _add_beam(parser)
+    add_products(parser)
     add_device(parser)
 
 
