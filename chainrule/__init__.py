@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Idle OpenMP threads should sleep soon. By default they spin for a long time, and where other processes use the same
-# cores each step then waits for a thread that cannot run (benchmarks/threads.py). libgomp reads it when torch loads.
+# cores each step then waits for a thread that cannot run (benchmarks/speed/threads.py). libgomp reads it when loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _WHERE = {

@@ -89,7 +89,7 @@ class Switch:
 
 # Mixed precision. Parameters, gradients and sums stay in float32; matrix products may be in bfloat16. With
 # train.precision=bfloat16-stream the residual stream of a Transformer is in bfloat16 too: it is read and written more
-# often than anything else, so a GPU is faster with it. docs/training.md says what that costs in nats. With
+# often than anything else, so a GPU is faster with it. docs/training/training.md says what that costs in nats. With
 # train.precision=float8 the products of a Transformer are in float8 while it is trained (kernels/float8.py).
 
 STREAM, FLOAT8 = "bfloat16-stream", "float8"

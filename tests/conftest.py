@@ -29,6 +29,17 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.nn.functional.linear(*torch.ones(2, 64, 64, dtype=torch.bfloat16))
 
+
+@pytest.fixture
+def no_kept_steps():
+    """No captured step is kept from other tests, or for them."""
+    from chainrule.inference.captured import kept_steps
+
+    kept_steps.forget_all()
+    yield
+    kept_steps.forget_all()
+
+
 # Pages in a real browser: none may log an error, and none may make a request to another machine.
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -1,4 +1,4 @@
-"""The Python interface: the examples of docs/python.md run as they stand, and it agrees with the command line."""
+"""The Python interface: the examples of docs/tools/python.md run as they stand, and it agrees with the command line."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from chainrule.inference.text_score import TextScore
 ANIMALS = [(one, other) for one in ("cat", "dog", "cow") for other in ("bird", "mouse", "fox")]
 BOOK = "".join(f"the {one} saw the {other}, and the {other} ran.\n" for one, other in ANIMALS) * 4
 REVIEWS = "text\tlabel\n" + "".join(f"a {word} film\t{word}\na {word} story\t{word}\n" for word in ("good", "bad") * 8)
-PAGE = Path(__file__).parent.parent / "docs" / "python.md"
+PAGE = Path(__file__).parent.parent / "docs" / "tools" / "python.md"
 
 
 @pytest.fixture

@@ -62,18 +62,18 @@ def import_source(monkeypatch, name, path, source):
 @pytest.fixture
 def hashed(desk, monkeypatch):
     """The guide followed to the letter: its file, its line, its check, its case."""
-    file, line, check, case = blocks("docs/adding-a-model.md", "python")
+    file, line, check, case = blocks("docs/inside/adding-a-model.md", "python")
     name, path = "chainrule.models.hashed", desk / "hashed.py"
     import_source(monkeypatch, name, path, file)
     monkeypatch.setattr(models, "KINDS", {**models.KINDS, **eval("{" + line + "}", {"Kind": models.Kind})})
-    exec(compile(check, "docs/adding-a-model.md", "exec"), {})
+    exec(compile(check, "docs/inside/adding-a-model.md", "exec"), {})
     return eval(case.rstrip(",\n"), {"Case": Case})
 
 
 @pytest.fixture
 def rate(desk, monkeypatch):
     """The guide to tasks followed to the letter: its file and its line."""
-    file, line = blocks("docs/adding-a-task.md", "python")
+    file, line = blocks("docs/inside/adding-a-task.md", "python")
     name, path = "chainrule.tasks.rate", desk / "rate.py"
     import_source(monkeypatch, name, path, file)
     monkeypatch.setattr(tasks, "TASKS", {**tasks.TASKS, **eval("{" + line + "}", {"Entry": tasks.Entry})})
@@ -83,7 +83,7 @@ def rate(desk, monkeypatch):
 
 
 def test_the_new_task_of_the_guide_works_at_once(rate, capsys):
-    for words in commands("docs/adding-a-task.md"):
+    for words in commands("docs/inside/adding-a-task.md"):
         assert main(words[1:]) == 0, words
     out = capsys.readouterr().out
     assert "squared error " in out
@@ -116,7 +116,7 @@ def test_the_new_kind_of_the_guide_keeps_the_laws(hashed):
 
 
 def test_the_new_kind_of_the_guide_works_at_once(hashed, capsys):
-    for words in commands("docs/adding-a-model.md"):
+    for words in commands("docs/inside/adding-a-model.md"):
         assert main(words[1:]) == 0, words
     assert "added to every count" in capsys.readouterr().out
 
@@ -129,7 +129,7 @@ def test_the_session_of_the_readme_runs(desk, capsys):
 
 
 def test_the_session_of_the_page_on_log_linear_models_runs(desk):
-    for words in commands("docs/log-linear.md"):
+    for words in commands("docs/models/log-linear.md"):
         assert main(words[1:]) == 0, words
     assert (desk / "decision.html").is_file()
 
@@ -137,7 +137,7 @@ def test_the_session_of_the_page_on_log_linear_models_runs(desk):
 def test_the_sessions_about_pictures_frames_and_questions_run(desk, monkeypatch, capsys):
     for made in EXAMPLE_SETS.values():
         monkeypatch.setattr(type(made), "sizes", {"train": 80, "valid": 8, "test": 8})
-    session = commands("docs/pictures.md")
+    session = commands("docs/tasks/pictures.md")
     assert len(session) == 8
     for words in session:
         assert main(words[1:]) == 0, words
@@ -146,7 +146,7 @@ def test_the_sessions_about_pictures_frames_and_questions_run(desk, monkeypatch,
 def test_the_session_about_chats_runs(desk, monkeypatch, capsys):
     monkeypatch.setattr(type(EXAMPLE_SETS["smalltalk"]), "sizes", {"train": 20, "valid": 4, "test": 4})
     monkeypatch.setattr("sys.stdin", StringIO("Hello\n"))
-    session = commands("docs/chat.md")
+    session = commands("docs/tools/chat.md")
     assert len(session) == 4
     for words in session:
         assert main(words[1:]) == 0, words
@@ -160,22 +160,23 @@ def test_the_python_of_the_readme_runs(desk):
 def test_the_page_on_models_by_hand_prints_what_it_says_and_its_sums_are_right(desk, capsys):
     for name in ("weather.txt", "numbers.csv", "two-sums.csv"):
         (desk / name).write_text((ROOT / "docs/lessons/texts" / name).read_text())
-    for words in commands("docs/by-hand.md"):
+    for words in commands("docs/models/by-hand.md"):
         assert main(words[1:]) == 0, words
     printed = capsys.readouterr().out.splitlines()
-    shown = [line for line in "".join(blocks("docs/by-hand.md", "console")).splitlines() if not line.startswith("$")]
+    console = "".join(blocks("docs/models/by-hand.md", "console"))
+    shown = [line for line in console.splitlines() if not line.startswith("$")]
     assert len(shown) == 3
     assert [line for line in shown if line not in printed] == []
-    for written, name in zip(blocks("docs/by-hand.md", "toml"), ("weather", "rhythm"), strict=True):
+    for written, name in zip(blocks("docs/models/by-hand.md", "toml"), ("weather", "rhythm"), strict=True):
         (desk / "model.toml").write_text(written)
         ours, theirs = (read_hand_written(path).model for path in (Path("model.toml"), built_in_models()[name]))
         for key, tensor in theirs.state_dict().items():
             assert torch.equal(ours.state_dict()[key], tensor)
-    for code in blocks("docs/by-hand.md", "python"):
-        exec(compile(code, "docs/by-hand.md", "exec"), {})
+    for code in blocks("docs/models/by-hand.md", "python"):
+        exec(compile(code, "docs/models/by-hand.md", "exec"), {})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tools/command-line.md"])
 def test_every_verb_is_told_of(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert [command for command in COMMANDS if f"chainrule {command}" not in text] == []
@@ -186,8 +187,8 @@ def test_every_kind_is_told_of():
     assert [kind for kind in models.KINDS if f"`{kind}`" not in text and kind not in PUBLISHED] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/adding-a-model.md",
-                                  "docs/adding-a-task.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tools/command-line.md", "docs/inside/adding-a-model.md",
+                                  "docs/inside/adding-a-task.md"])
 def test_files_that_a_page_points_to_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#:]+)\)", text)

@@ -10,7 +10,7 @@ from collections import Counter
 from statistics import mean
 
 import pytest
-from programs import FOLDER, benchmark
+from programs import benchmark, program
 
 from chainrule.tasks.classify import ClassifyText, read_labelled
 from chainrule.text.sources import Source
@@ -164,8 +164,8 @@ def test_a_shorter_text_keeps_its_ends_and_the_order_of_its_words():
 
 
 def run(*words):
-    program = [sys.executable, FOLDER / "entailment_pairs.py", *words]
-    return subprocess.run(program, capture_output=True, text=True)
+    command = [sys.executable, program("entailment_pairs"), *words]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_the_program_writes_a_table_to_classify(tmp_path):
@@ -192,5 +192,5 @@ def test_the_program_writes_a_table_to_classify(tmp_path):
 def test_articles_that_are_not_there_are_one_line(tmp_path):
     answer = run(tmp_path / "absent.jsonl", "--out", tmp_path / "pairs.tsv")
     assert answer.returncode == 2
-    assert "absent.jsonl; benchmarks/wiki_text.py writes such articles." in answer.stderr.splitlines()[-1]
+    assert "absent.jsonl; benchmarks/corpora/wiki_text.py writes such articles." in answer.stderr.splitlines()[-1]
     assert not (tmp_path / "pairs.tsv").exists()

@@ -5,18 +5,12 @@ import lzma
 from xml.etree import ElementTree
 
 import pytest
-from programs import FOLDER, benchmark
+from programs import benchmark
 
 
 @pytest.fixture(scope="module")
 def program():
-    import sys
-
-    sys.path.insert(0, str(FOLDER))                        # it imports another of the programs
-    try:
-        return benchmark("long_documents")
-    finally:
-        sys.path.remove(str(FOLDER))
+    return benchmark("long_documents")
 
 
 def article(name):

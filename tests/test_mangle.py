@@ -1,4 +1,4 @@
-"""A slice of benchmarks/mangle.py: whatever is changed in runs, files and settings, the answer is right, or one line.
+"""A slice of benchmarks/robustness/mangle.py: whatever is changed, the answer is right, or one line.
 
 The process is a new one, since its cases are forked, and torch cannot train in a fork of a process that has trained.
 """
@@ -10,23 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import FOLDER
+from programs import ROOT, benchmark, program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="it needs Linux")
 
 
 @pytest.fixture
-def cases(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import mangle
-
-    return mangle
+def cases():
+    return benchmark("mangle")
 
 
 def test_sixty_cases_end_well(tmp_path):
-    words = [sys.executable, str(FOLDER / "mangle.py"), "--cases", "60", "--seed", "3", "--runs", "ngram", "hmm-tag",
-             "bigram", "--workers", "2"]
-    path = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])
+    words = [sys.executable, str(program("mangle")), "--cases", "60", "--seed", "3", "--runs", "ngram",
+             "hmm-tag", "bigram", "--workers", "2"]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     answer = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600,
                             env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)})
     lines = [json.loads(line) for line in answer.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""benchmarks/paragraphs.py: which paragraphs are prose, and what the program writes."""
+"""benchmarks/corpora/paragraphs.py: which paragraphs are prose, and what the program writes."""
 
 import json
 import lzma
@@ -6,8 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from programs import program
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "paragraphs.py"
+PROGRAM = program("paragraphs")
 PROSE = "The old man walked to the sea, and he looked at it\nfor a long time before he went back to his house."
 SPOKEN = '"Will you remember that they are for your mother, and tell her that I am well?" he asked; and she said "yes."'
 

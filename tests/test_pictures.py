@@ -13,9 +13,9 @@ import pytest
 from chainrule.text.pictures import PNG, decode_png
 
 ROOT = Path(__file__).parents[1]
-VIEWS = ROOT / "docs" / "views"
-PAGES = [path.read_text("utf-8") for path in ROOT.glob("docs/*.md")]
-SHOWN = {name for page in PAGES for name in re.findall(r"\]\(views/([\w-]+)\.png\)", page)}
+FIGURES = ROOT / "docs" / "figures"
+PAGES = [path.read_text("utf-8") for path in ROOT.glob("docs/*/*.md")]
+SHOWN = {name for page in PAGES for name in re.findall(r"\]\(\.\./figures/([\w-]*views/[\w-]+)\.png\)", page)}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,9 @@ def website():
 
 
 def test_every_picture_is_shown_and_can_be_taken_again(website):
-    names = {path.stem for path in VIEWS.glob("*.png")}
-    assert names == SHOWN == set(website["pictures"].PICTURES)
+    names = {f"{path.parent.name}/{path.stem}" for path in FIGURES.glob("*/*.png")}
+    pictures = website["pictures"].PICTURES
+    assert names == SHOWN == {f"{picture.folder}/{name}" for name, picture in pictures.items()}
 
 
 def test_the_runs_of_every_picture_can_be_trained(website):

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from programs import FOLDER, benchmark
+from programs import benchmark
 
 from chainrule.device import choose_precision
 from chainrule.models import build
@@ -129,15 +129,13 @@ def log_prob(model, before, answer):
 
 def test_the_program_asks_for_its_data(monkeypatch, tmp_path, capsys):
     monkeypatch.delenv("CHAINRULE_DATA", raising=False)
-    monkeypatch.syspath_prepend(str(FOLDER))
-    program = benchmark("preference_frontier")
+    program = benchmark("frontier")
     with pytest.raises(SystemExit):
         program.main(["--out", str(tmp_path / "out")])
     assert "CHAINRULE_DATA is a folder with imdb/train.jsonl.xz" in capsys.readouterr().err
 
 
-def test_the_jobs_begin_with_the_first_settings_of_every_method(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
+def test_the_jobs_begin_with_the_first_settings_of_every_method():
     experiment, tuning = benchmark("frontier_experiment"), benchmark("frontier_tuning")
     jobs = tuning.jobs_of(experiment.SIZES["full"], (1, 2, 3))
     assert [job.method for job in jobs[: len(experiment.METHODS)]] == list(experiment.METHODS)
@@ -146,8 +144,7 @@ def test_the_jobs_begin_with_the_first_settings_of_every_method(monkeypatch):
     assert {job.seed for job in jobs} == {1, 2, 3}
 
 
-def test_results_are_json_lines(monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(str(FOLDER))
+def test_results_are_json_lines(tmp_path):
     experiment, tuning = benchmark("frontier_experiment"), benchmark("frontier_tuning")
     here = experiment.Experiment(tmp_path, experiment.SIZES["tiny"], "cpu", tmp_path / "points.jsonl", math.inf, 1)
     here.say(event="point", kl=1.23456789, halves=[0.1, 0.2])

@@ -1,4 +1,4 @@
-"""benchmarks/treebank_words.py: words as a treebank has them, sentence by sentence."""
+"""benchmarks/corpora/treebank_words.py: words as a treebank has them, sentence by sentence."""
 
 import json
 import lzma
@@ -6,8 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from programs import program
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "treebank_words.py"
+PROGRAM = program("treebank_words")
 ROWS = [("1", "Dogs"), ("2-3", "don't"), ("2", "do"), ("3", "n't"), ("3.1", "not"), ("4", "bark"), ("5", ".")]
 TREEBANK = "# text = Dogs don't bark.\n" + "".join("\t".join([*row, *"_" * 8]) + "\n" for row in ROWS) + "\n"
 

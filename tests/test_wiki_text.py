@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from programs import FOLDER, benchmark
+from programs import benchmark, program
 
 wiki_text = benchmark("wiki_text")
 
@@ -45,8 +45,8 @@ def test_markup_goes_and_words_stay(markup, wanted):
 
 
 def test_a_dump_that_is_not_there_is_one_line(tmp_path):
-    program = [sys.executable, FOLDER / "wiki_text.py", tmp_path / "absent", "--out", tmp_path / "wiki.jsonl"]
-    told = subprocess.run(program, capture_output=True, text=True)
+    command = [sys.executable, program("wiki_text"), tmp_path / "absent", "--out", tmp_path / "wiki.jsonl"]
+    told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1].endswith("absent; a dump is wanted, as enwik8 or enwik8.xz.")
     assert not (tmp_path / "wiki.jsonl").exists()
@@ -54,8 +54,8 @@ def test_a_dump_that_is_not_there_is_one_line(tmp_path):
 
 def test_the_program_writes_json_lines(tmp_path):
     (tmp_path / "dump").write_text(DUMP)
-    program = [sys.executable, FOLDER / "wiki_text.py", tmp_path / "dump", "--out", tmp_path / "wiki.jsonl"]
-    told = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, program("wiki_text"), tmp_path / "dump", "--out", tmp_path / "wiki.jsonl"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (line,) = (tmp_path / "wiki.jsonl").read_text().splitlines()
     assert json.loads(line)["text"].startswith("Ice\n\nIce is frozen water")
     assert told.startswith("1 articles, ")

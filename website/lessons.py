@@ -51,7 +51,7 @@ def lessons() -> list[Path]:
 
 def pages() -> list[Path]:
     """The lessons, and the page on preferences, which has commands like theirs."""
-    return [*lessons(), ROOT / "docs" / "preferences.md"]
+    return [*lessons(), ROOT / "docs" / "training" / "preferences.md"]
 
 
 # ------------------------------------------------------------------------------------------------ code from the source

@@ -1,4 +1,4 @@
-"""The small runs of the pictures in docs/views: their texts, and the commands that train them, all by a fixed seed.
+"""The small runs of the pictures in docs/figures: their texts, and the commands that train them, all by a fixed seed.
 
 The texts are parts of tinyshakespeare, multi30k, SST-2 and EWT, and texts made by rules.
 """

@@ -1,4 +1,4 @@
-"""Pictures of the views in docs/views: trains small runs, opens the live page in chromium, and photographs it.
+"""Pictures of the views in docs/figures: trains small runs, opens the live page in chromium, and photographs it.
 
     python website/pictures.py [NAME …] [--runs FOLDER] [--data FOLDER]
 
@@ -21,7 +21,7 @@ from picture_runs import train, write_texts
 from small_png import shrink
 
 ROOT = Path(__file__).parents[1]
-VIEWS = ROOT / "docs" / "views"
+FIGURES = ROOT / "docs" / "figures"
 LARGEST = 120_000   # bytes of a picture with all its colours
 CHROMIUM = ["--no-sandbox", "--disable-background-networking"]
 MARGIN = 12     # pixels around a section
@@ -54,6 +54,7 @@ CHARMING = "it 's a charming and often affecting journey , never dull"
 LADDER = "A man in a blue shirt is standing on a ladder"
 REVIEW = "the film is not bad , but the plot is dull and the ending a mess\t0"
 PAIRS = "\n".join(["g:x", "q:k", "b:d", "g:x", "m:t", "q:k", "q:k", "b:d", "m:t", "g:x", "b:d", "m:t", "q:k"])
+TASKS = "task-views"
 SAID = ("My name is Emma.", "What is the capital of Italy?", "What is my name?")
 
 
@@ -67,6 +68,7 @@ class Picture:
     page: bool = False                                          # the whole page, and not the view's section alone
     width: int = 1280
     height: int = 1400                                          # at most
+    folder: str = "views"                                       # of docs/figures
 
 
 PICTURES = {
@@ -74,12 +76,12 @@ PICTURES = {
     "surprise": Picture("surprise", ("ngram", "lstm", "gpt"), FAIR),
     "backoff": Picture("backoff", ("ngram",), ROMEO),
     "trellis": Picture("trellis", ("hmm",), "my fair love", {"at": "6.6"}),
-    "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}),
-    "votes": Picture("votes", ("reviews",), REVIEW),
-    "contributions": Picture("contributions", ("loglinear",), CHARMING),
-    "class-ngrams": Picture("class_ngrams", ("loglinear",), CHARMING, height=860),
-    "ratios": Picture("ratios", ("loglinear",), CHARMING),
-    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "7"}),
+    "tagger": Picture("trellis", ("tagger",), FLIES, {"at": "1.7"}, folder=TASKS),
+    "votes": Picture("votes", ("reviews",), REVIEW, folder=TASKS),
+    "contributions": Picture("contributions", ("loglinear",), CHARMING, folder=TASKS),
+    "class-ngrams": Picture("class_ngrams", ("loglinear",), CHARMING, height=860, folder=TASKS),
+    "ratios": Picture("ratios", ("loglinear",), CHARMING, folder=TASKS),
+    "hidden-word": Picture("hidden_word", ("captions",), LADDER, {"word": "7"}, folder=TASKS),
     "neurons": Picture("neurons", ("lstm",), SPEECH),
     "attention": Picture("attention", ("gpt",), LIGHT[:43], {"words": "whole", "layer": "2"}),
     "alignment": Picture("alignment", ("english-french",), "the black cat sees the small cow", width=1400),
@@ -151,11 +153,11 @@ def main() -> None:
     parser.add_argument("name", nargs="*", choices=[[], *PICTURES], help="pictures (default: all)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "pictures")
     parser.add_argument("--data", type=Path, default=os.environ.get("CHAINRULE_DATA"))
-    parser.add_argument("--out", type=Path, default=VIEWS)
+    parser.add_argument("--out", type=Path, default=FIGURES)
     args = parser.parse_args()
     if not args.data:
         parser.error("the public texts are needed: --data FOLDER, or $CHAINRULE_DATA")
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / "benchmarks" / "pages"))
     from look import served
 
     out, data = args.out.resolve(), Path(args.data).resolve()
@@ -168,8 +170,10 @@ def main() -> None:
                 train(run)
             with served([Path(run) for run in runs]) as connection:
                 taken = photograph(f"http://{connection.host}:{connection.port}/", name, window)
-            (out / f"{name}.png").write_bytes(taken)
-            print(f"{out / name}.png {len(taken) / 1e3:.0f} kB", flush=True)
+            path = out / PICTURES[name].folder / f"{name}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(taken)
+            print(f"{path} {len(taken) / 1e3:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":

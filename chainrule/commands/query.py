@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from chainrule.commands.by_position import by_position
-from chainrule.commands.exams import exam, is_exam
-from chainrule.commands.few_shot import few_shot, refuse_without_shots
+from chainrule.commands.evaluation.by_position import by_position
+from chainrule.commands.evaluation.exams import exam, is_exam
+from chainrule.commands.evaluation.few_shot import few_shot, refuse_without_shots
 from chainrule.commands.json_output import Streamed
 from chainrule.commands.train import metrics_line
 from chainrule.device import choose_device, multiplies_bfloat16, tf32_products

@@ -1,6 +1,6 @@
 """Default learning rate, batch size and dropout: functions of the model's size and of the epochs, measured once.
 
-`benchmarks/defaults.py` searches around them; docs/defaults.md has the figures.
+`benchmarks/defaults/defaults.py` searches around them; docs/training/defaults.md has the figures.
 """
 
 import math

@@ -19,8 +19,8 @@ from chainrule.model import BOUNDARY
 from chainrule.prefer.drawing import Answer, NoPair, Pair, Policy
 from chainrule.prefer.prompt_file import Prompt
 from chainrule.serve.batching.uniform_numbers import row_uniforms
-from chainrule.serve.completions import Prompt as Encoded
-from chainrule.serve.completions import continuation
+from chainrule.serve.endpoints.completions import Prompt as Encoded
+from chainrule.serve.endpoints.completions import continuation
 
 PAIRS = 64         # drawn at a time
 DROPPED = 0.125    # share of the rows that have ended at which the others go on alone: their states are copied

@@ -24,8 +24,8 @@ from chainrule.prefer.prompt_file import Placed, Prompt, as_chat
 from chainrule.preferences.encoding import encode_prompt
 from chainrule.preferences.records import Message
 from chainrule.run import RECIPE, Run, load, weights_file
-from chainrule.serve.completions import Prompt as Encoded
-from chainrule.serve.completions import continuation
+from chainrule.serve.endpoints.completions import Prompt as Encoded
+from chainrule.serve.endpoints.completions import continuation
 from chainrule.serve.engine import Engine, Limits
 from chainrule.serve.requests import Request
 from chainrule.serve.service import Served, continues_text, submit_all

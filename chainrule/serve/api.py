@@ -26,14 +26,14 @@ from chainrule.errors import UserError
 from chainrule.inference.evaluate import count_parameters
 from chainrule.serve.api_errors import HEADERS, RETRY, APIError, answer_error, as_api_error, on_page
 from chainrule.serve.app import BodyLimit, TrustedHosts, add_live, add_page
-from chainrule.serve.chat import add_chat
-from chainrule.serve.completions import add_completions
-from chainrule.serve.embeddings import add_embeddings
-from chainrule.serve.predict import add_predict
-from chainrule.serve.schemas import ERRORS, Health, ModelAnswer, ModelList
+from chainrule.serve.endpoints.chat import add_chat
+from chainrule.serve.endpoints.completions import add_completions
+from chainrule.serve.endpoints.embeddings import add_embeddings
+from chainrule.serve.endpoints.predict import add_predict
+from chainrule.serve.endpoints.schemas import ERRORS, Health, ModelAnswer, ModelList
+from chainrule.serve.endpoints.tokens import add_tokens
 from chainrule.serve.server import Runs
 from chainrule.serve.service import Served, Service
-from chainrule.serve.tokens import add_tokens
 
 OPEN = ("/health",)                      # paths that need no key
 EXPOSED = ("x-chainrule-signature", "retry-after")

@@ -3,8 +3,8 @@
     GET  /                    the page                  GET  /modules/NAME.js
     GET  /api/runs            the runs, and the views that fit each
     POST /api/views/NAME      {runs, text, options} -> the data that the view draws
-    POST /api/chat            a conversation -> the answer, as a stream (page_chat.py)
-    POST /api/write           a text -> what a run writes after it, as a stream (page_write.py)
+    POST /api/chat            a conversation -> the answer, as a stream (endpoints/page_chat.py)
+    POST /api/write           a text -> what a run writes after it, as a stream (endpoints/page_write.py)
 
 Requests wait in a queue, one at a time for each model. Only trusted hosts are answered. Every error is one line,
 `{"error": line}`, and the server goes on. It contacts no other machine.
@@ -179,8 +179,8 @@ def add_page(app: FastAPI | APIRouter, text: str, first: str | None) -> None:
 
 def add_live(app: FastAPI | APIRouter, runs: Runs, queue: Queue) -> None:
     """What the page asks of its server: views, answers of a chat, and texts that go on."""
-    from chainrule.serve.page_chat import add_page_chat
-    from chainrule.serve.page_write import add_page_write
+    from chainrule.serve.endpoints.page_chat import add_page_chat
+    from chainrule.serve.endpoints.page_write import add_page_write
 
     add_api(app, runs, queue)
     add_page_chat(app, runs, queue)

@@ -1,6 +1,6 @@
 """The tasks, and the recipes and models made for them. A new task is a file beside this and a line below.
 
-Each is imported when it is first asked for, so that naming the tasks costs no time. See docs/adding-a-task.md.
+Each is imported when it is first asked for, so that naming the tasks costs no time. See docs/inside/adding-a-task.md.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from chainrule.device import choose_precision, cudnn_attention
 from chainrule.errors import UserError
-from chainrule.inference.gradients import gradients_by_time
+from chainrule.inference.analysis.gradients import gradients_by_time
 from chainrule.model import Model, State, map_state, tensors
 from chainrule.progress import bar, short
 from chainrule.recipe import Gradient

@@ -1,6 +1,6 @@
 """Which views fit which models: one tiny untrained model of every kind and task is asked, and the table is Markdown.
 
-    python -m chainrule.viewer.coverage        prints the table of docs/look.md
+    python -m chainrule.viewer.coverage        prints the table of docs/tools/look.md
 
 A view decides by the parts of a model and never by its kind, so a model without training answers as a trained one does.
 """

@@ -23,7 +23,7 @@ def test_help_names_every_command():
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["trian"]])
 def test_help_imports_no_large_library(words):
-    """So that it answers at once; benchmarks/startup.py measures the time."""
+    """So that it answers at once; benchmarks/speed/startup.py measures the time."""
     large = {"torch", "numpy", "rich", "tokenizers"}
     code = f"""import sys
 from chainrule.cli import main

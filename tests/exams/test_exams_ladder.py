@@ -1,4 +1,4 @@
-"""benchmarks/exams_ladder.py: the texts that it cuts, the tables that it prints, a row that fails."""
+"""benchmarks/quality/exams_ladder.py: the texts that it cuts, the tables that it prints, a row that fails."""
 
 import json
 import sys

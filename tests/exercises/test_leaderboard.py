@@ -248,7 +248,7 @@ def test_a_refusal_is_told_in_its_own_words():
 
 
 def test_the_commands_and_the_submission_of_the_page_run(desk, capsys):
-    page = (Path(__file__).parents[2] / "docs" / "exercises.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "tools" / "exercises.md").read_text(encoding="utf-8")
     sessions = "".join(re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)).splitlines()
     for line in sessions:
         assert main(line.split()[2:]) == 0, line

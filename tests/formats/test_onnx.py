@@ -176,14 +176,14 @@ def test_the_command_writes_a_folder_that_says_what_it_is(tmp_path: Path, capsys
 def test_the_example_of_the_manual_continues_a_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "exchange.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "tools" / "exchange.md").read_text(encoding="utf-8")
     [example] = re.findall(r"```python\n(import numpy.*?)```", page, re.DOTALL)
     ours = made(tmp_path / "run", *CASES["lstm"])
     with torch.no_grad():
         ours.model.embedding.bias[:257] = -100.0    # characters, and no single bytes of them
     write_onnx(ours, tmp_path / "my-lstm")
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, "docs/exchange.md", "exec"), {})
+    exec(compile(example, "docs/tools/exchange.md", "exec"), {})
     assert capsys.readouterr().out == "the " + ours.generate("the ", 30, temperature=0) + "\n"
 
 

@@ -1,6 +1,5 @@
 """Sampling by captured steps on a GPU: the same tokens as without graphs, in every later call too."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -19,6 +18,7 @@ from chainrule.models import build
 from chainrule.training.pipeline import recipe_for
 
 pytestmark = [
+    pytest.mark.usefixtures("no_kept_steps"),
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
     pytest.mark.skipif(not (torch.cuda.is_available() and kernels.available()), reason="kernels do not compile here"),
@@ -27,13 +27,6 @@ VOCAB = 1000
 FEW = 50      # tokens of a vocabulary with which texts soon end
 ROWS = pytest.mark.parametrize("rows", [1, 4])
 PLAIN = Sampling()
-
-
-@pytest.fixture(autouse=True)
-def _no_graph_is_kept_from_other_tests() -> Iterator[None]:
-    kept_steps.forget_all()
-    yield
-    kept_steps.forget_all()
 
 
 @pytest.fixture

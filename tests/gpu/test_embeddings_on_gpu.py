@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from chainrule.models import build
-from chainrule.serve.embeddings import mean_vectors
+from chainrule.serve.endpoints.embeddings import mean_vectors
 from chainrule.tasks import recipe_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

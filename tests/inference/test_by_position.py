@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chainrule.errors import UserError
-from chainrule.inference.by_position import bucket_ends, score_by_position, window_length
+from chainrule.inference.analysis.by_position import bucket_ends, score_by_position, window_length
 from chainrule.model import LanguageModel
 from chainrule.models.gpt import GPT, GPTSettings
 from chainrule.recipe import Text

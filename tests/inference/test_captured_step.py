@@ -7,7 +7,6 @@ import copy
 import gc
 import sys
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -31,17 +30,11 @@ from chainrule.model import LanguageModel, watch
 from chainrule.models import build
 from chainrule.training.pipeline import recipe_for
 
+pytestmark = pytest.mark.usefixtures("no_kept_steps")
 VOCAB = 12
 BLOCK = 5    # steps of a block in played graphs
 PROMPTS = [np.array([1, 2, 3]), np.array([4, 5])]
 PLAIN = Sampling()
-
-
-@pytest.fixture(autouse=True)
-def _no_graph_is_kept_from_other_tests() -> Iterator[None]:
-    kept_steps.forget_all()
-    yield
-    kept_steps.forget_all()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from chainrule.inference.head_scores import (
+from chainrule.inference.analysis.head_scores import (
     ANTECEDENTS,
     TITLES,
     HeadScores,

@@ -1,95 +1,31 @@
-"""The HMM against the sum over all paths, against hmmlearn, and against numbers worked by hand."""
+"""The HMM against the sum over all paths, and against numbers worked by hand."""
 
 import math
-import os
-import re
-from dataclasses import replace
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import product
 
-import numpy as np
 import pytest
 import torch
-from hmmlearn.hmm import CategoricalHMM
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from models.small_hmms import (
+    LENGTHS,
+    ROWS,
+    VOCAB,
+    assert_same_statistics,
+    every_path,
+    expected_by_paths,
+    from_tables,
+    log_p_of,
+    made,
+    rows_as_lists,
+    texts_of,
+)
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chainrule.errors import UserError
-from chainrule.model import BOUNDARY, Batch, cross_entropy, watch
-from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics, forward_backward, viterbi
-
-VOCAB = 4
-
-
-def made(states: int = 3, vocab: int = VOCAB, seed: int = 1, smoothing: float = 0.0, **more) -> HMM:
-    model = HMM(HMMSettings(states=states, smoothing=smoothing, **more), vocab)
-    model.forget(torch.Generator().manual_seed(seed))
-    return model
-
-
-def from_tables(initial: list, transition: list, emission: list, smoothing: float = 0.0) -> HMM:
-    model = HMM(HMMSettings(len(initial), smoothing=smoothing), len(emission[0]))
-    for table, values in (model.initial, initial), (model.transition, transition), (model.emission, emission):
-        table.copy_(torch.tensor(values, dtype=torch.float64))
-    return model
-
-
-def texts_of(row: list[int]) -> list[list[int]]:
-    """The texts in a row, written out the slow way."""
-    texts: list[list[int]] = [[]]
-    for token in row[1:] if row[0] == BOUNDARY else row:
-        texts[-1].append(token)
-        if token == BOUNDARY:
-            texts.append([])
-    return [text for text in texts if text]
-
-
-def every_path(model: HMM, text: list[int]) -> dict[tuple[int, ...], float]:
-    """p(text, path) of each path, by the definition."""
-    initial, transition, emission = (table.tolist() for table in (model.initial, model.transition, model.emission))
-    joint = {}
-    for path in product(range(len(initial)), repeat=len(text)):
-        p = initial[path[0]] * math.prod(transition[a][b] for a, b in pairwise(path))
-        joint[path] = p * math.prod(emission[state][token] for state, token in zip(path, text))
-    return joint
-
-
-def expected_by_paths(model: HMM, texts: list[list[int]]) -> HMMStatistics:
-    statistics = model._zero_counts(nats=0.0)
-    for text in texts:
-        joint = every_path(model, text)
-        total = sum(joint.values())
-        for path, p in joint.items():
-            statistics.initial[path[0]] += p / total
-            for state, token in zip(path, text):
-                statistics.emissions[state, token] += p / total
-            for before, after in pairwise(path):
-                statistics.transitions[before, after] += p / total
-        statistics = replace(statistics, nats=statistics.nats - math.log(total))
-    return statistics
-
-
-def assert_same_statistics(found: HMMStatistics, wanted: HMMStatistics) -> None:
-    for name in "initial", "transitions", "emissions":
-        assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-10, atol=1e-12)
-    assert found.nats == pytest.approx(wanted.nats, rel=1e-12)
-
-
-ROWS = torch.tensor([
-    [0, 1, 2, 3, 1, 0],      # one text with both its boundaries
-    [2, 2, 1, 0, 3, 1],      # two texts, the second cut short; no boundary before the first
-    [0, 0, 3, 0, 0, 1],      # empty texts
-    [0, 3, 3, 1, 2, 2],
-])
-LENGTHS = torch.tensor([6, 6, 6, 3])
-
-
-def rows_as_lists() -> list[list[int]]:
-    return [row[:length].tolist() for row, length in zip(ROWS, LENGTHS)]
-
+from chainrule.model import BOUNDARY, Batch, watch
+from chainrule.models.hmm.hmm import HMMSettings, forward_backward, viterbi
 
 # By the sum over all paths
 
@@ -205,251 +141,6 @@ def test_counted_paths_say_where_a_boundary_belongs() -> None:
     assert counted.emissions.tolist() == [[0, 0, 1, 1], [2, 0, 0, 0]]
 
 
-# By hmmlearn
-
-
-def judge(model: HMM) -> CategoricalHMM:
-    """The same model over there; our tokens from 1 on are its symbols from 0 on."""
-    it = CategoricalHMM(
-        model.settings.states, n_features=model.emission.shape[1] - 1, init_params="", implementation="scaling", tol=-1
-    )
-    it.startprob_, it.transmat_ = model.initial.numpy().copy(), model.transition.numpy().copy()
-    it.emissionprob_ = model.emission[:, 1:].numpy().copy()
-    return it
-
-
-def without_boundaries(states: int, vocab: int, seed: int = 1) -> HMM:
-    model = made(states, vocab, seed)
-    model.emission[:, 0] = 0
-    model.emission /= model.emission.sum(1, keepdim=True)
-    return model
-
-
-def log_p_of(model: HMM, paths: Tensor, rows: Tensor) -> Tensor:
-    """(B,): log p of each row with its path; -1 in a path is padding."""
-    tables = model.initial, model.transition, model.emission
-    return viterbi.path_log_prob(paths.clamp(min=0), rows, paths >= 0, *tables)
-
-
-@pytest.mark.parametrize("states", [2, 5, 17])
-def test_hmmlearn_agrees_on_likelihood_path_and_rounds(states: int) -> None:
-    model = without_boundaries(states, 8)
-    generator = torch.Generator().manual_seed(2)
-    rows = torch.randint(1, 8, (12, 40), generator=generator)
-    lengths = torch.randint(1, 41, (12,), generator=generator)
-    flat = np.concatenate([row[:length].numpy() for row, length in zip(rows, lengths)])[:, None] - 1
-    theirs = judge(model)
-    batch = Batch(torch.cat([torch.zeros(12, 1, dtype=torch.long), rows[:, :-1]], 1), rows, lengths)
-    for rounds in (0, 1, 4):
-        for _ in range(rounds):
-            model.update(model.collect(batch))
-        if rounds:
-            theirs.n_iter = rounds
-            theirs.fit(flat, lengths.numpy())
-        wanted, path = theirs.decode(flat, lengths.numpy())
-        paths, log_p = model.viterbi(rows, lengths)
-        emitted = paths >= 0
-        other = paths.masked_scatter(emitted, torch.tensor(path))
-        torch.testing.assert_close(log_p_of(model, other, rows), log_p, rtol=1e-12, atol=0)     # paths can tie
-        assert float(log_p.sum()) == pytest.approx(wanted, rel=1e-12)
-        total = theirs.score(flat, lengths.numpy())
-        assert float(model.log_likelihood(rows, lengths).sum()) == pytest.approx(total, rel=1e-12)
-        for ours, other in (model.initial, theirs.startprob_), (model.transition, theirs.transmat_):
-            np.testing.assert_allclose(ours.numpy(), other, atol=1e-9)
-        np.testing.assert_allclose(model.emission[:, 1:].numpy(), theirs.emissionprob_, atol=1e-9)
-
-
-def shakespeare(rows: int) -> Tensor:
-    """(rows, 513): lower-cased letters and space of tinyshakespeare after a boundary."""
-    path = Path(os.environ.get("CHAINRULE_DATA", "")) / "tinyshakespeare" / "input.txt"
-    if not os.environ.get("CHAINRULE_DATA") or not path.exists():
-        pytest.skip("needs tinyshakespeare in $CHAINRULE_DATA")
-    text = re.sub("[^a-z]+", " ", path.read_text()[: rows * 1024].lower())[: rows * 512]
-    tokens = torch.tensor(["\n abcdefghijklmnopqrstuvwxyz".index(letter) for letter in text]).view(rows, 512)
-    return torch.cat([torch.zeros(rows, 1, dtype=torch.long), tokens], 1)
-
-
-@pytest.mark.data
-def test_hmmlearn_agrees_on_a_real_text() -> None:
-    rows = shakespeare(16)
-    model = without_boundaries(24, 28)
-    theirs = judge(model)
-    flat, lengths = rows[:, 1:].reshape(-1, 1).numpy() - 1, [512] * 16
-    theirs.n_iter = 4
-    theirs.fit(flat, lengths)
-    for _ in range(4):
-        model.update(model.collect(Batch(rows[:, :-1], rows[:, 1:])))
-    np.testing.assert_allclose(model.transition.numpy(), theirs.transmat_, rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(model.emission[:, 1:].numpy(), theirs.emissionprob_, rtol=1e-6, atol=1e-12)
-    wanted, path = theirs.decode(flat, lengths)
-    paths, log_p = model.viterbi(rows)
-    other = torch.cat([paths[:, :1], torch.tensor(path).view(16, 512)], 1)
-    torch.testing.assert_close(log_p_of(model, other, rows), log_p, rtol=1e-9, atol=0)
-    assert float(log_p.sum()) == pytest.approx(wanted, rel=1e-9)
-
-
-# Learning
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 1e-6])
-def test_no_round_lowers_the_likelihood(smoothing: float) -> None:
-    model = made(6, 5, smoothing=smoothing)
-    rows = torch.randint(5, (8, 40), generator=torch.Generator().manual_seed(3))
-    rows[:, 0] = BOUNDARY
-    seen = []
-    for _ in range(200):
-        statistics = model.collect(Batch(rows[:, :-1], rows[:, 1:]))
-        seen.append(statistics.nats)
-        model.update(statistics)
-    assert all(after <= before + 1e-9 * abs(before) for before, after in pairwise(seen))
-    assert seen[-1] < seen[0] - 10
-    for table in model.initial, model.transition, model.emission:
-        assert_close(table.sum(-1), torch.ones_like(table.sum(-1)))
-
-
-@pytest.mark.data
-def test_no_round_on_a_real_text_lowers_the_likelihood() -> None:
-    rows, model = shakespeare(32), made(32, 28, smoothing=1e-6)
-    seen = []
-    for _ in range(20):
-        statistics = model.collect(Batch(rows[:, :-1], rows[:, 1:]))
-        seen.append(statistics.nats)
-        model.update(statistics)
-    assert all(after < before for before, after in pairwise(seen))
-
-
-def test_the_nats_of_a_round_are_those_of_the_loss() -> None:
-    model, rows = made(), ROWS.clone()
-    rows[:, 0] = BOUNDARY
-    batch = Batch(rows[:, :-1], rows[:, 1:], torch.tensor([5, 5, 2, 4]))
-    assert model.collect(batch).nats == pytest.approx(float(cross_entropy(model(batch), batch)[0]), rel=1e-6)
-
-
-def test_blocks_and_batches_change_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = made(), Batch(ROWS[:, :-1], ROWS[:, 1:], LENGTHS - 1)
-    whole, paths, gamma = model.collect(batch), model.viterbi(ROWS, LENGTHS)[0], model.posteriors(ROWS, LENGTHS)
-    halves = [Batch(ROWS[rows, :-1], ROWS[rows, 1:], LENGTHS[rows] - 1) for rows in (slice(0, 1), slice(1, 4))]
-    assert_same_statistics(model.collect(halves[0]) + model.collect(halves[1]), whole)
-    monkeypatch.setattr(forward_backward, "MESSAGES", 18)
-    assert len(list(model._packed(ROWS, LENGTHS))) > 2
-    assert_same_statistics(model.collect(batch), whole)
-    assert torch.equal(model.viterbi(ROWS, LENGTHS)[0], paths)
-    assert_close(model.posteriors(ROWS, LENGTHS), gamma)
-    assert_close(*(made().score(ROWS[:, :-1], ROWS[:, 1:], made().start(4))[0] for _ in range(2)))
-
-
-def test_long_texts_are_scored_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made()
-    whole, state = model.score(ROWS[:, :-1], ROWS[:, 1:], model.start(4))
-    monkeypatch.setattr(forward_backward, "MESSAGES", 4 * 3 * 2)
-    with watch(model, "belief") as seen:
-        pieces, after = model.score(ROWS[:, :-1], ROWS[:, 1:], model.start(4))
-    assert len(seen["belief"]) == 3
-    assert_close(pieces, whole)
-    assert_close(after, state)
-
-
-def test_an_empty_row_adds_no_counts() -> None:
-    model = made()
-    batch = Batch(torch.tensor([[3, 1]]), torch.tensor([[1, 1]]), torch.tensor([0]))
-    statistics = model.collect(batch)
-    assert (float(statistics.emissions.sum()), statistics.nats) == (0, 0)
-    before = model.emission.clone()
-    model.update(statistics)
-    assert torch.equal(model.emission, before)
-
-
-def test_a_batch_with_context_that_does_not_count_is_refused() -> None:
-    with pytest.raises(ValueError, match="whole rows"):
-        made().collect(Batch(ROWS[:, :-1], ROWS[:, 1:], context_only=torch.tensor([1, 1, 1, 1])))
-
-
-def test_a_state_without_counts_stays_unchanged() -> None:
-    model = made(2, smoothing=0.5)
-    before = model.transition[1].clone(), model.emission[1].clone()
-    model.update(model.count_paths(torch.tensor([[0, 0]]), torch.tensor([[1, 2]])))
-    assert_close((model.transition[1], model.emission[1]), before)
-    assert_close(model.emission[0], torch.tensor([0.5, 1.5, 1.5, 0.5], dtype=torch.float64) / 4)
-
-
-def test_smoothing_leaves_no_token_impossible_and_forbidden_moves_forbidden() -> None:
-    model = made(6, 5, smoothing=1e-6, successors=2)
-    model.update(model.collect(Batch(torch.tensor([[0, 1, 1, 2]]), torch.tensor([[1, 1, 2, 0]]))))
-    assert (model.emission[model.emission.sum(1) > 0] > 0).all()
-    assert (model.transition > 0).sum(1).tolist() == [2] * 6
-
-
-def test_sparse_transitions_let_every_state_be_reached() -> None:
-    model = made(32, successors=3)
-    allowed = (model.transition > 0).double()
-    assert (allowed.sum(1) == 3).all()
-    reached = torch.linalg.matrix_power(allowed + torch.eye(32), 31) > 0
-    assert reached.all()
-
-
-def test_a_seed_repeats_a_start_and_another_does_not() -> None:
-    assert torch.equal(made(seed=3).transition, made(seed=3).transition)
-    assert not torch.equal(made(seed=3).transition, made(seed=4).transition)
-
-
-# Impossible texts
-
-
-def impossible() -> HMM:
-    """State 0 says only 1 and goes to 1, state 1 says only 2 and goes to 0; 3 is never said."""
-    return from_tables([1, 0], [[0, 1], [1, 0]], [[0, 1, 0, 0], [0, 0, 1, 0]])
-
-
-def test_an_impossible_text_has_probability_0_and_no_nan() -> None:
-    model = impossible()
-    rows = torch.tensor([[0, 1, 2, 1], [0, 1, 1, 2], [0, 3, 1, 2], [0, 1, 0, 1]])
-    assert model.log_likelihood(rows).tolist() == [0, -math.inf, -math.inf, -math.inf]
-    paths, log_p = model.viterbi(rows)
-    assert log_p.tolist() == [0, -math.inf, -math.inf, -math.inf]
-    assert paths.tolist() == [[-1, 0, 1, 0]] + [[-1] * 4] * 3
-    assert model.posteriors(rows)[1:3].sum() == 0
-    statistics = model.collect(Batch(rows[:, :-1], rows[:, 1:]))
-    assert statistics.nats == math.inf
-    assert statistics.emissions.tolist() == [[0, 3, 0, 0], [0, 0, 1, 0]]     # of the first row and of the last text
-    model.update(statistics)
-    shown = model.trellis(torch.tensor([1, 3, 2]))
-    for tensor in (model.transition, model.emission, shown.forward, shown.backward, shown.posterior, shown.delta):
-        assert not tensor.isnan().any()
-
-
-def test_after_an_impossible_token_the_model_goes_on() -> None:
-    model = impossible()
-    rows = torch.tensor([[0, 3, 2, 1]])
-    scores, _ = model.score(rows[:, :-1], rows[:, 1:], model.start(1))
-    assert scores.tolist() == [[-math.inf, 0, 0]]
-    logits, _ = model.step(rows, model.start(1))
-    assert_close(logits.exp().sum(-1), torch.ones(1, 4))
-    batch = Batch(rows[:, :-1], rows[:, 1:])
-    assert float(cross_entropy(model(batch), batch)[0]) == math.inf
-
-
-def test_an_impossible_text_has_no_path() -> None:
-    model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[0, 1, 0, 0], [0, 0, 1, 0]])
-    paths, log_p = model.viterbi(torch.tensor([[1, 2, 2], [1, 3, 2]]))
-    assert paths.tolist() == [[0, 1, 1], [-1, -1, -1]]
-    assert log_p.tolist() == pytest.approx([3 * math.log(0.5), -math.inf])
-
-
-def test_unlikely_tokens_do_not_underflow() -> None:
-    model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[1e-200, 1.0], [1e-200, 1.0]])
-    rows = torch.tensor([[1, 0] * 50])
-    assert float(model.log_likelihood(rows)) == pytest.approx(50 * math.log(1e-200))
-    assert float(model.viterbi(rows)[1]) == pytest.approx(50 * math.log(1e-200) + 100 * math.log(0.5))
-
-
-def test_a_probability_too_small_to_divide_by_is_impossible() -> None:
-    model = from_tables([0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]], [[1e-310, 1.0], [1e-310, 1.0]])
-    rows = torch.tensor([[1, 0, 1], [1, 1, 1]])
-    assert model.log_likelihood(rows)[0] == -math.inf
-    assert model.posteriors(rows).isfinite().all()
-    assert_close(model.step(rows, model.start(2))[0][..., 1].exp(), torch.ones(2, 3))
-
-
 # Viterbi
 
 
@@ -487,20 +178,7 @@ def test_no_single_change_of_a_best_path_makes_it_better(seed: int, states: int,
     assert (other <= log_p + 1e-9 * log_p.abs()).all()
 
 
-# Size
-
-
-def test_a_thousand_states_learn_and_find_paths() -> None:
-    model = made(1024, 10, successors=32, smoothing=1e-6)
-    rows = torch.randint(1, 10, (16, 20), generator=torch.Generator().manual_seed(1))
-    rows[:, 0] = BOUNDARY
-    batch = Batch(rows[:, :-1], rows[:, 1:])
-    before = model.collect(batch)
-    model.update(before)
-    assert model.collect(batch).nats < before.nats
-    paths, log_p = model.viterbi(rows)
-    assert (model.transition[paths[:, 1:-1], paths[:, 2:]] > 0).all()
-    assert (log_p <= model.log_likelihood(rows)).all()
+# Steps of torch
 
 
 class Operations(TorchDispatchMode):

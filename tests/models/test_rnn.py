@@ -211,9 +211,9 @@ def test_every_setting_has_a_meaning(settings):
 
 
 def test_the_code_on_the_page_runs():
-    page = (ROOT / "docs/recurrent.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/models/recurrent.md").read_text(encoding="utf-8")
     for code in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        exec(compile(code, "docs/recurrent.md", "exec"), {})
+        exec(compile(code, "docs/models/recurrent.md", "exec"), {})
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.stem)

@@ -269,12 +269,12 @@ def test_a_wrong_setting_says_what_is_wrong(given, says):
 
 
 def test_the_code_on_the_page_runs():
-    page = (ROOT / "docs/sequences.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/tasks/sequences.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 3
     names = {}
     for code in blocks:
-        exec(compile(code, "docs/sequences.md", "exec"), names)
+        exec(compile(code, "docs/tasks/sequences.md", "exec"), names)
 
 
 def test_a_feed_forward_encoder_is_tanh_of_a_window_written_out():

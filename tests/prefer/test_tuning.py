@@ -7,6 +7,7 @@ import sys
 import pytest
 from prefer.made import save_words
 
+from chainrule import progress
 from chainrule.errors import UserError
 from chainrule.prefer import tune_process
 from chainrule.prefer.tuning import Tuning, defaults, next_folder, read_file, split_pairs
@@ -83,7 +84,8 @@ def test_a_tuning_is_alone_and_can_be_cancelled(tmp_path, monkeypatch):
     assert len(path.read_text().splitlines()) == 2
 
 
-def test_a_model_that_cannot_be_tuned_is_one_line(tmp_path, capsys):
+def test_a_model_that_cannot_be_tuned_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_quiet", False)    # what the process sets is undone here
     task = {"base": str(save_words(tmp_path)), "settings": {}, "texts": [], "valid": [], "out": str(tmp_path / "out"),
             "device": "cpu"}
     assert tune_process.tune(task) == 2

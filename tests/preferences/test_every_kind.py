@@ -1,4 +1,4 @@
-"""Which kind can take which part in preference tuning: the table of docs/preferences.md is what the code says."""
+"""Which kind can take which part in preference tuning: the table of the docs is what the code says."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ from chainrule.run import load
 from chainrule.tasks import find_task, refuse_unfit
 from chainrule.training.finetune import finetune_recipe
 
-PAGE = Path(__file__).parents[2] / "docs" / "preferences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training" / "preferences.md"
 KINDS = [kind for kind in models.KINDS if kind not in PUBLISHED]
 TRAINED = {
     "policy (DPO, …)": "preference", "policy (PPO, GRPO, …)": "reinforce", "chat": "chat", "reward model": "reward",
@@ -65,7 +65,7 @@ def runs(tmp_path_factory):
 
 
 def test_the_table_of_the_page_is_what_the_code_says():
-    assert matrix() in PAGE.read_text(encoding="utf-8"), f"the table of docs/preferences.md should be:\n{matrix()}"
+    assert matrix() in PAGE.read_text(encoding="utf-8"), f"the table of {PAGE.name} should be:\n{matrix()}"
 
 
 @pytest.mark.parametrize("kind", LANGUAGE)

@@ -1,6 +1,6 @@
 """Abuse of the server, in small: fuzzed and malformed requests, a crowd, clients that leave; no leak, no other answer.
 
-benchmarks/serve_abuse.py is the same with 10,000 requests and 300 clients, against a server in a process of its own.
+benchmarks/robustness/serve_abuse.py is the same with 10,000 requests and 300 clients, for a server of its own.
 """
 
 import threading

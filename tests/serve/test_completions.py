@@ -9,7 +9,7 @@ from serve.serving import KINDS
 
 from chainrule.inference.evaluate import Signature
 from chainrule.run import load
-from chainrule.serve.schemas import Completion
+from chainrule.serve.endpoints.schemas import Completion
 
 PROMPT = 'the cat said "'
 SEED = 7

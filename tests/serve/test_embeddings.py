@@ -16,7 +16,7 @@ from viewer.tasks import task_subject
 from chainrule.formats.hugging_face_import import read_folder
 from chainrule.inference.vectors import vectors_of
 from chainrule.run import Run, load
-from chainrule.serve.embeddings import ROWS, embed_inputs, mean_vectors
+from chainrule.serve.endpoints.embeddings import ROWS, embed_inputs, mean_vectors
 
 TEXTS = ["the cat", "who (me)?", "the dog said you", "t", "the cat said who the dog said who"]
 

@@ -109,6 +109,6 @@ def test_an_unknown_language_is_named():
 
 
 def test_the_page_states_the_entropies():
-    page = (Path(__file__).parents[2] / "docs/text.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/training/text.md").read_text()
     for name, made in LANGUAGES.items():
         assert f"| `{name}` | {made.bits_per_character:.4f} |" in page

@@ -296,7 +296,7 @@ def test_a_stream_of_texts_has_a_boundary_around_each(kind, texts):
 
 
 def test_the_page_tells_the_truth():
-    page = (Path(__file__).parents[2] / "docs/text.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/training/text.md").read_text()
     (session,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(session, {})
 

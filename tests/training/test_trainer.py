@@ -12,8 +12,8 @@ from training.small import Net, assert_same_bits, corpus, net, walk, weights
 
 from chainrule.device import choose_precision
 from chainrule.errors import UserError
+from chainrule.inference.analysis.gradients import gradients_by_time
 from chainrule.inference.evaluate import evaluate
-from chainrule.inference.gradients import gradients_by_time
 from chainrule.model import Batch
 from chainrule.recipe import Gradient
 from chainrule.run import Done

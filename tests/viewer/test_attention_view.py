@@ -357,7 +357,7 @@ def test_heads_have_the_scores_of_their_patterns(gpt):
 
 
 def test_a_named_head_is_listed_and_a_click_on_its_row_chooses_it(open_view, gpt, monkeypatch):
-    monkeypatch.setattr("chainrule.inference.head_scores.NAMED", 0.01)
+    monkeypatch.setattr("chainrule.inference.analysis.head_scores.NAMED", 0.01)
     page, data = open_view(VIEW, [gpt], LINE, {"tokens": "0"})
     page.locator("#attention .attention-scores summary").click()
     row = page.locator("#attention tr[data-head='2.1']")

@@ -11,7 +11,7 @@ from chainrule.tasks import TASKS
 from chainrule.viewer.coverage import ENOUGH, coverage_table, fitting_views, tiny_subject, views_by_kind
 from chainrule.viewer.views import every_view
 
-DOCS = Path(__file__).parents[2] / "docs" / "look.md"
+DOCS = Path(__file__).parents[2] / "docs" / "tools" / "look.md"
 SLOW = {"cost", "chat", "alignment"}    # measured, empty without a server, and a beam search of its own
 
 

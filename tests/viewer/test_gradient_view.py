@@ -10,7 +10,7 @@ from viewer.address import address
 from viewer.charts import drawn_lines, label_boxes, overlaps
 from viewer.subjects import TEXT, subject
 
-from chainrule.inference.gradients import factor, gradients_by_layer, gradients_by_time, gradients_of_cells
+from chainrule.inference.analysis.gradients import factor, gradients_by_layer, gradients_by_time, gradients_of_cells
 from chainrule.model import BOUNDARY, taps, watch
 from chainrule.tasks import build_for
 from chainrule.viewer.views.gradient import LIMIT, VIEW, last_token

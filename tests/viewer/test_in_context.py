@@ -9,7 +9,7 @@ import torch
 from viewer.charts import dots, drawn_lines
 from viewer.subjects import subject
 
-from chainrule.inference.head_scores import repeated_rows, score_heads
+from chainrule.inference.analysis.head_scores import repeated_rows, score_heads
 from chainrule.model import BOUNDARY
 from chainrule.viewer.views import in_context
 from chainrule.viewer.views.in_context import VIEW, answer_probabilities, read_examples

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chainrule.inference.analysis.gradients import gradients_by_time
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.gradients import gradients_by_time
 from chainrule.model import BOUNDARY, Batch
 from chainrule.tasks.classify import EXTRACT, Labelled
 from chainrule.text.tables import Place

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from chainrule.errors import UserError
+from chainrule.inference.analysis.head_scores import TITLES, HeadScores, score_heads
 from chainrule.inference.beam import Beam, beam_search
 from chainrule.inference.forward import eval_mode, on_device
 from chainrule.inference.generate import sample
-from chainrule.inference.head_scores import TITLES, HeadScores, score_heads
 from chainrule.inference.sampling import Sampling
 from chainrule.model import BOUNDARY, watch
 from chainrule.tasks.classify import EXTRACT

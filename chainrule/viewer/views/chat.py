@@ -1,4 +1,4 @@
-"""Chat: a conversation with the model, streamed by the server of the live page (serve/page_chat.py).
+"""Chat: a conversation with the model, streamed by the server of the live page (serve/endpoints/page_chat.py).
 
 A file has no server that could answer, and says so.
 """

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from chainrule.inference.analysis.gradients import factor, gradients_by_layer, gradients_of_cells
 from chainrule.inference.forward import device_of, eval_mode
-from chainrule.inference.gradients import factor, gradients_by_layer, gradients_of_cells
 from chainrule.model import Batch, LanguageModel
 from chainrule.tasks import build_for
 from chainrule.viewer.subject import Subject

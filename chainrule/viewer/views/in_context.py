@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from chainrule.inference.analysis.head_scores import induction_score, patterns, repeated_rows
 from chainrule.inference.forward import on_device
-from chainrule.inference.head_scores import induction_score, patterns, repeated_rows
 from chainrule.inference.score import score_texts, score_windows
 from chainrule.inference.statistics import bootstrap_mean
 from chainrule.viewer.subject import Subject

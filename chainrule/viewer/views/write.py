@@ -2,7 +2,7 @@
 
 The bits are those of the model's own distribution, before temperature and cuts, so that a token drawn at a low
 temperature is seen to be an expected one. The draws are those of `chainrule sample` with the same seed. A page with a
-server streams them (serve/page_write.py); a file has one sample of each model.
+server streams them (serve/endpoints/page_write.py); a file has one sample of each model.
 
 Shapes: B rows, V vocabulary.
 """

@@ -210,7 +210,7 @@ BUGS = [
     ),
     Bug(
         "the bytes by position are those of the tokens before",
-        "chainrule/inference/by_position.py",
+        "chainrule/inference/analysis/by_position.py",
         "ends = np.append(0, byte_ends(tokenizer, split.tokens[1:]))",
         "ends = np.append(0, byte_ends(tokenizer, split.tokens[:-1]))",
         ("tests/inference/test_by_position.py::test_each_bucket_is_a_loop_over_windows",),
@@ -224,7 +224,7 @@ BUGS = [
     ),
     Bug(
         "an induction head attends to the same token",
-        "chainrule/inference/head_scores.py",
+        "chainrule/inference/analysis/head_scores.py",
         "places - size + 1]",
         "places - size]",
         ("tests/inference/test_head_scores.py::test_an_induction_head_attends_to_what_followed",),

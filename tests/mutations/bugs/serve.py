@@ -36,7 +36,7 @@ BUGS = [
     ),
     Bug(
         "the padding of a text is in the mean of its vectors",
-        "chainrule/serve/embeddings.py",
+        "chainrule/serve/endpoints/embeddings.py",
         "sums = vectors.float().where(real[..., None], 0).sum(1)",
         "sums = vectors.float().sum(1)",
         ("tests/serve/test_embeddings.py::test_padded_calls_of_fixed_shapes_give_the_same_vectors",),
