@@ -1,0 +1,72 @@
+"""The Viterbi search of models/hmm/viterbi.py in C++ (viterbi.cpp): the same paths and log p to the last bit.
+
+δ of a few texts at a time stays in the CPU's cache, and one instruction adds or compares the numbers of several states.
+
+Shapes: B rows, T tokens, N texts, S states, O symbols.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int64, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from chainrule.kernels.cpu.compiled import Library
+
+STEP_SECONDS, DELTA_SECONDS = 3e-5, 2e-8    # of the search in torch: for each time step, and for each δ
+WIDTH = 8          # numbers in a row of a table are a multiple of this: the vectors of AVX-512
+TOGETHER = 8       # texts that run side by side, at most
+BLOCK = 1 << 20    # δ that one call computes: milliseconds
+
+LIBRARY = Library(Path(__file__).with_suffix(".cpp"))
+
+
+def pays(tokens: Tensor, transition: Tensor) -> bool:
+    """Whether such a search can be made here, and repays what it takes to compile or load it."""
+    if transition.device.type != "cpu" or transition.dtype != torch.float64:
+        return False
+    return LIBRARY.pays(STEP_SECONDS * tokens.shape[1] + DELTA_SECONDS * tokens.numel() * len(transition))
+
+
+def best_paths(
+    tokens: Tensor, firsts: Tensor, lengths: Tensor, initial: Tensor, transition: Tensor, symbols: Tensor, paths: Tensor
+) -> Tensor:
+    """Writes the states of the best path of each text to `paths` (B, T); log p of each text with it (N,)."""
+    tokens, log_p = tokens.contiguous(), initial.new_empty(len(firsts))
+    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(symbols):
+        raise IndexError(f"tokens must be at least 0 and below {len(symbols)}, the size of the vocabulary.")
+    log_a = transition.log()
+    tables = [_rows(initial.log()), _rows(log_a), pad(_rows(log_a.T), (0, 0, 0, 1)), _rows(symbols.log())]
+    function = LIBRARY.functions.viterbi
+    function.argtypes = [c_int64] * 2 + [c_void_p] * 4 + [c_int64] + [c_void_p] * 6
+    function.restype = None
+
+    def search(texts: Tensor) -> None:
+        some, sizes, found = firsts[texts], lengths[texts], log_p[texts]
+        room = initial.new_empty(int(sizes[:TOGETHER].sum()), tables[0].shape[-1])
+        numbers = [table.data_ptr() for table in (*tables, some, sizes, tokens, paths, found, room)]
+        function(len(initial), room.shape[1], *numbers[:4], len(texts), *numbers[4:])
+        log_p[texts] = found
+
+    texts = max(1, len(lengths) * BLOCK // max(1, int(lengths.sum()) * len(initial)))
+    longest_first = lengths.argsort(descending=True, stable=True)
+    _in_threads(search, longest_first.split(-(-texts // TOGETHER) * TOGETHER))
+    return log_p
+
+
+def _rows(table: Tensor) -> Tensor:
+    """A table of logarithms with rows as wide as the vectors need; no path leads to the states that are added."""
+    return pad(table, (0, -table.shape[-1] % WIDTH), value=-torch.inf).contiguous()
+
+
+def _in_threads(search: Callable[[Tensor], None], blocks: Sequence[Tensor]) -> None:
+    threads = min(torch.get_num_threads(), len(blocks))
+    if threads == 1:
+        for block in blocks:
+            search(block)
+    else:
+        with ThreadPoolExecutor(threads) as pool:        # ctypes releases Python's lock
+            list(pool.map(search, blocks))
