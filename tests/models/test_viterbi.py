@@ -252,6 +252,7 @@ def test_cpp_is_used_where_the_work_repays_it_and_the_tables_are_float64_on_a_cp
     assert viterbi.pays(many, table)
     assert viterbi.pays(few, table)
     assert not viterbi.pays(many, table.float())
+    assert not viterbi.pays(many.int(), table)
     assert not viterbi.pays(many.to("meta"), table.to("meta"))
 
 

@@ -94,10 +94,16 @@ static void backward(const Model &model, const Text *texts, int64_t begin, int64
         }
 }
 
+static bool are_symbols(const int64_t *tokens, int64_t length, int64_t symbols) {
+    bool all = true;
+    for (int64_t time = 0; time < length; time++) all &= (uint64_t)tokens[time] < (uint64_t)symbols;
+    return all;
+}
+
 // Texts go from the longest to the shortest. `firsts`: where each begins in `tokens` and in `paths`. `room`: for the
-// deltas of the TOGETHER longest texts.
-extern "C" void viterbi(
-    int64_t states, int64_t width, const double *initial, const double *transition, const double *arrivals,
+// deltas of the TOGETHER longest texts. False where a token is no symbol.
+extern "C" bool viterbi(
+    int64_t states, int64_t width, int64_t symbols, const double *initial, const double *transition, const double *arrivals,
     const double *emission, int64_t count, const int64_t *firsts, const int64_t *lengths, const int64_t *tokens,
     int64_t *paths, double *log_p, double *room) {
     const Model model{states, width, initial, transition, arrivals, emission};
@@ -107,6 +113,7 @@ extern "C" void viterbi(
         double *deltas = room;
         for (int text = 0; text < some; text++) {
             const int64_t first = firsts[done + text], length = lengths[done + text];
+            if (!are_symbols(tokens + first, length, symbols)) return false;
             texts[text] = {tokens + first, paths + first, deltas, length};
             deltas += length * width;
         }
@@ -122,4 +129,5 @@ extern "C" void viterbi(
             log_p[done] = texts[text].deltas[last * width + texts[text].path[last]];
         }
     }
+    return true;
 }

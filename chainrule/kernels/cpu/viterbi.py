@@ -7,7 +7,7 @@ Shapes: B rows, T tokens, N texts, S states, O symbols.
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from ctypes import c_int64, c_void_p
+from ctypes import c_bool, c_int64, c_void_p
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from chainrule.kernels.cpu.compiled import Library
 
-STEP_SECONDS, DELTA_SECONDS = 3e-5, 2e-8    # of the search in torch: for each time step, and for each δ
+STEP_SECONDS, TOKEN_SECONDS, MOVE_SECONDS = 3e-5, 1e-7, 1e-9    # of the search in torch
 WIDTH = 8          # numbers in a row of a table are a multiple of this: the vectors of AVX-512
 TOGETHER = 8       # texts that run side by side, at most
 BLOCK = 1 << 20    # δ that one call computes: milliseconds
@@ -26,9 +26,10 @@ LIBRARY = Library(Path(__file__).with_suffix(".cpp"))
 
 def pays(tokens: Tensor, transition: Tensor) -> bool:
     """Whether such a search can be made here, and repays what it takes to compile or load it."""
-    if transition.device.type != "cpu" or transition.dtype != torch.float64:
+    if tokens.device.type != "cpu" or tokens.dtype != torch.int64 or transition.dtype != torch.float64:
         return False
-    return LIBRARY.pays(STEP_SECONDS * tokens.shape[1] + DELTA_SECONDS * tokens.numel() * len(transition))
+    token = TOKEN_SECONDS + MOVE_SECONDS * transition.numel()
+    return LIBRARY.pays(STEP_SECONDS * tokens.shape[1] + token * tokens.numel())
 
 
 def best_paths(
@@ -36,19 +37,17 @@ def best_paths(
 ) -> Tensor:
     """Writes the states of the best path of each text to `paths` (B, T); log p of each text with it (N,)."""
     tokens, log_p = tokens.contiguous(), initial.new_empty(len(firsts))
-    if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < len(symbols):
-        raise IndexError(f"tokens must be at least 0 and below {len(symbols)}, the size of the vocabulary.")
     log_a = transition.log()
     tables = [_rows(initial.log()), _rows(log_a), pad(_rows(log_a.T), (0, 0, 0, 1)), _rows(symbols.log())]
     function = LIBRARY.functions.viterbi
-    function.argtypes = [c_int64] * 2 + [c_void_p] * 4 + [c_int64] + [c_void_p] * 6
-    function.restype = None
+    function.argtypes, function.restype = [c_int64] * 3 + [c_void_p] * 4 + [c_int64] + [c_void_p] * 6, c_bool
 
     def search(texts: Tensor) -> None:
         some, sizes, found = firsts[texts], lengths[texts], log_p[texts]
         room = initial.new_empty(int(sizes[:TOGETHER].sum()), tables[0].shape[-1])
         numbers = [table.data_ptr() for table in (*tables, some, sizes, tokens, paths, found, room)]
-        function(len(initial), room.shape[1], *numbers[:4], len(texts), *numbers[4:])
+        if not function(len(initial), room.shape[1], len(symbols), *numbers[:4], len(texts), *numbers[4:]):
+            raise IndexError(f"tokens must be at least 0 and below {len(symbols)}, the size of the vocabulary.")
         log_p[texts] = found
 
     texts = max(1, len(lengths) * BLOCK // max(1, int(lengths.sum()) * len(initial)))

@@ -33,7 +33,7 @@ def viterbi_paths(
     firsts, lengths = text_extents(tokens, real)
     symbols, numbers = emission_rows(tokens if real.all() else tokens.masked_fill(~real, BOUNDARY), emission)
     search = kernel.best_paths if kernel.pays(tokens, transition) else best_paths
-    paths = torch.full_like(tokens, -1, memory_format=torch.contiguous_format)
+    paths = torch.full(tokens.shape, -1, device=tokens.device)
     texts_log_p = search(numbers, firsts, lengths, initial, transition, symbols, paths)
     log_p = initial.new_zeros(len(tokens)).index_add_(0, firsts // max(1, tokens.shape[1]), texts_log_p)
     if not log_p.isfinite().all():

@@ -33,9 +33,9 @@ BUGS = [
     ),
     Bug(
         "a token outside the vocabulary is read from other memory",
-        CALLER,
-        "< len(symbols):",
-        "<= len(symbols):",
+        SOURCE,
+        "< (uint64_t)symbols;",
+        "<= (uint64_t)symbols;",
         (f"{VITERBI}::test_a_token_outside_the_vocabulary_is_refused[C++]",),
     ),
     Bug(
