@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstdint>
 
+constexpr int TOGETHER = 4;
 #if defined(__AVX512F__)
-constexpr int LANES = 8, TOGETHER = 8;
+constexpr int LANES = 8, MOST_PARTS = 4;
 #elif defined(__AVX__)
-constexpr int LANES = 4, TOGETHER = 4;    // half as many registers
+constexpr int LANES = 4, MOST_PARTS = 2;    // half as many registers
 #else
-constexpr int LANES = 2, TOGETHER = 8;
+constexpr int LANES = 2, MOST_PARTS = 4;
 #endif
 
 typedef double Numbers __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
@@ -60,8 +61,9 @@ static void forward(const Model &model, const Text *texts, int64_t time, int64_t
     for (; time < end; time++) {
         int64_t first = 0;
         if (time > 0) {
-            for (; first + 2 * LANES <= model.width; first += 2 * LANES) step<TEXTS, 2>(model, texts, time, first);
-            if (first < model.width) step<TEXTS, 1>(model, texts, time, first);
+            constexpr int MANY = MOST_PARTS * LANES;
+            for (; first + MANY <= model.width; first += MANY) step<TEXTS, MOST_PARTS>(model, texts, time, first);
+            for (; first < model.width; first += LANES) step<TEXTS, 1>(model, texts, time, first);
             continue;
         }
         for (int text = 0; text < TEXTS; text++)

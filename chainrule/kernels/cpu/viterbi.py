@@ -18,7 +18,7 @@ from chainrule.kernels.cpu.compiled import Library
 
 STEP_SECONDS, TOKEN_SECONDS, MOVE_SECONDS = 3e-5, 1e-7, 1e-9    # of the search in torch
 WIDTH = 8          # numbers in a row of a table are a multiple of this: the vectors of AVX-512
-TOGETHER = 8       # texts that run side by side, at most
+TOGETHER = 4       # texts that run side by side, as in viterbi.cpp
 BLOCK = 1 << 20    # δ that one call computes: milliseconds
 
 LIBRARY = Library(Path(__file__).with_suffix(".cpp"))
@@ -42,16 +42,20 @@ def best_paths(
     function = LIBRARY.functions.viterbi
     function.argtypes, function.restype = [c_int64] * 3 + [c_void_p] * 4 + [c_int64] + [c_void_p] * 6, c_bool
 
+    longest_first = lengths.argsort(descending=True, stable=True)
+    most, width = int(lengths[longest_first[:TOGETHER]].sum()), tables[0].shape[-1]
+    rooms: list[Tensor] = []    # memory that is new costs more than the search in it: what a call leaves the next takes
+
     def search(texts: Tensor) -> None:
+        room = rooms.pop() if rooms else initial.new_empty(most, width)
         some, sizes, found = firsts[texts], lengths[texts], log_p[texts]
-        room = initial.new_empty(int(sizes[:TOGETHER].sum()), tables[0].shape[-1])
         numbers = [table.data_ptr() for table in (*tables, some, sizes, tokens, paths, found, room)]
-        if not function(len(initial), room.shape[1], len(symbols), *numbers[:4], len(texts), *numbers[4:]):
+        if not function(len(initial), width, len(symbols), *numbers[:4], len(texts), *numbers[4:]):
             raise IndexError(f"tokens must be at least 0 and below {len(symbols)}, the size of the vocabulary.")
         log_p[texts] = found
+        rooms.append(room)
 
     texts = max(1, len(lengths) * BLOCK // max(1, int(lengths.sum()) * len(initial)))
-    longest_first = lengths.argsort(descending=True, stable=True)
     _in_threads(search, longest_first.split(-(-texts // TOGETHER) * TOGETHER))
     return log_p
 
