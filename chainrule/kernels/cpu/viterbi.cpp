@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+constexpr double IMPOSSIBLE = -INFINITY;    // its logarithm
 constexpr int TOGETHER = 4;
 #if defined(__AVX512F__)
 constexpr int LANES = 8, MOST_PARTS = 4;
@@ -42,7 +43,7 @@ static inline void step(const Model &model, const Text *texts, int64_t time, int
     Numbers best[TEXTS][PARTS];
     for (int text = 0; text < TEXTS; text++) {
         before[text] = texts[text].deltas + (time - 1) * model.width;
-        for (int part = 0; part < PARTS; part++) best[text][part] = Numbers{} - INFINITY;
+        for (int part = 0; part < PARTS; part++) best[text][part] = Numbers{} + IMPOSSIBLE;
     }
     for (int64_t state = 0; state < model.states; state++, moves += model.width)
         for (int text = 0; text < TEXTS; text++)
@@ -75,7 +76,7 @@ static void forward(const Model &model, const Text *texts, int64_t time, int64_t
 
 // The argmax of log δ_s(t) + log a_{s,next}, the first of equal ones.
 static int64_t first_best(const Model &model, const double *delta, const double *moves) {
-    Numbers best = Numbers{} - INFINITY;
+    Numbers best = Numbers{} + IMPOSSIBLE;
     for (int64_t state = 0; state < model.width; state += LANES)
         best = larger(numbers(delta + state) + numbers(moves + state), best);
     double most = best[0];
