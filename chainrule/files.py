@@ -20,6 +20,14 @@ ASIDE = ".aside"    # how the names of temporary files end
 NAME = 200    # characters of a file's name that the temporary one beside it repeats, since names have 255 bytes at most
 
 
+def cache_folder(given: Path | None = None) -> Path:
+    """Where derived files are kept: `$CHAINRULE_CACHE`, else ~/.cache/chainrule. It may be deleted at any time."""
+    folder = given or Path(os.environ.get("CHAINRULE_CACHE") or "~/.cache/chainrule").expanduser()
+    if folder.is_symlink() and not folder.exists():
+        raise UserError(f"{folder}, the cache, is a link to {folder.readlink()}, which does not exist. Create it.")
+    return folder
+
+
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; it is renamed to `path` when it is complete and on disk.

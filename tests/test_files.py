@@ -8,7 +8,7 @@ import pytest
 
 from chainrule import files
 from chainrule.errors import UserError
-from chainrule.files import claim, sha256, sync, write_aside, write_text
+from chainrule.files import cache_folder, claim, sha256, sync, write_aside, write_text
 
 
 def test_a_file_is_written_whole_into_folders_that_need_not_exist(tmp_path: Path) -> None:
@@ -182,3 +182,20 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_what_a_liv
         files.remove_abandoned(tmp_path)
         assert alive.exists()
         assert not other.exists()
+
+
+def test_where_derived_files_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("CHAINRULE_CACHE")
+    assert cache_folder() == Path("~/.cache/chainrule").expanduser()
+    assert cache_folder(tmp_path / "x") == tmp_path / "x"
+
+
+def test_a_cache_that_is_a_broken_link_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"link, the cache, is a link to .*gone, which does not exist") as caught:
+        cache_folder(tmp_path / "link")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "gone").mkdir()
+    assert cache_folder(tmp_path / "link") == tmp_path / "link"

@@ -70,7 +70,7 @@ def file_map():
 
 
 def test_the_file_map_is_complete():
-    files = {str(path.relative_to(PACKAGE)) for kind in ("py", "toml") for path in PACKAGE.rglob(f"*.{kind}")}
+    files = {str(path.relative_to(PACKAGE)) for kind in ("py", "toml", "cpp") for path in PACKAGE.rglob(f"*.{kind}")}
     assert file_map() == {path for path in files if not path.endswith("__init__.py")}
 
 

@@ -6,7 +6,7 @@
                                        launches instead of hundreds
 
 Triton comes with torch for CUDA. It is loaded when a kernel is first called, since kernels take seconds to compile the
-first time and half a second to load in each process.
+first time and half a second to load in each process. Kernels for the CPU, in C++, are in cpu/.
 """
 
 from collections.abc import Iterator

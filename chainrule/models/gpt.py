@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from chainrule import kernels
-from chainrule.kernels.int8_linear import Int8Linear, fits, quantise_linears
+from chainrule.kernels.cpu.int8_linear import Int8Linear, fits, quantise_linears
 from chainrule.layers import decode, kv_cache
 from chainrule.layers.attention import CrossMemory
 from chainrule.layers.blocks import InputEmbedding, TransformerStack, output_projection, reset_output_projection

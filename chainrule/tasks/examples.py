@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
+from chainrule.files import cache_folder
 from chainrule.model import IGNORE
 from chainrule.recipe import Text
-from chainrule.text.datasets import DATASETS, Splits, cache_folder, get
+from chainrule.text.datasets import DATASETS, Splits, get
 from chainrule.text.sources import Source, find_sources
 from chainrule.text.tables import Place
 

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chainrule.errors import UserError
-from chainrule.files import SEAL, remove_abandoned, seal_of, sha256, write_aside, write_text
+from chainrule.files import SEAL, cache_folder, remove_abandoned, seal_of, sha256, write_aside, write_text
 from chainrule.model import BOUNDARY
 from chainrule.progress import bar, say
 from chainrule.recipe import Text
-from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
 from chainrule.text.splits import Selection, gather, held_out_part, hold_out_documents, resolve
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer

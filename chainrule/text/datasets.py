@@ -25,7 +25,7 @@ from typing import IO, Any, ClassVar, Protocol, TypeAlias
 import numpy
 
 from chainrule.errors import UserError, did_you_mean
-from chainrule.files import sha256, write_aside, write_text
+from chainrule.files import cache_folder, sha256, write_aside, write_text
 from chainrule.progress import bar, say, track
 from chainrule.text.generated import EXAMPLE_SETS, EXAMPLES_VERSION, ExampleSet
 from chainrule.text.latex import LatexText
@@ -38,14 +38,6 @@ LANGUAGE_VERSION = 1                                                        # go
 
 Splits: TypeAlias = Mapping[str, tuple[Source, ...]]
 """The files, or parts of files, of the train split and, where there are any, of valid and test."""
-
-
-def cache_folder(given: Path | None = None) -> Path:
-    """Where derived files are kept: `$CHAINRULE_CACHE`, else ~/.cache/chainrule. It may be deleted at any time."""
-    folder = given or Path(os.environ.get("CHAINRULE_CACHE") or "~/.cache/chainrule").expanduser()
-    if folder.is_symlink() and not folder.exists():
-        raise UserError(f"{folder}, the cache, is a link to {folder.readlink()}, which does not exist. Create it.")
-    return folder
 
 
 class Dataset(Protocol):

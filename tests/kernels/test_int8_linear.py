@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from chainrule.kernels import int8_linear
-from chainrule.kernels.int8_linear import HALVES, Int8Linear, quantise
+from chainrule.kernels.cpu import int8_linear
+from chainrule.kernels.cpu.int8_linear import HALVES, Int8Linear, quantise
 from chainrule.models.gpt import GPT, GPTSettings
 
 SMALL: dict[str, Any] = {"layers": 2, "width": 64, "heads": 2, "context": 32, "zero_init": False}

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from chainrule.model import BOUNDARY
-from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics, viterbi
+from chainrule.models.hmm import forward_backward
+from chainrule.models.hmm.hmm import HMM, HMMSettings, HMMStatistics
 
 VOCAB = 4
 
@@ -94,8 +95,11 @@ def without_boundaries(states: int, vocab: int, seed: int = 1) -> HMM:
 
 def log_p_of(model: HMM, paths: Tensor, rows: Tensor) -> Tensor:
     """(B,): log p of each row with its path; -1 in a path is padding."""
-    tables = model.initial, model.transition, model.emission
-    return viterbi.path_log_prob(paths.clamp(min=0), rows, paths >= 0, *tables)
+    real, states = paths >= 0, paths.clamp(min=0)
+    before = torch.nn.functional.pad(states[:, :-1], (1, 0))
+    begins = forward_backward.text_starts(rows, real)
+    moves = torch.where(begins, model.initial[states], model.transition[before, states])
+    return torch.where(real, moves.log() + model.emission[states, rows].log(), 0).sum(1)
 
 
 def shakespeare(rows: int) -> Tensor:

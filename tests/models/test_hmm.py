@@ -144,7 +144,7 @@ def test_counted_paths_say_where_a_boundary_belongs() -> None:
 # Viterbi
 
 
-@pytest.mark.parametrize("third", [0.2, 0.0])     # searched as products; as logarithms, since a transition is forbidden
+@pytest.mark.parametrize("third", [0.2, 0.0])
 def test_of_equal_paths_the_first_states_are_taken(third: float) -> None:
     p = (1 - third) / 2
     model = from_tables([p, p, third], [[p, p, third]] * 3, [[0.5, 0.5]] * 3)

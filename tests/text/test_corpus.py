@@ -19,7 +19,6 @@ from chainrule.recipe import Text
 from chainrule.text import corpus as module
 from chainrule.text import sources, splits
 from chainrule.text.corpus import prepare, read_split
-from chainrule.text.datasets import cache_folder
 from chainrule.text.sources import Source
 from chainrule.text.splits import before_line, hold_out_documents
 from chainrule.text.tokenizers.tokenizer import Tokenizer, train_tokenizer
@@ -387,12 +386,3 @@ def test_the_published_counts_of_tokens(name, train, valid, test, vocab, cache):
     assert targets == {"train": train, "valid": valid, "test": test}
     assert len(made.tokenizer) == vocab
     assert read_split([name], Text(), made.tokenizer, cache).sha256 == made.splits["test"].sha256
-
-
-def test_a_cache_that_is_a_broken_link_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"link, the cache, is a link to .*gone, which does not exist") as caught:
-        cache_folder(tmp_path / "link")
-    assert "\n" not in str(caught.value)
-    (tmp_path / "gone").mkdir()
-    assert cache_folder(tmp_path / "link") == tmp_path / "link"

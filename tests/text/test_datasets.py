@@ -13,7 +13,7 @@ from chainrule.errors import UserError
 from chainrule.recipe import Text
 from chainrule.text import datasets
 from chainrule.text.corpus import prepare
-from chainrule.text.datasets import DATASETS, PublicDataset, PublicFile, cache_folder, catalogue, get, public_datasets
+from chainrule.text.datasets import DATASETS, PublicDataset, PublicFile, catalogue, get, public_datasets
 from chainrule.text.generated import EXAMPLE_SETS
 from chainrule.text.latex import LatexText
 from chainrule.text.sources import Source, read_text
@@ -175,14 +175,6 @@ def test_a_file_comes_before_a_corpus_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("die").write_text("my own die")
     assert gather(["die"], [], [], tmp_path) == {"train": (Source(Path("die")),)}
-
-
-def test_where_derived_files_are_kept(monkeypatch, tmp_path):
-    monkeypatch.setenv("CHAINRULE_CACHE", str(tmp_path))
-    assert cache_folder() == tmp_path
-    monkeypatch.delenv("CHAINRULE_CACHE")
-    assert cache_folder() == Path("~/.cache/chainrule").expanduser()
-    assert cache_folder(tmp_path / "x") == tmp_path / "x"
 
 
 @pytest.mark.data

@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, N texts, n texts at one time step, M tokens of all N t
 order: P positions of words in the batch, G tags, the last of which is the boundary; messages are (n, G, G).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -62,18 +62,6 @@ class PackedTexts:
         else:
             batch.view(-1)[self.positions] = values.to(batch.dtype)
 
-    def texts_of(self, numbers: Tensor) -> list[int]:
-        """The texts that the tokens with these numbers, of 0 … M - 1, belong to."""
-        ends = torch.tensor(self.widths).cumsum(0)
-        begins = torch.nn.functional.pad(ends, (1, 0))
-        return sorted(set((numbers - begins[torch.searchsorted(ends, numbers, right=True)]).tolist()))
-
-    def mark(self, texts: Iterable[int], batch: Tensor) -> None:
-        """Set the tokens of these texts in a batch (B, T) of truth values."""
-        firsts, lengths, flat = self.firsts.tolist(), self.lengths.tolist(), batch.view(-1)
-        for text in texts:
-            flat[firsts[text] : firsts[text] + lengths[text]] = True
-
 
 def new_numbers(numbers: int, like: Tensor) -> Tensor:
     """On a CPU from numpy, which asks Linux for huge pages: memory that is new costs a third as much to write."""
@@ -89,27 +77,33 @@ def text_starts(tokens: Tensor, real: Tensor) -> Tensor:
     return begins
 
 
-def whole_rows(tokens: Tensor, real: Tensor) -> bool:
-    """Whether each row is one text, which saves looking for where texts begin."""
-    return bool(real.all()) and bool((tokens != BOUNDARY).all())
-
-
 def pack_texts(tokens: Tensor, real: Tensor, states: int, step: int = STEP) -> Iterator[PackedTexts]:
     """The texts among the real tokens of (B, T), in blocks whose messages for so many states fit in memory."""
-    firsts, lengths = _extents(tokens, real)
+    return pack_extents(tokens, *text_extents(tokens, real), states, step)
+
+
+def pack_extents(
+    tokens: Tensor, firsts: Tensor, lengths: Tensor, states: int, step: int = STEP
+) -> Iterator[PackedTexts]:
+    """The same, where it is known at which row · T + column each text begins, and how long it is."""
     for block in _blocks(lengths.tolist(), MESSAGES // states, max(1, step // states)):
         yield _side_by_side(tokens.flatten(), firsts[block], lengths[block])
 
 
-def _extents(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each text begins, and its length."""
-    if tokens.numel() and whole_rows(tokens, real):
+def text_extents(tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) where each text begins in the batch, row · T + column; and its length."""
+    if tokens.numel() and _whole_rows(tokens, real):
         firsts = torch.arange(0, tokens.numel(), tokens.shape[1], device=tokens.device)
         return firsts, torch.full_like(firsts, tokens.shape[1])
     begins, ends = text_starts(tokens, real), real.clone()
     ends[:, :-1] &= begins[:, 1:] | ~real[:, 1:]
     firsts, lasts = begins.flatten().nonzero()[:, 0], ends.flatten().nonzero()[:, 0]
     return firsts, lasts - firsts + 1
+
+
+def _whole_rows(tokens: Tensor, real: Tensor) -> bool:
+    """Whether each row is one text, which saves looking for where texts begin."""
+    return bool(real.all()) and bool((tokens != BOUNDARY).all())
 
 
 def _blocks(lengths: list[int], most_tokens: int, most_texts: int) -> Iterator[slice]:

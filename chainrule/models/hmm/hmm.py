@@ -219,7 +219,8 @@ class HMM(LanguageModel):
         up_to = scales.log().cumsum(0)[:, None]                                 # log p(x_1 … x_t)
         onwards = scales.log().flip(0).cumsum(0).flip(0)[:, None]
         after = torch.cat([onwards[1:], torch.zeros_like(onwards[:1])])         # log p(x_{t+1} … x_T | x_1 … x_t)
-        delta = torch.cat(viterbi.log_deltas(packs[0], *model), 1).T                # of one text: a column a step
+        deltas = viterbi.log_deltas(packs[0], self.initial, self.transition, self.emission.T)
+        delta = torch.cat(deltas, 1).T                                          # of one text: a column a step
         backpointers = viterbi.backpointers(delta, self.transition)
         path, _ = self.viterbi(text[None])
         return Trellis(alpha.log() + up_to, beta.log() + after, alpha * beta, delta, backpointers, path[0])

@@ -12,7 +12,7 @@ BUGS = [
     ),
     Bug(
         "int8 weights are rounded down",
-        "chainrule/kernels/int8_linear.py",
+        "chainrule/kernels/cpu/int8_linear.py",
         "(weight / scales[:, None]).round_()",
         "(weight / scales[:, None]).floor_()",
         ("tests/kernels/test_int8_linear.py::test_weights_are_rounded_to_the_nearest_step",),
