@@ -29,7 +29,7 @@ SLOW = [         # libraries that the tests of many bugs import; torch imports s
     "torch.distributed.tensor", "torch._dynamo", "transformers", "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama", "fastapi", "fastapi.testclient", "uvicorn", "httpx", "openai",
     "sse_starlette", "prometheus_client", "hypothesis", "numpy", "rich", "safetensors.torch", "tokenizers", "sacrebleu",
-    "zstandard",
+    "zstandard", "hmmlearn.hmm", "pdb", "tomllib", "_pytest.junitxml",
 ]
 
 
