@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m "not gpu"    # one process a core, one thread a process
+# One process a core, one thread a process; with bytecode, or each process would compile all tests again. `worksteal`
+# gives a process whole files, whose fixtures are then made once, until one of the two has nothing left.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal -m "not gpu"
 
 # Real corpora for the tests that read them: where the variable points, else beside the checkout, else nowhere.
 export CHAINRULE_DATA := $(or $(CHAINRULE_DATA),$(abspath $(wildcard ../shared/data)))

@@ -1,6 +1,7 @@
 """What all tests take for granted."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -64,14 +65,34 @@ def complaints():
     return []
 
 
+@pytest.fixture(scope="module")
+def context_of(browser):
+    """The browser's context with these options, one for all tests of a file.
+
+    In a new context a page has a process of its own, which takes a second to begin and more to compile the scripts.
+    """
+    contexts = {}
+
+    def context_of(**options):
+        key = json.dumps(options, sort_keys=True)
+        if key not in contexts:
+            contexts[key] = browser.new_context(**options)
+            contexts[key].new_page()    # stays open, and with it the process
+        return contexts[key]
+
+    yield context_of
+    for context in contexts.values():
+        context.close()
+
+
 @pytest.fixture
-def open_url(browser, complaints):
-    """A page in the browser that is drawn."""
+def open_url(context_of, complaints):
+    """A page in the browser that is drawn. It finds nothing that pages of other tests have stored."""
     pages = []
 
-    def open_it(url, **context):
+    def open_it(url, **options):
         # wait_for_function evaluates strings, which the policy of a page forbids
-        page = browser.new_context(**{"bypass_csp": True} | context).new_page()
+        page = context_of(**{"bypass_csp": True} | options).new_page()
         pages.append(page)
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -82,5 +103,9 @@ def open_url(browser, complaints):
 
     yield open_it
     for page in pages:
-        page.context.close()
+        page.close()
+    for context in {page.context for page in pages}:
+        tools = context.new_cdp_session(context.pages[0])
+        tools.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+        tools.detach()
     assert complaints == []

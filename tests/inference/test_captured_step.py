@@ -54,8 +54,12 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def model_of(kind: str = "gpt", context: int = 80) -> Any:
     torch.manual_seed(1)
-    small = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": context}
-    return moved(build(kind, recipe_for(kind, small if kind == "gpt" else {}).model, VOCAB), 0.3).eval()
+    small = {
+        "gpt": {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": context},
+        "lstm": {"model.hidden": 16},
+        "feedforward": {"model.embedding": 8, "model.hidden": 16},
+    }
+    return moved(build(kind, recipe_for(kind, small[kind]).model, VOCAB), 0.3).eval()
 
 
 def drawn(model: LanguageModel, limit: int = 40, given: Sampling = PLAIN, ends: bool = False) -> list[list[int]]:

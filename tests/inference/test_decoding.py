@@ -111,8 +111,12 @@ def writer(kind: str) -> Any:
 
 def language_model(kind: str = "gpt", context: int = 30) -> Any:
     torch.manual_seed(1)
-    small = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": context}
-    return moved(build(kind, pipeline.recipe_for(kind, small if kind == "gpt" else {}).model, VOCAB), 0.3)
+    small = {
+        "gpt": {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.context": context},
+        "lstm": {"model.hidden": 16},
+        "feedforward": {"model.embedding": 8, "model.hidden": 16},
+    }
+    return moved(build(kind, pipeline.recipe_for(kind, small[kind]).model, VOCAB), 0.3)
 
 
 class Endless(LanguageModel):

@@ -6,6 +6,7 @@ output}: pytest's exit code, the tests that failed, and what pytest printed.
 
 import gc
 import importlib
+import inspect
 import json
 import os
 import shutil
@@ -28,29 +29,30 @@ SLOW = [         # libraries that the tests of many bugs import; torch imports s
     "torch.distributed.tensor", "torch._dynamo", "transformers", "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama", "fastapi", "fastapi.testclient", "uvicorn", "httpx", "openai",
     "sse_starlette", "prometheus_client", "hypothesis", "numpy", "rich", "safetensors.torch", "tokenizers", "sacrebleu",
-    "zstandard",
+    "zstandard", "hmmlearn.hmm", "pdb", "tomllib", "_pytest.junitxml",
 ]
 
 
 def main() -> None:
     torch.set_num_threads(1)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"    # none is needed, and they are slow to begin
-    sys.dont_write_bytecode = True
+    sys.dont_write_bytecode = False    # whatever the environment says: the copy's bytecode serves every bug
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in SLOW:
             with suppress(ImportError):
                 importlib.import_module(name)
+    inspect.getmodule(main.__code__)    # notes the file of every module: each child that shows a line of code asks that
     gc.collect()
     gc.freeze()    # what is imported here is never garbage: no child need look at it
     with tempfile.TemporaryDirectory(prefix="chainrule-bug-") as folder:
         project, result = Path(folder) / "project", Path(folder) / "result"
-        for line in sys.stdin:
+        for number, line in enumerate(sys.stdin):
             order = json.loads(line)
             if not project.exists():
                 copy(Path(order["root"]), project)
             result.mkdir()
-            with planted(project, order["edits"]):
+            with planted(project, order["edits"], number):
                 print(json.dumps(run(project, order["tests"], result)), flush=True)
             shutil.rmtree(result)
 
@@ -59,17 +61,21 @@ def copy(root: Path, folder: Path) -> None:
     folder.mkdir()
     shutil.copy(root / "pyproject.toml", folder)
     for name in ("benchmarks", "chainrule", "tests"):
-        shutil.copytree(root / name, folder / name)    # with the bytecode of what stays as it is: a copy keeps its time
+        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @contextmanager
-def planted(folder: Path, edits: list[list[str]]) -> Iterator[None]:
-    """The copy has these bugs; afterwards it is as it was, with the times of its files, by which bytecode is known."""
+def planted(folder: Path, edits: list[list[str]], time: int) -> Iterator[None]:
+    """The copy has these bugs; afterwards it is as it was.
+
+    Bytecode is known by the time of its source in whole seconds: every bug has one that no other has.
+    """
     before = {folder / file: (folder / file).stat() for file, _, _ in edits}
     sources = {path: path.read_bytes() for path in before}
     for file, right, wrong in edits:
         source = (folder / file).read_text(encoding="utf-8")
         (folder / file).write_text(source.replace(right, wrong), encoding="utf-8")
+        os.utime(folder / file, (time, time))
     try:
         yield
     finally:
@@ -110,17 +116,24 @@ def test(folder: Path, tests: list[str], failed: Path) -> int:
     import chainrule
 
     assert Path(chainrule.__file__).is_relative_to(folder), "the tests would run on another copy"
-    return int(pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *tests], plugins=[Failures(failed)]))
+    return int(pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *tests], plugins=[Failures(failed, tests)]))
 
 
 class Failures:
-    """Writes down which tests fail."""
+    """Writes down which tests fail. One example of a test is enough: its others are skipped then."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, tests: list[str]):
+        self.path, self.tests = path, tests
+        self.caught: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.nodeid.startswith(tuple(self.caught)):
+            pytest.skip("another example has failed")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            self.caught |= {test for test in self.tests if report.nodeid.startswith(test)}
             with self.path.open("a") as file:
                 print(report.nodeid, file=file)
 

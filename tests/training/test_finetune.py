@@ -7,7 +7,7 @@ import pytest
 import torch
 from training.small import assert_same_bits
 from training.test_resume import Killed, killed_at
-from training.topics import QUICK, SMALL, fine_tune, weights
+from training.topics import QUICK, SMALL, fine_tune, pretrained, weights
 
 from chainrule import run
 from chainrule.errors import UserError
@@ -27,7 +27,7 @@ MARKS = ("<|delimiter|>", "<|extract|>")
 
 @pytest.fixture
 def gpt(desk):
-    return desk / "gpt"
+    return pretrained(desk, "gpt")
 
 
 def body(path, prefix="body."):
@@ -47,7 +47,7 @@ def trained_on(desk, base, **given):
 @pytest.mark.parametrize("kind", ["gpt", "gru"])
 def test_what_was_read_helps_to_label_words_that_no_label_was_given_for(desk, kind):
     how = {"steps": 60, "train_lr": 3e-3, "train_tokens": 64}
-    tuned = fine_tune(desk, desk / kind, **how)
+    tuned = fine_tune(desk, pretrained(desk, kind), **how)
     own = {name: value for name, value in SMALL[kind].items() if name.startswith("model.")}
     settings = {"text.tokenizer": "words", "text.min_count": 1, "train.steps": 60, "train.lr": 3e-3, "train.tokens": 64}
     recipe = recipe_for(kind, settings | QUICK | own, "classify")
@@ -115,7 +115,7 @@ STILL = {"steps": 1, "train_lr": 1e-30}    # a step that moves nothing
 
 @pytest.mark.parametrize("kind", ["gpt", "gru", "encoder"])
 def test_the_head_of_a_run_with_the_same_labels_is_taken(desk, kind, capsys):
-    base = fine_tune(desk, desk / kind, "base", steps=30, train_lr=3e-3).path
+    base = fine_tune(desk, pretrained(desk, kind), "base", steps=30, train_lr=3e-3).path
     capsys.readouterr()
     again = fine_tune(desk, base, "again", **STILL)
     assert_same_bits(weights(base), weights(again.path))
@@ -169,14 +169,15 @@ def test_the_same_labels_of_another_task_have_a_new_head(desk, gpt):
 
 
 def test_a_head_of_other_parts_is_new_as_a_whole(desk):
-    base = fine_tune(desk, desk / "gru", "base", "tag", 5, "tagged.tsv", None, train_lr=0.01).path
+    base = fine_tune(desk, pretrained(desk, "gru"), "base", "tag", 5, "tagged.tsv", None, train_lr=0.01).path
     letters = fine_tune(desk, base, "letters", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_char_cnn=True).path
     assert {"output.weight", "output.bias"} < set(began(letters)["new"])
     assert not torch.equal(weights(base)["output.weight"], weights(letters)["output.weight"])
 
 
 def test_characters_add_nothing_at_first_to_a_pretrained_body(desk):
-    made = fine_tune(desk, desk / "gru", "base", "tag", 1, "tagged.tsv", None, train_lr=1e-30, head_char_cnn=True)
+    made = fine_tune(desk, pretrained(desk, "gru"), "base", "tag", 1, "tagged.tsv", None, train_lr=1e-30,
+                     head_char_cnn=True)
     assert weights(made.path)["char_cnn.project.weight"].abs().max() < 1e-20
     assert CharCNN(4).project.weight.abs().min() > 0
 
@@ -218,9 +219,9 @@ def test_an_output_is_not_tied_because_the_vocabulary_grew(desk):
      ("transformer", "span", "long.txt", None), ("gpt", "translate", "pairs.tsv", None)],
 )  # fmt: skip
 def test_any_task_of_the_body_can_begin_there(desk, kind, task, text, valid):
-    frozen = run.load(fine_tune(desk, desk / kind, "any", task, 1, text, valid, train_freeze="0").path)
+    frozen = run.load(fine_tune(desk, pretrained(desk, kind), "any", task, 1, text, valid, train_freeze="0").path)
     words = body_of(frozen.model).embeddings if kind != "transformer" else frozen.model.embedding.tokens.weight
-    base = run.load(desk / kind)
+    base = run.load(pretrained(desk, kind))
     before = base.model.embeddings if kind != "transformer" else base.model.embedding.tokens.weight
     assert torch.equal(words[: len(before)], before)
     assert frozen.recipe.base.sha256 == base.about["files"]["model.safetensors"]["sha256"]
@@ -253,7 +254,7 @@ def test_settings_that_change_no_weight_may_differ(gpt):
 
 
 def test_a_text_may_be_learned_by_smoothed_targets_from_a_body_that_was_not(desk):
-    recipe = finetune_recipe(desk / "transformer", {"model.label_smoothing": 0.1}, "translate")
+    recipe = finetune_recipe(pretrained(desk, "transformer"), {"model.label_smoothing": 0.1}, "translate")
     assert recipe.model.label_smoothing == 0.1
 
 
@@ -302,7 +303,7 @@ def test_a_head_can_have_vectors_under_it(desk):
 )
 def test_mistakes_are_one_line_each(desk, kind, given, task, says):
     with pytest.raises(UserError) as caught:
-        finetune_recipe(desk / kind, given, task)
+        finetune_recipe(pretrained(desk, kind), given, task)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -376,8 +377,8 @@ FROZEN = [
 
 @pytest.mark.parametrize(("kind", "wanted", "names"), FROZEN, ids=[f"{kind}-{wanted}" for kind, wanted, _ in FROZEN])
 def test_what_is_frozen_does_not_move_and_the_rest_does(desk, kind, wanted, names):
-    base = run.load(desk / kind).model.state_dict()
-    tuned = body(fine_tune(desk, desk / kind, train_freeze=wanted, train_lr=0.05, head_auxiliary=1.0).path)
+    base = run.load(pretrained(desk, kind)).model.state_dict()
+    tuned = body(fine_tune(desk, pretrained(desk, kind), train_freeze=wanted, train_lr=0.05, head_auxiliary=1.0).path)
     for name, weight in base.items():
         stays = re.match(names, name) is not None
         assert torch.equal(tuned[name][: len(weight)], weight) == stays, name

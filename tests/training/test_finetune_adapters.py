@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from training.small import assert_same_bits
-from training.topics import QUICK, fine_tune, weights
+from training.topics import QUICK, fine_tune, pretrained, weights
 
 from chainrule import run
 from chainrule.errors import UserError
@@ -122,10 +122,10 @@ def test_a_compiled_model_is_the_same_with_adapters():
 
 @pytest.mark.parametrize(("kind", "task", "text", "valid"), TASKS)
 def test_a_loaded_run_has_the_very_weights_that_were_used(desk, used, kind, task, text, valid):
-    made = fine_tune(desk, desk / kind, "adapted", task, 4, text, valid, train_lora=2, train_lr=0.01)
+    made = fine_tune(desk, pretrained(desk, kind), "adapted", task, 4, text, valid, train_lora=2, train_lr=0.01)
     assert_same_bits(used, weights(made.path))
     assert not (made.path / "model.safetensors").exists()
-    base, changed = run.load(desk / kind).model, 0
+    base, changed = run.load(pretrained(desk, kind)).model, 0
     for name, parameter in body_of(run.load(made.path).model).named_parameters():
         changed += parameter.dim() == 2 and not torch.equal(parameter, base.get_parameter(name))
     assert changed >= 4
@@ -144,21 +144,21 @@ def test_the_file_is_small(desk):
 
 
 def test_alpha_says_how_much_adapters_count(desk):
-    assert finetune_recipe(desk / "gpt", {"train.lora": 4}).train.lora_scale == 2
-    assert finetune_recipe(desk / "gpt", {"train.lora": 4, "train.lora_alpha": 1}).train.lora_scale == 0.25
+    assert finetune_recipe(pretrained(desk, "gpt"), {"train.lora": 4}).train.lora_scale == 2
+    assert finetune_recipe(pretrained(desk, "gpt"), {"train.lora": 4, "train.lora_alpha": 1}).train.lora_scale == 0.25
 
 
 def test_frozen_layers_have_no_adapters(desk):
-    made = fine_tune(desk, desk / "gpt", "half", train_lora=2, train_freeze="1")
+    made = fine_tune(desk, pretrained(desk, "gpt"), "half", train_lora=2, train_freeze="1")
     names = load_file(made.path / "adapter.safetensors")
     assert any(name.startswith("body.stack.blocks.1") for name in names)
     assert not any(name.startswith("body.stack.blocks.0") for name in names)
     with pytest.raises(UserError, match="no matrix to adapt"):
-        fine_tune(desk, desk / "gpt", "none", train_lora=2, train_freeze="stack")
+        fine_tune(desk, pretrained(desk, "gpt"), "none", train_lora=2, train_freeze="stack")
 
 
 def test_a_merged_run_is_an_ordinary_one_and_answers_the_same(desk):
-    made = fine_tune(desk, desk / "gpt", "adapted", train_lora=2, train_lr=0.01)
+    made = fine_tune(desk, pretrained(desk, "gpt"), "adapted", train_lora=2, train_lr=0.01)
     run.remove(desk / "merged")
     run.merged(made.path, desk / "merged")
     assert_same_bits(weights(made.path), load_file(desk / "merged" / "model.safetensors"))
@@ -172,14 +172,14 @@ def test_a_merged_run_is_an_ordinary_one_and_answers_the_same(desk):
 
 
 def test_a_run_with_adapters_can_be_adapted_again(desk, used):
-    first = fine_tune(desk, desk / "gpt", "first", train_lora=2, train_lr=0.01)
+    first = fine_tune(desk, pretrained(desk, "gpt"), "first", train_lora=2, train_lr=0.01)
     second = fine_tune(desk, first.path, "second", "lm", 3, "book.txt", None, train_lora=1, train_lr=0.01)
     assert_same_bits(used, weights(second.path))
 
 
 def test_one_that_replaces_another_leaves_no_old_weights(desk):
     for given, there, gone in (({"train_lora": 2}, "adapter", "model"), ({}, "model", "adapter")):
-        made = fine_tune(desk, desk / "gpt", "turns", steps=1, **given)
+        made = fine_tune(desk, pretrained(desk, "gpt"), "turns", steps=1, **given)
         assert (made.path / f"{there}.safetensors").exists()
         assert not (made.path / f"{gone}.safetensors").exists()
 
@@ -190,7 +190,7 @@ def test_one_that_replaces_another_leaves_no_old_weights(desk):
 @pytest.fixture
 def moved(desk, tmp_path):
     """A run with adapters in one folder, and what it stands on in another."""
-    shutil.copytree(desk / "gpt", tmp_path / "there" / "gpt")
+    shutil.copytree(pretrained(desk, "gpt"), tmp_path / "there" / "gpt")
     made = fine_tune(desk, tmp_path / "there" / "gpt", "far", train_lora=2, train_lr=0.01)
     shutil.copytree(made.path, tmp_path / "here" / "far")
     return tmp_path
@@ -213,7 +213,7 @@ def test_a_base_is_found_beside_the_run_too(moved):
 
 def test_a_base_that_was_trained_again_is_not_taken_for_the_old_one(desk, moved):
     shutil.rmtree(moved / "there" / "gpt")
-    shutil.copytree(desk / "encoder", moved / "there" / "gpt")
+    shutil.copytree(pretrained(desk, "encoder"), moved / "there" / "gpt")
     with pytest.raises(UserError, match="has been trained again since"):
         run.load(moved / "here" / "far")
 

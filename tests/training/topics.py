@@ -15,6 +15,7 @@ SMALL = {
             "train.batching": "windows", "train.tokens": 256, "train.length": 16},
 }
 PRETRAINS = {"gpt": "lm", "gru": "lm", "encoder": "mask", "transformer": "span"}
+STEPS = {"gpt": 150, "gru": 150, "encoder": 5, "transformer": 5}
 QUICK = {"train.evaluate": 0.0, "train.precision": "float32"}
 
 
@@ -45,6 +46,13 @@ def pretrain(folder, kind, steps=60, **given):
     recipe = recipe_for(kind, settings, PRETRAINS[kind])
     text = "long.txt" if kind == "transformer" else "book.txt"
     return make_run([str(folder / text)], recipe, folder / kind).path
+
+
+def pretrained(folder, kind):
+    """The run of this kind in a folder of data; the first that asks for it pretrains it."""
+    if not (folder / kind).exists():
+        pretrain(folder, kind, STEPS[kind])
+    return folder / kind
 
 
 def fine_tune(folder, base, out="tuned", task="classify", steps=4, text="few.tsv", valid="others.tsv", **given):
