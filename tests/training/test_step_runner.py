@@ -27,6 +27,7 @@ class Gpu:
         self.now, self.eager, self.captured, self.trials, self.graph_padding = 0.0, eager, 0, [], padding
         self.replayed, self.compiled = eager / 10 if replayed is None else replayed, compiled
         step = SimpleNamespace(totals=SimpleNamespace(is_cuda=True), carries=False, loss="as written", take=self.take)
+        step.fused, self.trials_with_kernels = False, []
         step.model, step.eager_loss, step.ranks = SimpleNamespace(compiles=True), "as written", ALONE
         step.gradient_norm = lambda batch, state: 1.0
         self.step = step
@@ -34,6 +35,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr(torch.cuda, "Event", lambda: event)
         monkeypatch.setattr(runner, "compiled", lambda nats: "compiled")
+        monkeypatch.setattr(runner.kernels, "available", lambda: True)
         monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: self.now))    # not for other threads
         monkeypatch.setattr(runner, "StepGraph", self.capture)
         monkeypatch.setattr(runner, "pass_seconds", self.pass_seconds)
@@ -51,6 +53,7 @@ class Gpu:
 
     def pass_seconds(self, step, batch, state, as_graph):
         self.trials.append((step.loss, as_graph))
+        self.trials_with_kernels.append((step.loss, as_graph, step.fused))
         plain = self.replayed if as_graph else self.eager
         return plain if step.loss == "as written" else self.compiled or plain / 2
 
@@ -101,6 +104,22 @@ def test_a_run_that_graphs_make_short_is_not_compiled(monkeypatch):
     steps = 40_000                                         # 400 s eagerly, 40 s as graphs
     gpu = Gpu(monkeypatch, 0.01, lambda seconds: steps * seconds)
     assert (gpu.step.loss, gpu.captured) == ("as written", 1)
+
+
+@pytest.mark.parametrize(("steps", "given", "fused"), [
+    (1000, {}, False),                   # 10 s eagerly, but 1 s as graphs: our kernels take longer to compile
+    (9000, {}, True),
+    (1000, {"graph": "false"}, True),
+    (400, {"graph": "false"}, False),
+])
+def test_kernels_are_compiled_where_what_is_left_repays_them(monkeypatch, steps, given, fused):
+    gpu = Gpu(monkeypatch, 0.01, lambda seconds: steps * seconds, **given)
+    assert gpu.step.fused == fused
+
+
+def test_what_is_compiled_is_compared_with_steps_that_use_the_kernels(monkeypatch):
+    gpu = Gpu(monkeypatch, 0.01, 3600)
+    assert [way for *way, fused in gpu.trials_with_kernels if fused] == [["as written", True], ["compiled", True]]
 
 
 def test_steps_that_are_long_by_themselves_are_no_graphs(monkeypatch):

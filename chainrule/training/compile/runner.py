@@ -27,7 +27,7 @@ from chainrule.training.step import Step
 
 WARMUP = 12             # steps before anything is decided
 LONG = 300.0            # seconds of training that repay torch.compile
-REPAID = 20.0           # seconds of training that repay our own kernels
+REPAID = 5.0            # seconds of training that repay our own kernels, which take one or two to compile
 SHORT = 0.25            # seconds: for a longer step no graph is tried, since launching is a small part of it
 FASTER = 0.97           # of the time of the way before: what is not faster than that is not taken
 MOST_COMPILED = 2       # shapes of batch; with more of them torch.compile would compile too often
@@ -82,8 +82,6 @@ class StepRunner:
         if self.taken >= WARMUP and not self._resets(state):
             torch.cuda.synchronize()
             (seconds,), _ = self.step.ranks.agree([(time.monotonic() - self.began) / (self.taken - 2)])
-            if self.seconds_left(seconds) > REPAID:
-                self._use_kernels()
             self._choose(batch, state, seconds)
             if not self.captures:
                 self.loader.unpad()
@@ -93,21 +91,33 @@ class StepRunner:
     def _choose(self, batch: Batch, state: State, seconds: float) -> None:
         """Times the ways that may pay, where a step took so many seconds, and takes the fastest."""
         self.captures = self.settings.graph == "true"
-        tries_graph = self.settings.graph == "auto" and seconds < SHORT and not self.step.ranks.distributed
+        began, times = time.monotonic(), dict[str, float]()
+        if self.settings.graph == "auto" and seconds < SHORT and not self.step.ranks.distributed:
+            seconds *= self._try_graph(batch, state, times)
+        if self.seconds_left(seconds) > REPAID:
+            self._use_kernels()
         compiles = self.settings.compile == "auto" and self.step.model.compiles and len(self.met) <= MOST_COMPILED
-        if not tries_graph and not (compiles and self.seconds_left(seconds) > LONG):
-            return
-        padding = 1.0 if self.captures else self.loader.graph_padding      # this batch has it, an eager one would not
-        began, first = time.monotonic(), self._seconds(batch, state) / padding
-        times, best = {"as a CUDA graph" if self.captures else "eagerly": first}, first
-        if tries_graph and (replayed := self._graph_seconds(batch, state)) is not None:
-            times["as a CUDA graph"], self.captures = replayed, replayed < FASTER * first
-            best = replayed if self.captures else first
-        if compiles and self.seconds_left(seconds * best / first) > LONG and self._compile(batch, state):
+        if compiles and self.seconds_left(seconds) > LONG:
+            self._try_compiled(batch, state, times)
+        if times:
+            self._say_choice(times, time.monotonic() - began)
+
+    def _try_graph(self, batch: Batch, state: State, times: dict[str, float]) -> float:
+        """Takes graphs where they are faster; the factor by which the time of a step changes."""
+        padded = self._seconds(batch, state)
+        times["eagerly"] = eager = padded / self.loader.graph_padding      # without graphs nothing is padded for them
+        if (replayed := self._graph_seconds(batch, state)) is not None:
+            times["as a CUDA graph"], self.captures = replayed, replayed < FASTER * eager
+        return min(times.values()) / padded
+
+    def _try_compiled(self, batch: Batch, state: State, times: dict[str, float]) -> None:
+        """Takes torch.compile where it is faster than what has been chosen, kernels included."""
+        best = self._seconds(batch, state)
+        times["as a CUDA graph" if self.captures else "eagerly"] = best
+        if self._compile(batch, state):
             times["compiled"] = self._seconds(batch, state)
             if times["compiled"] >= FASTER * best:
                 self.step.loss = self.step.eager_loss
-        self._say_choice(times, time.monotonic() - began)
 
     def _seconds(self, batch: Batch, state: State) -> float:
         (seconds,), _ = self.step.ranks.agree([pass_seconds(self.step, batch, state, self.captures)])
