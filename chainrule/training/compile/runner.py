@@ -37,7 +37,7 @@ AHEAD = 4               # steps that may be queued on the GPU, so that the host'
 
 
 class PaddingLoader(Protocol):
-    """A loader that pads batches to a few shapes for CUDA graphs (batch_shapes.py), until told that none is used."""
+    """A loader that pads batches to a few shapes for CUDA graphs (batch_shapes.py), for as long as any may be used."""
 
     @property
     def graph_padding(self) -> float: ...      # factor by which the tokens of a batch become more, on average
