@@ -2,21 +2,14 @@
 
 Training visits windows of the text in random order, or streams whose state is carried from step to step (truncated
 BPTT). Evaluation gives bits per byte. A model with hidden states predicts the Viterbi path of a text.
-
-Shapes: T tokens, S states, V vocabulary.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Any
 
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import evaluate
-from chainrule.inference.forward import on_device
+from chainrule.inference.state_paths import state_paths
 from chainrule.model import Batch, CountingModel, Model
 from chainrule.progress import say
 from chainrule.recipe import MOST_TARGETS, Counting, Gradient, Recipe
@@ -73,7 +66,7 @@ class LanguageModelling(Task):
             self.refuse(run)
         if not examples:
             raise UserError("there is no input: no line came.")
-        return [state_path(run.model, run.tokenizer, line, run.labels, f"{place}: ") for line, place in examples]
+        return state_paths(run.model, run.tokenizer, examples, run.labels)
 
 
 LM = LanguageModelling()
@@ -120,61 +113,3 @@ def counting_batches(model: CountingModel, tokens: Tokens, settings: Counting) -
     if settings.length is None and reach is not None:
         return stream(tokens, max(settings.tokens, reach + 1), reach)
     return texts(tokens, settings.length, settings.tokens)
-
-
-# Hidden states of a text: the Viterbi path, its probability, the likelihood of the text, and the posteriors γ_t(s). A
-# text is x_1 … x_T as it is written: its end is not a symbol, so the numbers are those of a calculation by hand.
-
-SHOWN = 12    # symbols in a message
-
-
-class HiddenStates(Protocol):
-    """A model in which a chain of hidden states emits the tokens."""
-
-    emission: Tensor    # (S, V)
-
-    def viterbi(self, tokens: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def log_likelihood(self, tokens: Tensor) -> Tensor: ...
-
-    def posteriors(self, tokens: Tensor) -> Tensor: ...
-
-
-@torch.inference_mode()
-def state_path(
-    model: Any, tokenizer: Tokenizer, text: str, names: Sequence[str] = (), place: str = ""
-) -> dict[str, Any]:
-    """Plain values for JSON; `answer` is the path, each state by its name, or by its number where it has none."""
-    hidden: HiddenStates = model
-    ids = tokenizer.encode(text).astype(np.int64)
-    tokens = on_device(model, ids[None])
-    written = text.split() if tokenizer.lines else [tokenizer.show(token) for token in ids.tolist()]
-    _refuse_impossible(hidden, tokenizer, ids.tolist(), written, place)
-    path, log_prob = hidden.viterbi(tokens)
-    log_likelihood = float(hidden.log_likelihood(tokens)[0])
-    if not math.isfinite(log_likelihood):
-        raise UserError(f"{place}no path of states emits this text: its probability is 0.")
-    states = names or [str(state) for state in range(len(hidden.emission))]
-    named = [states[state] for state in path[0].tolist()]
-    return {
-        "answer": " ".join(named),
-        "tokens": [tokenizer.show(token) for token in ids.tolist()],
-        "path": named,
-        "path_log_prob": float(log_prob[0]),                  # natural logarithms, as everywhere
-        "log_likelihood": log_likelihood,
-        "likelihood": math.exp(log_likelihood),
-        "states": list(states),
-        "posteriors": hidden.posteriors(tokens)[0].tolist(),  # (T, S)
-    }
-
-
-def _refuse_impossible(
-    model: HiddenStates, tokenizer: Tokenizer, tokens: Sequence[int], written: Sequence[str], place: str
-) -> None:
-    """Names the first token that no state emits, such as an unknown word."""
-    possible = (model.emission > 0).any(0)
-    for token, word in zip(tokens, written):
-        if not possible[token]:
-            known = [tokenizer.show(id) for id in possible.nonzero()[:, 0].tolist()]
-            some = ", ".join(known[:SHOWN]) + (", …" if len(known) > SHOWN else "")
-            raise UserError(f"{place}no state emits {word!r}. The symbols are {some}.")
