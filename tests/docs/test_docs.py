@@ -21,7 +21,7 @@ from chainrule.formats.hand_written import built_in_models, read_hand_written
 from chainrule.models.published import PUBLISHED
 from chainrule.text.generated import EXAMPLE_SETS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BOOK = "the cat saw the dog. the dog saw the cat.\nThe cow eats grass, and the cow eats corn.\n" * 30
 
 REVIEWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8

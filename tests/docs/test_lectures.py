@@ -10,7 +10,7 @@ import pytest
 
 from chainrule.cli import main
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "lectures.md"
 TEXTS = ROOT / "docs" / "lessons" / "texts"
 LECTURES = ("0", "1", "2", "3", "4")

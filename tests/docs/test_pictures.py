@@ -12,7 +12,7 @@ import pytest
 
 from chainrule.text.pictures import PNG, decode_png
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures"
 PAGES = [path.read_text("utf-8") for path in ROOT.glob("docs/*/*.md")]
 SHOWN = {name for page in PAGES for name in re.findall(r"\]\(\.\./figures/([\w-]*views/[\w-]+)\.png\)", page)}

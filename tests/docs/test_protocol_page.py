@@ -1,7 +1,7 @@
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "inside" / "protocol.md"
+PAGE = Path(__file__).parents[2] / "docs" / "inside" / "protocol.md"
 
 
 def test_every_line_of_the_page_on_the_protocol_runs() -> None:

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "chainrule"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
