@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from models.test_ngram import SlowKneserNey
+from models.ngram.test_ngram import SlowKneserNey
 from viewer.address import address
 from viewer.subjects import TEXT, subject
 

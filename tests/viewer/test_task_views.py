@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from models.test_tagger import EDGE, NUMBERS, TAGS, WORDS, ByHand
+from models.hmm.test_tagger import EDGE, NUMBERS, TAGS, WORDS, ByHand
 from viewer.tasks import task_subject
 
 from chainrule.cli import main

@@ -7,7 +7,7 @@ from mutations.bugs.bug import Bug
 
 COMPILED = "tests/kernels/test_compiled.py"
 SOURCE, CALLER = (f"chainrule/kernels/cpu/viterbi.{end}" for end in ("cpp", "py"))
-VITERBI = "tests/models/test_viterbi.py"
+VITERBI = "tests/models/hmm/test_viterbi.py"
 
 BUGS = [
     Bug(

@@ -12,7 +12,7 @@ BUGS = [
         "chainrule/formats/hugging_face.py",
         '["attention.self.query", "attention.self.key", "attention.self.value"]',
         '["attention.self.key", "attention.self.query", "attention.self.value"]',
-        ("tests/models/test_encoder.py::test_it_is_bert_with_the_same_weights",),
+        ("tests/models/transformer/test_encoder.py::test_it_is_bert_with_the_same_weights",),
     ),
     Bug(
         "a distribution by hand may sum to less than one",

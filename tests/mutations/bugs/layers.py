@@ -15,7 +15,7 @@ BUGS = [
         "return distance >= -1 if window is None else (distance >= -1) & (distance < window)",
         (
             "tests/layers/test_attention.py::test_a_window_is_what_a_brute_force_mask_says[3]",
-            "tests/models/test_gpt.py::test_a_watched_model_gives_the_same_logits",
+            "tests/models/transformer/test_gpt.py::test_a_watched_model_gives_the_same_logits",
         ),
     ),
     Bug(
@@ -94,7 +94,7 @@ BUGS = [
         "grad *= 1",
         (
             "tests/layers/test_cross_entropy.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[False-False-2.0-1]",
-            "tests/models/test_gpt.py::test_the_training_loss_has_the_gradients_of_cross_entropy",
+            "tests/models/transformer/test_gpt.py::test_the_training_loss_has_the_gradients_of_cross_entropy",
         ),
     ),
     Bug(
@@ -102,7 +102,7 @@ BUGS = [
         "chainrule/layers/blocks.py",
         "gate, value = x.chunk(2, -1)",
         "value, gate = x.chunk(2, -1)",
-        ("tests/models/test_gpt_and_hugging_face.py::test_the_same_weights_give_the_same_logits[llama]",),
+        ("tests/models/transformer/test_gpt_and_hugging_face.py::test_the_same_weights_give_the_same_logits[llama]",),
     ),
     Bug(
         "a bias is forgotten where it is fused with an activation",
@@ -124,8 +124,8 @@ BUGS = [
         "torch.arange(keys, device=lengths.device) < lengths[:, None]",
         "torch.arange(keys, device=lengths.device) <= lengths[:, None]",
         (
-            "tests/models/test_transformer.py::test_the_padding_of_a_source_changes_nothing",
-            "tests/models/test_encoder.py::test_every_token_attends_to_all_of_its_text_and_no_padding",
+            "tests/models/transformer/test_transformer.py::test_the_padding_of_a_source_changes_nothing",
+            "tests/models/transformer/test_encoder.py::test_every_token_attends_to_all_of_its_text_and_no_padding",
             "tests/models/test_seq2seq.py::test_what_is_found_is_a_sum_written_out",
         ),
     ),

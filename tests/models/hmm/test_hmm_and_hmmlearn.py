@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from hmmlearn.hmm import CategoricalHMM
-from models.small_hmms import log_p_of, shakespeare, without_boundaries
+from models.hmm.small_hmms import log_p_of, shakespeare, without_boundaries
 
 from chainrule.model import Batch
 from chainrule.models.hmm.hmm import HMM

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.test_hmm import every_path, from_tables, log_p_of, made, texts_of
+from models.hmm.test_hmm import every_path, from_tables, log_p_of, made, texts_of
 
 from chainrule.kernels.cpu import compiled, viterbi
 from chainrule.models.hmm import forward_backward

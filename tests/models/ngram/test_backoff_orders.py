@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from models.test_ngram import VOCAB, SlowKneserNey, as_batch, random_stream, split, trained
+from models.ngram.test_ngram import VOCAB, SlowKneserNey, as_batch, random_stream, split, trained
 
 from chainrule.models.ngram.ngram import NGram, NGramSettings
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from models.small_hmms import from_tables
+from models.hmm.small_hmms import from_tables
 from torch.testing import assert_close
 
 from chainrule.model import Batch, cross_entropy

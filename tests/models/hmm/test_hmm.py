@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models.small_hmms import (
+from models.hmm.small_hmms import (
     LENGTHS,
     ROWS,
     VOCAB,

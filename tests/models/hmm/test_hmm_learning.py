@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from models.small_hmms import LENGTHS, ROWS, assert_same_statistics, made, shakespeare
+from models.hmm.small_hmms import LENGTHS, ROWS, assert_same_statistics, made, shakespeare
 from torch.testing import assert_close
 
 from chainrule.model import BOUNDARY, Batch, cross_entropy, watch
