@@ -79,7 +79,7 @@ BUGS = [
         "chainrule/text/tables.py",
         "            if done > most:\n",
         "            if done < 0:\n",
-        ("tests/cli/test_mangled_input.py::test_a_table_that_is_larger_than_the_limit",),
+        ("tests/cli/errors/test_mangled_input.py::test_a_table_that_is_larger_than_the_limit",),
     ),
     Bug(
         "the bytes of a sample are those of the whole split",

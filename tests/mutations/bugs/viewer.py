@@ -85,7 +85,7 @@ BUGS = [
         "chainrule/viewer/views/preferences.py",
         "return page if ended else",
         "return page if not ended else",
-        ("tests/cli/test_curves_page.py::test_the_curves_are_drawn_in_the_terminal_and_on_a_page",),
+        ("tests/cli/train/test_curves_page.py::test_the_curves_are_drawn_in_the_terminal_and_on_a_page",),
     ),
     Bug(
         "two models of a kind have the same colour",

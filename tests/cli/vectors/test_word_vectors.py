@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(complaint, vectors, trained):
 
 
 def test_the_sessions_of_the_page_run(chainrule, book, tmp_path):
-    page = (Path(__file__).parents[2] / "docs" / "models" / "vectors.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "models" / "vectors.md").read_text(encoding="utf-8")
     sessions = "".join(re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE)).splitlines()
     (tmp_path / "questions-words.txt").write_text(QUESTIONS)
     (tmp_path / "wordsim353.tsv").write_text(PAIRS)
@@ -102,6 +102,6 @@ def test_the_sessions_of_the_page_run(chainrule, book, tmp_path):
 
 
 def test_the_code_of_the_page_runs():
-    page = (Path(__file__).parents[2] / "docs" / "models" / "vectors.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "models" / "vectors.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     exec(compile(code, "vectors.md", "exec"), {})
