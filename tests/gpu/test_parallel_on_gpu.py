@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from training.ranks import codes, said, spawn
+from training.distributed.ranks import codes, said, spawn
 
 from chainrule import run
 

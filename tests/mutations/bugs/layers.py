@@ -4,7 +4,7 @@ from mutations.bugs.bug import Bug
 from mutations.bugs.suites import GPT, LAWS, TUNED
 
 LOCAL = "tests/layers/test_local_attention.py"
-ADAPTED = "tests/training/test_finetune_adapters.py"
+ADAPTED = "tests/training/finetune/test_finetune_adapters.py"
 EXPERTS = "tests/layers/test_experts.py"
 
 BUGS = [

@@ -30,7 +30,7 @@ BUGS = [
         "chainrule/tasks/lm.py",
         "RESET_SHARE = 0.01 ",
         "RESET_SHARE = 0.0 ",
-        ("tests/training/test_loader.py::test_one_in_a_hundred_rows_of_a_stream_is_reset",),
+        ("tests/training/batches/test_loader.py::test_one_in_a_hundred_rows_of_a_stream_is_reset",),
     ),
     Bug(
         "what was learned as the target is read as the source",
@@ -94,13 +94,13 @@ BUGS = [
         "chainrule/tasks/batching.py",
         "        padded.targets[given:] = IGNORE",
         "        pass",
-        ("tests/training/test_batch_shapes.py::test_padding_changes_neither_the_loss_nor_the_gradients[seq2seq]",),
+        ("tests/training/batches/test_batch_shapes.py::test_padding_changes_neither_the_loss_nor_the_gradients[seq2seq]",),
     ),
     Bug(
         "characters disturb a pretrained body at first",
         "chainrule/tasks/tag.py",
         "zero_init=pretrained",
         "zero_init=False",
-        ("tests/training/test_finetune.py::test_characters_add_nothing_at_first_to_a_pretrained_body",),
+        ("tests/training/finetune/test_finetune.py::test_characters_add_nothing_at_first_to_a_pretrained_body",),
     ),
 ]

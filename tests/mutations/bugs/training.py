@@ -4,7 +4,7 @@ from mutations.bugs.bug import Bug
 from mutations.bugs.suites import ONE_RANK, TUNED
 
 TRAINER = "tests/training/test_trainer.py"
-KILLED = "tests/training/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
+KILLED = "tests/training/resume/test_resume.py::test_a_run_killed_at_any_step_ends_where_it_would_have_ended"
 
 BUGS = [
     Bug(
@@ -12,7 +12,7 @@ BUGS = [
         "chainrule/training/finetune.py",
         "rows = normalize(rows, dim=1) * math.sqrt(needed)",
         "rows = normalize(rows, dim=1)",
-        ("tests/training/test_first_vectors.py::"
+        ("tests/training/finetune/test_first_vectors.py::"
          "test_normalised_vectors_have_a_mean_square_of_1_and_their_directions",),
     ),
     Bug(
@@ -76,7 +76,7 @@ BUGS = [
         "chainrule/training/optim.py",
         "directions = torch._foreach_lerp(gradients, velocities, self.momentum)",
         "directions = velocities",
-        ("tests/training/test_optim.py::test_muon_in_stacks_is_torchs_muon",),
+        ("tests/training/step/test_optim.py::test_muon_in_stacks_is_torchs_muon",),
     ),
     Bug(
         "dropout starts again after a kill",
@@ -104,14 +104,14 @@ BUGS = [
         "chainrule/training/checkpoint.py",
         '"sha256": sha256(path)}:',
         '"sha256": seal["sha256"]}:',
-        ("tests/training/test_resume.py::test_a_damaged_checkpoint_is_found_and_the_one_before_it_used[flip]",),
+        ("tests/training/resume/test_resume.py::test_a_damaged_checkpoint_is_found_and_the_one_before_it_used[flip]",),
     ),
     Bug(
         "vectors that are gone on with draw other chances",
         "chainrule/training/word_vectors.py",
         "generator_of(self.seed, 1 + number, tokens.device)",
         "torch.default_generator",
-        ("tests/training/test_pairs_of_words.py::test_a_run_stopped_by_hand_ends_where_it_would_have_ended[word2vec]",),
+        ("tests/training/word_vectors/test_pairs_of_words.py::test_a_run_stopped_by_hand_ends_where_it_would_have_ended[word2vec]",),
     ),
     Bug(
         "frozen layers are counted from one",
@@ -139,7 +139,7 @@ BUGS = [
         "chainrule/training/finetune.py",
         "_square(new - old)",
         "_square(new)",
-        ("tests/training/test_distance.py::test_distances_are_sums_by_layer_and_of_all",),
+        ("tests/training/finetune/test_distance.py::test_distances_are_sums_by_layer_and_of_all",),
     ),
     Bug(
         "an observer of training is never called",
@@ -167,28 +167,28 @@ BUGS = [
         "chainrule/training/compile/trial.py",
         "with torch.random.fork_rng([step.totals.device] if on_gpu else []):",
         "if True:",
-        ("tests/training/test_step_runner.py::test_a_trial_leaves_no_trace[False]",),
+        ("tests/training/step/test_step_runner.py::test_a_trial_leaves_no_trace[False]",),
     ),
     Bug(
         "a graph is used though it is slower",
         "chainrule/training/compile/runner.py",
         "replayed < FASTER * first",
         "True",
-        ("tests/training/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
+        ("tests/training/step/test_step_runner.py::test_a_graph_that_is_no_faster_is_not_used",),
     ),
     Bug(
         "a run whose files were being renamed when it was killed is not finished",
         "chainrule/training/pipeline.py",
         "                run.finish_saving(out)\n",
         "",
-        ("tests/training/test_killed_at_the_end.py::test_files_that_were_being_renamed_take_their_places",),
+        ("tests/training/resume/test_killed_at_the_end.py::test_files_that_were_being_renamed_take_their_places",),
     ),
     Bug(
         "the loss of word vectors that were loaded is that of other pairs",
         "chainrule/training/pipeline.py",
         "            restore_counts(model, corpus)\n",
         "            pass\n",
-        ("tests/training/test_killed_at_the_end.py::"
+        ("tests/training/resume/test_killed_at_the_end.py::"
          "test_a_finished_model_is_evaluated_later_with_the_same_result_and_stays_as_it_is",),
     ),
     Bug(
@@ -196,7 +196,7 @@ BUGS = [
         "chainrule/training/step.py",
         "objective = nats + weight / 2 * (divergence * mask).sum()",
         "objective = nats + weight / 2 * divergence.sum()",
-        ("tests/training/test_r_drop.py::"
+        ("tests/training/step/test_r_drop.py::"
          "test_the_gradient_is_that_of_the_papers_objective_and_the_value_is_the_cross_entropy[0.0]",),
     ),
     Bug(
@@ -204,51 +204,51 @@ BUGS = [
         "chainrule/training/step.py",
         "objective = objective + model.label_smoothing * (spread - nats)",
         "objective = objective + 0 * (spread - nats)",
-        ("tests/training/test_r_drop.py::"
+        ("tests/training/step/test_r_drop.py::"
          "test_the_gradient_is_that_of_the_papers_objective_and_the_value_is_the_cross_entropy[0.2]",
-         "tests/training/test_r_drop.py::test_without_dropout_it_is_the_loss_of_the_model"),
+         "tests/training/step/test_r_drop.py::test_without_dropout_it_is_the_loss_of_the_model"),
     ),
     Bug(
         "training reads each batch once although R-Drop is asked for",
         "chainrule/training/trainer.py",
         "carries, ranks, settings.r_drop",
         "carries, ranks",
-        ("tests/training/test_r_drop.py::test_training_by_it_ends_elsewhere_and_weight_0_changes_nothing",),
+        ("tests/training/step/test_r_drop.py::test_training_by_it_ends_elsewhere_and_weight_0_changes_nothing",),
     ),
     Bug(
         "the float8 weights are those of the first step",
         "chainrule/training/step.py",
         "if self.float8 is not None:\n            self.float8.refresh()",
         "if self.float8 is not None and not self.good:\n            self.float8.refresh()",
-        ("tests/training/test_float8_training.py::test_weights_are_cast_once_a_step_and_after_each_step",),
+        ("tests/training/step/test_float8_training.py::test_weights_are_cast_once_a_step_and_after_each_step",),
     ),
     Bug(
         "a captured step of word vectors keeps the learning rate of its capture",
         "chainrule/training/compile/vector_steps.py",
         "self.lr.fill_(lr)",
         "self.lr.fill_(0.1)",
-        ("tests/training/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
+        ("tests/training/word_vectors/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
     ),
     Bug(
         "a captured step of word vectors reads the examples of its capture",
         "chainrule/training/compile/vector_steps.py",
         "graph.replay(tensors(examples))",
         "graph.replay(graph.inputs)",
-        ("tests/training/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
+        ("tests/training/word_vectors/test_vector_steps.py::test_graphs_take_the_steps_that_would_be_taken_without_them",),
     ),
     Bug(
         "a step of word vectors is rounded up to more rows than there are",
         "chainrule/training/compile/vector_steps.py",
         "1 << rows.bit_length() - 1",
         "1 << rows.bit_length()",
-        ("tests/training/test_vector_steps.py::test_sizes_are_few_and_never_larger_than_asked",),
+        ("tests/training/word_vectors/test_vector_steps.py::test_sizes_are_few_and_never_larger_than_asked",),
     ),
     Bug(
         "cuDNN plans attention for every shape of batch",
         "chainrule/training/trainer.py",
         "cudnn_attention(isinstance(trainer.loader, TokenLoader))",
         "cudnn_attention(True)",
-        ("tests/training/test_loader.py::"
+        ("tests/training/batches/test_loader.py::"
          "test_cudnn_computes_attention_where_all_batches_have_one_shape[classify-False]",),
     ),
 ]

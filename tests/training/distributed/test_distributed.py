@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from training import topics
-from training.ranks import codes, run_groups, said, spawn
+from training.distributed.ranks import codes, run_groups, said, spawn
 from training.small import assert_same_bits
 
 from chainrule import run

@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from training.resume.test_resume import Killed, killed_at
 from training.small import assert_same_bits
-from training.test_resume import Killed, killed_at
 from training.topics import QUICK, SMALL, fine_tune, pretrained, weights
 
 from chainrule import run

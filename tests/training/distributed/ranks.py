@@ -142,7 +142,7 @@ def import_everything():
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     import torch
 
     torch.set_num_threads(1)

@@ -380,7 +380,7 @@ def test_a_run_that_diverges_is_kept_at_its_last_good_checkpoint(make, tmp_path,
     assert all(tensor.isfinite().all() for tensor in kept.model.state_dict().values())
 
 
-WORKER = Path(__file__).parent / "worker.py"
+WORKER = Path(__file__).parents[1] / "worker.py"
 
 
 def test_kill_minus_9_and_the_same_command_again(make, book, tmp_path):

@@ -17,7 +17,7 @@ from contract.moved import moved
 from safetensors.torch import load_file
 from torch.testing import assert_close
 from training import small
-from training.ranks import free_port
+from training.distributed.ranks import free_port
 from training.small import assert_same_bits, split, walk
 
 from chainrule import files, kernels, models
