@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from prefer.made import make_session, prefer_page, save_words
-from preferences.test_diagnosis import CASES, log
+from preferences.log.test_diagnosis import CASES, log
 from serve.serving import serving
 from viewer.live import save_run, saved_runs, served
 from viewer.made import ANSWER, POINTS, STRIPS

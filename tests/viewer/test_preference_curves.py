@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from preferences.test_diagnosis import CASES, GOOD_PAIRS, GOOD_REWARDS, log
+from preferences.log.test_diagnosis import CASES, GOOD_PAIRS, GOOD_REWARDS, log
 from viewer.subjects import subject
 
 from chainrule.preferences.curves import GROUPS

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 pytest.importorskip("trl", reason="trl is not installed: pip install 'chainrule[judges]'")
 
 from formats.test_hugging_face_export import LLAMA, made
-from preferences.trl_trainers import Judge, Rollouts
+from preferences.losses.trl_trainers import Judge, Rollouts
 
 from chainrule import run
 from chainrule.api import training_recipe
