@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from formats.test_hugging_face_export import made
-from viewer.test_page import data_of
+from viewer.pages.test_page import data_of
 
 from chainrule.cli import main
 from chainrule.commands import train

@@ -263,7 +263,7 @@ BUGS = [
         "chainrule/layers/recurrent.py",
         'self.cell_moment(now["cell"])',
         'now["cell"] = self.cell_moment(now["cell"].clone())',
-        ("tests/viewer/test_gradient_view.py::test_the_gradient_of_a_cell_is_what_finite_differences_say",),
+        ("tests/viewer/views/test_gradient_view.py::test_the_gradient_of_a_cell_is_what_finite_differences_say",),
     ),
     Bug(
         "an LSTM's cell goes on changing at padding",

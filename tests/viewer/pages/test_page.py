@@ -115,7 +115,7 @@ def test_a_kind_without_a_number_has_no_rank():
 def test_no_test_reads_an_address_that_may_be_old():
     """The address that playwright keeps of a page is sometimes that from before the last click."""
     old = re.compile(r"\bpage\.url\b(?!\\)")
-    assert [path.name for path in Path(__file__).parents[1].rglob("test_*.py") if old.search(path.read_text())] == []
+    assert [path.name for path in Path(__file__).parents[2].rglob("test_*.py") if old.search(path.read_text())] == []
 
 
 def test_rounded_numbers_keep_their_first_digits_and_those_that_stand_out_are_exact():

@@ -4,8 +4,8 @@ import math
 
 import pytest
 from viewer.live import save_run, served
+from viewer.task_views.test_task_views import tagger, unpack
 from viewer.tasks import task_subject
-from viewer.test_task_views import tagger, unpack
 
 from chainrule.viewer.coverage import tiny_subject
 from chainrule.viewer.views import find_view

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
+from viewer.task_views.test_task_views import unpack
 from viewer.tasks import SAID, log_linear_subject
-from viewer.test_task_views import unpack
 
 from chainrule.model import Batch
 from chainrule.viewer.coverage import tiny_subject
