@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(1, str(Path(__file__).parents[2] / "tests"))
 
-from tests.preferences import test_trl as cases
+from tests.preferences.losses import test_trl as cases
 
 
 def main() -> None:
