@@ -2,8 +2,8 @@
 
     python benchmarks/agreement/trl_agrees.py
 
-The cases are those of the tests (tests/preferences/test_trl.py): a Llama of two layers with random weights is written
-as a Hugging Face folder, a TRL trainer computes the loss of a batch and its gradient, and so does the task of
+The cases are those of the tests (tests/preferences/losses/test_trl.py): a Llama of two layers with random weights is
+written as a Hugging Face folder, a TRL trainer computes the loss of a batch and its gradient, and so does the task of
 chainrule. Both are in float32. Each case is a JSON line: the difference of the loss (relative to it where it is above
 1), that of the gradient (relative to its norm), and the largest of any element of it. The last lines are a Markdown
 table.
@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(1, str(Path(__file__).parents[2] / "tests"))
 
-from tests.preferences import test_trl as cases
+from tests.preferences.losses import test_trl as cases
 
 
 def main() -> None:

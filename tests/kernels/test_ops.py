@@ -1,6 +1,6 @@
 """Fused operators in training give what the plain layers give: loss, gradients, taps. Torch stands in for the kernels.
 
-The kernels themselves are tested in interpreted_kernels.py, and on a GPU in tests/gpu/test_fused_on_gpu.py.
+The kernels themselves are tested in interpreted_kernels.py, and on a GPU in tests/gpu/layers/test_fused_on_gpu.py.
 """
 
 from types import ModuleType

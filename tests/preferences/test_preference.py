@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from preferences.animals import ANIMALS, QUICK, SMALL, pairs, write_lines
+from training.resume.test_resume import Killed, killed_at
 from training.small import assert_same_bits
-from training.test_resume import Killed, killed_at
 
 from chainrule import run
 from chainrule.cli import main

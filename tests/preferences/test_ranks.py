@@ -3,7 +3,7 @@
 import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
-from training.ranks import said, spawn
+from training.distributed.ranks import said, spawn
 
 from chainrule import run
 

@@ -242,6 +242,6 @@ BUGS = [
         """            copy_into(self.graph.values["state"], state)
 """,
         "",
-        ("tests/preferences/test_rollouts.py::test_after_an_update_a_sampler_draws_what_a_new_one_would[gpt]",),
+        ("tests/preferences/reinforce/test_rollouts.py::test_after_an_update_a_sampler_draws_what_a_new_one_would[gpt]",),
     ),
 ]

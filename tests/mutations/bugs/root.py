@@ -79,7 +79,7 @@ BUGS = [
         "chainrule/flops.py",
         "return [length * (weights + attention_flops(model, length, length)) for length in lengths]",
         "return [length * (weights + attention_flops(model, 16, 16)) for length in lengths]",
-        ("tests/viewer/test_cost_view.py::test_counted_flops_are_a_polynomial_of_the_length",),
+        ("tests/viewer/views/test_cost_view.py::test_counted_flops_are_a_polynomial_of_the_length",),
     ),
     Bug(
         "a range includes the end that it excludes",

@@ -1,0 +1,282 @@
+"""Bugs in chainrule/layers."""
+
+from mutations.bugs.bug import Bug
+from mutations.bugs.suites import GPT, LAWS, TUNED
+
+LOCAL = "tests/layers/test_local_attention.py"
+ADAPTED = "tests/training/finetune/test_finetune_adapters.py"
+EXPERTS = "tests/layers/test_experts.py"
+
+BUGS = [
+    Bug(
+        "attention sees one token ahead",
+        "chainrule/layers/attention.py",
+        "return distance >= 0 if window is None else (distance >= 0) & (distance < window)",
+        "return distance >= -1 if window is None else (distance >= -1) & (distance < window)",
+        (
+            "tests/layers/test_attention.py::test_a_window_is_what_a_brute_force_mask_says[3]",
+            "tests/models/transformer/test_gpt.py::test_a_watched_model_gives_the_same_logits",
+        ),
+    ),
+    Bug(
+        "the pattern is not scaled where it is written out",
+        "chainrule/layers/attention.py",
+        "/ math.sqrt(query.shape[-1])",
+        "/ query.shape[-1]",
+        (
+            "tests/layers/test_attention.py::test_the_fused_kernel_and_the_formula_agree[causal-4]",
+            "tests/layers/test_attention.py::test_the_formula_by_hand",
+        ),
+    ),
+    Bug(
+        "new keys are rotated as if they were at the beginning",
+        "chainrule/layers/blocks.py",
+        "rope_tables(positions, settings.head_size, settings.rope_theta, dtype, settings.rope)",
+        "rope_tables(positions - positions[:, :1], settings.head_size, settings.rope_theta, dtype, settings.rope)",
+        (f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",),
+    ),
+    Bug(
+        "new keys are written one position too far",
+        "chainrule/layers/kv_cache.py",
+        "index = self.positions[:, None, :, None]",
+        "index = (self.positions % (self.keys.shape[2] - 1) + 1)[:, None, :, None]",
+        (
+            f"{LAWS}::test_chunks_do_not_matter[{GPT}-(5, 7)]",
+            "tests/layers/test_attention.py::test_a_cache_writes_each_row_at_its_own_position",
+        ),
+    ),
+    Bug(
+        "a block of local attention sees the one before",
+        "chainrule/layers/local_attention.py",
+        "positions[..., None] // self.size == keys // self.size",
+        "positions[..., None] // self.size - keys // self.size <= 1",
+        (f"{LOCAL}::test_a_watched_model_gives_the_same_logits[('local',)-rotary]",),
+    ),
+    Bug(
+        "a sliding window attends to its own block only",
+        "chainrule/layers/local_attention.py",
+        "keys, values = (as_rows(with_block_before(blocks(part, size))) for part in (key, value))",
+        "keys, values = (as_rows(blocks(part, size)[:, 1:].repeat(1, 1, 2, 1, 1)) for part in (key, value))",
+        (f"{LOCAL}::test_it_is_the_sum_over_what_a_token_sees[sliding-8]",),
+    ),
+    Bug(
+        "the padding after a short source pushes its tokens out of the ring",
+        "chainrule/layers/local_attention.py",
+        "ring_positions(length[:, None], self.size)",
+        "ring_positions(length[:, None] * 0 + state[0].shape[2], self.size)",
+        (f"{LOCAL}::test_sources_of_different_lengths_go_on_as_each_would_alone",),
+    ),
+    Bug(
+        "a compressed key is seen before its last token",
+        "chainrule/layers/compressed_attention.py",
+        "ends = s * torch.arange(capacity, device=device) - 1",
+        "ends = s * torch.arange(capacity, device=device) - 2",
+        ("tests/layers/test_compressed_attention.py::test_it_is_the_sum_over_the_whole_groups_so_far[5-3]",),
+    ),
+    Bug(
+        "a compressed key takes a token twice where a text is read in pieces",
+        "chainrule/layers/kv_cache.py",
+        "torch.where(place < waiting, place, place + self.stride - 1 - waiting)",
+        "torch.where(place < waiting, place, place + self.stride - 2 - waiting)",
+        (f"{LOCAL}::test_a_watched_model_gives_the_same_logits[('local', 'sliding', 'compressed', 'full')-rotary]",),
+    ),
+    Bug(
+        "chunks of the output weigh the padding",
+        "chainrule/layers/cross_entropy.py",
+        "grad_weight = grad_weight + output.grad_matrix(grad, some * weigh)",
+        "grad_weight = grad_weight + grad.T @ some",
+        ("tests/layers/test_cross_entropy.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[True-False-None-1]",),
+    ),
+    Bug(
+        "the gradient of the soft cap is left out",
+        "chainrule/layers/cross_entropy.py",
+        "grad *= 1 - (capped.float() / cap).square()",
+        "grad *= 1",
+        (
+            "tests/layers/test_cross_entropy.py::test_chunks_give_the_value_and_gradients_of_plain_cross_entropy[False-False-2.0-1]",
+            "tests/models/transformer/test_gpt.py::test_the_training_loss_has_the_gradients_of_cross_entropy",
+        ),
+    ),
+    Bug(
+        "gates and values of SwiGLU change places",
+        "chainrule/layers/blocks.py",
+        "gate, value = x.chunk(2, -1)",
+        "value, gate = x.chunk(2, -1)",
+        ("tests/models/transformer/test_gpt_and_hugging_face.py::test_the_same_weights_give_the_same_logits[llama]",),
+    ),
+    Bug(
+        "a bias is forgotten where it is fused with an activation",
+        "chainrule/layers/blocks.py",
+        "ops.bias_act(linear(x, self.up.weight), self.up.bias, self.activation_name)",
+        "ops.bias_act(linear(x, self.up.weight), None, self.activation_name)",
+        ("tests/kernels/test_ops.py::test_a_tap_sees_the_whole_residual_sum",),
+    ),
+    Bug(
+        "fused heads are not rotated",
+        "chainrule/layers/attention.py",
+        "tables = (None, None) if rope is None else rope",
+        "tables = (None, None)",
+        ("tests/kernels/test_ops.py::test_fused_or_not_a_model_has_the_same_gradients",),
+    ),
+    Bug(
+        "one token of a source's padding is looked at",
+        "chainrule/layers/attention.py",
+        "torch.arange(keys, device=lengths.device) < lengths[:, None]",
+        "torch.arange(keys, device=lengths.device) <= lengths[:, None]",
+        (
+            "tests/models/transformer/test_transformer.py::test_the_padding_of_a_source_changes_nothing",
+            "tests/models/transformer/test_encoder.py::test_every_token_attends_to_all_of_its_text_and_no_padding",
+            "tests/models/test_seq2seq.py::test_what_is_found_is_a_sum_written_out",
+        ),
+    ),
+    Bug(
+        "words that were convolved once go to the wrong places",
+        "chainrule/layers/embedding.py",
+        "[order.argsort()[place]]",
+        "[order[place]]",
+        ("tests/models/test_heads.py::"
+         "test_on_a_cpu_each_word_is_convolved_once_and_short_words_without_the_width_of_long_ones",),
+    ),
+    Bug(
+        "a one-hot vector is all ones",
+        "chainrule/layers/embedding.py",
+        "torch.eye(vocab)",
+        "torch.ones(vocab, vocab)",
+        ("tests/layers/test_one_hot.py::test_an_elman_network_reads_the_columns_of_u",),
+    ),
+    Bug(
+        "adapters are merged by a product of matrices, which rounds as it likes",
+        "chainrule/layers/lora.py",
+        "        merged += column[..., None] * row[..., None, :]\n    return merged\n",
+        "        pass\n    return merged + scale * up @ down\n",
+        (f"{ADAPTED}::test_the_sum_is_the_same_to_the_last_bit_however_it_is_cut",),
+    ),
+    Bug(
+        "merging forgets how much adapters count",
+        "chainrule/layers/lora.py",
+        'weight.copy_(add_low_rank(weight, value, adapter[f"{name}/down"], scale))',
+        'weight.copy_(add_low_rank(weight, value, adapter[f"{name}/down"], 1.0))',
+        (f"{ADAPTED}::test_a_loaded_run_has_the_very_weights_that_were_used[gpt-lm-book.txt-None]",),
+    ),
+    Bug(
+        "a merged matrix is kept although its adapter has changed",
+        "chainrule/layers/lora.py",
+        "if lora not in _MERGED or _MERGED[lora][0] != now:",
+        "if lora not in _MERGED:",
+        ("tests/layers/test_lora.py::test_a_merged_matrix_is_kept_until_its_adapter_changes",),
+    ),
+    Bug(
+        "the gradient of an adapter forgets its scale",
+        "chainrule/layers/lora.py",
+        "grad_bias, ctx.scale * grad_up, ctx.scale * grad_down, None",
+        "grad_bias, grad_up, ctx.scale * grad_down, None",
+        ("tests/layers/test_lora.py::test_gradients_from_activations_are_those_of_the_formula[True]",),
+    ),
+    Bug(
+        "new tokens come before the others",
+        "chainrule/layers/lora.py",
+        "torch.cat([old, new_token_rows(old, len(weight) - before)])",
+        "torch.cat([new_token_rows(old, len(weight) - before), old])",
+        (f"{TUNED}::test_weights_are_taken_and_new_rows_are_like_the_others_and_not_alike",),
+    ),
+    Bug(
+        "YaRN stretches the fast pairs and leaves the slow ones",
+        "chainrule/layers/positions.py",
+        "turns / factor * slow + turns * (1 - slow)",
+        "turns / factor * (1 - slow) + turns * slow",
+        ("tests/layers/test_positions.py::test_yarn_leaves_the_fastest_pair_and_stretches_the_slowest",),
+    ),
+    Bug(
+        "the penalty of ALiBi is a reward",
+        "chainrule/layers/positions.py",
+        "return -slopes[:, None, None] * distance",
+        "return slopes[:, None, None] * distance",
+        ("tests/layers/test_positions.py::test_alibi_is_the_bias_written_out",),
+    ),
+    Bug(
+        "a stretched run forgets the context it was trained at",
+        "chainrule/layers/transformer_settings.py",
+        'return super().adjusted({**given, "context": context, "trained_context": trained})',
+        'return super().adjusted({**given, "context": context})',
+        ("tests/layers/test_positions.py::test_a_trained_model_is_stretched_from_its_own_context",),
+    ),
+    Bug(
+        "the rows of experts come back to other tokens",
+        "chainrule/layers/experts.py",
+        "rows = _gather(rows, groups.inverse, groups.order)",
+        "rows = _gather(rows, groups.order, groups.inverse)",
+        (f"{EXPERTS}::test_results_and_gradients_are_those_of_a_loop_over_experts[{{}}]",),
+    ),
+    Bug(
+        "the gradient of a token is that of its first expert only",
+        "chainrule/layers/experts.py",
+        "grad_x.view(-1, ctx.copies, grad_x.shape[1]).sum(1)",
+        "grad_x.view(-1, ctx.copies, grad_x.shape[1])[:, 0]",
+        (f"{EXPERTS}::test_results_and_gradients_are_those_of_a_loop_over_experts[{{}}]",),
+    ),
+    Bug(
+        "padding counts in the losses of the router",
+        "chainrule/layers/experts.py",
+        "counted.repeat(len(token_mask) // len(counted), 1) & token_mask ",
+        "counted ",
+        (f"{EXPERTS}::test_micro_batches_and_padding_change_no_gradient[text]",),
+    ),
+    Bug(
+        "packed documents see each other",
+        "chainrule/layers/blocks.py",
+        "layout = self.layout(places, len(x), dtype, lengths, documents)",
+        "layout = self.layout(places, len(x), dtype, lengths)",
+        ("tests/text/test_packed.py::test_packing_changes_no_loss[rotary]",),
+    ),
+    Bug(
+        "the feature map of a picture is read column by column",
+        "chainrule/layers/pictures.py",
+        "self.feature_map(x.flatten(2).mT)",
+        "self.feature_map(x.transpose(-1, -2).flatten(2).mT)",
+        ("tests/layers/test_picture_encoder.py::test_the_feature_map_is_that_of_convolution_relu_and_pooling_by_loops",),
+    ),
+    Bug(
+        "Llama 3's RoPE stretches the fast pairs",
+        "chainrule/layers/positions.py",
+        "turns = turns / factor * (1 - kept) + turns * kept",
+        "turns = turns / factor * kept + turns * (1 - kept)",
+        ("tests/formats/test_hugging_face_import.py::test_logits_are_those_of_transformers[llama 3]",),
+    ),
+    Bug(
+        "one row on a CPU does not attend to its new token",
+        "chainrule/layers/decode.py",
+        "state[name].narrow(3, 0, position + 1)",
+        "state[name].narrow(3, 0, position)",
+        ("tests/layers/test_decode.py::test_a_step_on_a_cpu_is_a_step[{'positions': 'rotary', 'attention': ('full',), "
+         "'window': None, 'block': None}-1 rows]",),
+    ),
+    Bug(
+        "a row on a CPU attends to keys after its own, which other texts may have left there",
+        "chainrule/layers/decode.py",
+        "padding_mask(length + 1, capacity)",
+        "padding_mask(length + 2, capacity)",
+        ("tests/layers/test_decode.py::test_a_step_on_a_cpu_is_a_step[{'positions': 'rotary', 'attention': ('full',), "
+         "'window': None, 'block': None}-4 rows]",),
+    ),
+    Bug(
+        "the gradient of a cell misses its path through h",
+        "chainrule/layers/recurrent.py",
+        'self.cell_moment(now["cell"])',
+        'now["cell"] = self.cell_moment(now["cell"].clone())',
+        ("tests/viewer/views/test_gradient_view.py::test_the_gradient_of_a_cell_is_what_finite_differences_say",),
+    ),
+    Bug(
+        "an LSTM's cell goes on changing at padding",
+        "chainrule/layers/cudnn.py",
+        "column[0], column[1] = -share, share",
+        "column[0], column[1] = -share, 0.0",
+        ("tests/layers/test_padded_recurrence.py::test_padding_that_is_read_changes_nothing[lstm-2-joined]",),
+    ),
+    Bug(
+        "the second direction reads padding first",
+        "chainrule/layers/cudnn.py",
+        "(lengths[:, None] - 1 - place).where(_real(lengths, x), place)[..., None]",
+        "(x.shape[1] - 1 - place).expand(len(x), -1)[..., None]",
+        ("tests/layers/test_padded_recurrence.py::test_padding_that_is_read_changes_nothing[gru-2-two calls]",),
+    ),
+]
