@@ -263,20 +263,20 @@ BUGS = [
         "chainrule/training/compile/runner.py",
         "padded / self.loader.graph_padding",
         "padded",
-        ("tests/training/test_step_runner.py::test_what_is_padded_for_graphs_must_be_worth_it",),
+        ("tests/training/step/test_step_runner.py::test_what_is_padded_for_graphs_must_be_worth_it",),
     ),
     Bug(
         "batches stay padded though steps run eagerly",
         "chainrule/training/compile/runner.py",
         "if not self.captures:\n                self.loader.unpad()",
         "if self.captures:\n                self.loader.unpad()",
-        ("tests/training/test_step_runner.py::test_steps_without_a_trial_are_not_padded_either",),
+        ("tests/training/step/test_step_runner.py::test_steps_without_a_trial_are_not_padded_either",),
     ),
     Bug(
         "kernels are chosen by the time of eager steps",
         "chainrule/training/compile/runner.py",
         "seconds *= self._try_graph(batch, state, times)",
         "self._try_graph(batch, state, times)",
-        ("tests/training/test_step_runner.py::test_kernels_are_compiled_where_what_is_left_repays_them",),
+        ("tests/training/step/test_step_runner.py::test_kernels_are_compiled_where_what_is_left_repays_them",),
     ),
 ]
