@@ -39,6 +39,7 @@ ScoredText: TypeAlias = tuple[str, float]
 
 MAX_ALPHA = 50          # with which the length penalty of any text is still a finite number
 MAX_WIDTH = 1 << 16     # hypotheses of a source: far more than is of use, and far fewer than a tensor can hold
+MAX_LIMIT = 1 << 20     # tokens of a text: a model may never end one
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Beam:
             "width": (1 <= self.width <= MAX_WIDTH, f"from 1 (greedy) to {MAX_WIDTH:,}"),
             "alpha": (0 <= self.alpha <= MAX_ALPHA, f"from 0 (by log p alone) to {MAX_ALPHA}"),
             "best": (1 <= self.best <= MAX_WIDTH, f"from 1 to {MAX_WIDTH:,}"),
-            "limit": (self.limit >= 1, "1 or more"),
+            "limit": (1 <= self.limit <= MAX_LIMIT, f"from 1 to {MAX_LIMIT:,}"),
             "least": (0 <= self.least <= self.limit, f"from 0 to limit={self.limit}"),
         }
         for name, (met, want) in wanted.items():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from chainrule.errors import UserError
-from chainrule.inference.beam import MAX_WIDTH, Beam, Decode, ScoredText, max_new_tokens
+from chainrule.inference.beam import MAX_LIMIT, MAX_WIDTH, Beam, Decode, ScoredText, max_new_tokens
 from chainrule.inference.decoding import DecodeLoop, prefill_source, sync_every
 from chainrule.inference.forward import device_of, eval_mode
 from chainrule.inference.metrics import rouge_words, subsequence_f1
@@ -38,8 +38,8 @@ class MinimumBayesRisk:
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= MAX_WIDTH:
             raise UserError(f"samples={self.samples} is not valid: it must be from 1 to {MAX_WIDTH:,}.")
-        if self.limit < 1:
-            raise UserError(f"limit={self.limit} is not valid: it must be 1 or more.")
+        if not 1 <= self.limit <= MAX_LIMIT:
+            raise UserError(f"limit={self.limit} is not valid: it must be from 1 to {MAX_LIMIT:,}.")
 
     @property
     def rows(self) -> int:

@@ -241,7 +241,8 @@ def test_dropout_is_off_and_the_mode_is_restored():
     ({"alpha": 400}, "alpha=400 is not valid: it must be from 0"),
     ({"best": 0}, "best=0 is not valid"),
     ({"best": 10**25}, "best=10{25} is not valid: it must be from 1 to 65,536"),
-    ({"limit": 0}, "limit=0 is not valid"),
+    ({"limit": 0}, "limit=0 is not valid: it must be from 1 to 1,048,576"),
+    ({"limit": 10**25}, "limit=10{25} is not valid"),
     ({"least": 9, "limit": 8}, "least=9 is not valid: it must be from 0 to limit=8"),
 ])
 def test_a_beam_that_cannot_be_is_refused(given, match):

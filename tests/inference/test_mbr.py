@@ -251,7 +251,8 @@ def test_dropout_is_off_and_the_mode_is_restored():
     ({"samples": 0}, "samples=0 is not valid: it must be from 1 to 65,536"),
     ({"samples": 10**25}, "samples=10{25} is not valid"),
     ({"samples": -3}, "samples=-3 is not valid"),
-    ({"limit": 0}, "limit=0 is not valid: it must be 1 or more"),
+    ({"limit": 0}, "limit=0 is not valid: it must be from 1 to 1,048,576"),
+    ({"limit": 10**25}, "limit=10{25} is not valid"),
 ])
 def test_invalid_settings_are_refused(given, match):
     with pytest.raises(UserError, match=match) as caught:
