@@ -4,7 +4,7 @@
  * All choices are in the address. Typed text is sent after a short pause; an answer that arrives after the next request
  * is dropped. */
 import { choices, html, short } from "chainrule/draw";
-import { complaint, show } from "chainrule/panel";
+import { complaint, painted, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
 import { dress } from "chainrule/theme";
 
@@ -138,7 +138,12 @@ function settle(...lines) {
   done();
 }
 
-const done = () => { document.documentElement.dataset.drawn = "true"; };
+/** Says that what was asked for last is drawn, once it is painted. */
+async function done() {
+  const number = latest;
+  await painted();
+  if (number === latest) document.documentElement.dataset.drawn = "true";
+}
 
 /** @param {View} view @param {string[]} fit @param {string[]} names those of them that are shown */
 function dressPage(view, fit, names) {

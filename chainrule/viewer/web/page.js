@@ -1,7 +1,7 @@
 // @ts-check
 /** Draws the views of a page from disk. Their state is in the address, so a link shows the same. */
 import { byNumber } from "chainrule/arrays";
-import { complaint, show } from "chainrule/panel";
+import { complaint, painted, show } from "chainrule/panel";
 import { remember } from "chainrule/state";
 import { dress } from "chainrule/theme";
 
@@ -31,5 +31,6 @@ export async function draw(inflate) {
       event.preventDefault();
       document.querySelector(place)?.scrollIntoView();
     });
+  await painted();
   document.documentElement.dataset.drawn = "true";
 }

@@ -33,6 +33,9 @@ export async function show(place, module, data, state, live, note = "") {
   }
 }
 
+/** Once what is drawn is painted too: charts that fit their place are painted in the frame in which their width is known. @returns {Promise<void>} */
+export const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
 /** @param {string} line */
 export const complaint = (line) => html("p", { class: "error", role: "alert" }, line);
 

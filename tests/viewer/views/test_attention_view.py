@@ -431,6 +431,19 @@ NAMES_ON_MAP = """() => {
 }"""
 
 
+def test_a_page_says_that_it_is_drawn_when_its_map_is_painted(gpt, open_view, context_of):
+    early = """new MutationObserver((_, watching) => {
+      if (!document.querySelector("html[data-drawn]")) return;
+      watching.disconnect();
+      window.early = (%s)();
+    }).observe(document, { attributes: true, subtree: true })""" % NAMES_ON_MAP
+    context_of(bypass_csp=True, locale="en-GB").add_init_script(early)
+    page, data = open_view(VIEW, [gpt], "the cat", {"tokens": "0"}, locale="en-GB")
+    page.wait_for_function("window.early")
+    bold = [name["text"] for name in page.evaluate("window.early") if name["bold"] and name["column"]]
+    assert bold == [data["texts"]["text"]["shown"][-1]]
+
+
 @pytest.mark.parametrize("size", [10, 40, 63])
 def test_short_names_above_the_map_are_upright_apart_and_those_pointed_at_always_there(gpt, open_view, size):
     text = (TEXT * 2)[:size].replace("\n", " ")
