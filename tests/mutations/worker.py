@@ -6,7 +6,6 @@ output}: pytest's exit code, the tests that failed, and what pytest printed.
 
 import gc
 import importlib
-import inspect
 import json
 import os
 import shutil
@@ -42,7 +41,6 @@ def main() -> None:
         for name in SLOW:
             with suppress(ImportError):
                 importlib.import_module(name)
-    inspect.getmodule(main.__code__)    # notes the file of every module: each child that shows a line of code asks that
     gc.collect()
     gc.freeze()    # what is imported here is never garbage: no child need look at it
     with tempfile.TemporaryDirectory(prefix="chainrule-bug-") as folder:
@@ -58,10 +56,11 @@ def main() -> None:
 
 
 def copy(root: Path, folder: Path) -> None:
+    """What tests read, with its bytecode, which stays valid: the copies have the times of the files."""
     folder.mkdir()
     shutil.copy(root / "pyproject.toml", folder)
     for name in ("benchmarks", "chainrule", "tests"):
-        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(root / name, folder / name)
 
 
 @contextmanager
@@ -116,7 +115,7 @@ def test(folder: Path, tests: list[str], failed: Path) -> int:
     import chainrule
 
     assert Path(chainrule.__file__).is_relative_to(folder), "the tests would run on another copy"
-    return int(pytest.main(["-q", "--tb=short", "-p", "no:cacheprovider", *tests], plugins=[Failures(failed, tests)]))
+    return int(pytest.main(["-q", "--tb=native", "-p", "no:cacheprovider", *tests], plugins=[Failures(failed, tests)]))
 
 
 class Failures:
