@@ -432,11 +432,11 @@ NAMES_ON_MAP = """() => {
 
 
 def test_a_page_says_that_it_is_drawn_when_its_map_is_painted(gpt, open_view, context_of):
-    early = """new MutationObserver((_, watching) => {
+    early = f"const names = {NAMES_ON_MAP};" + """new MutationObserver((_, watching) => {
       if (!document.querySelector("html[data-drawn]")) return;
       watching.disconnect();
-      window.early = (%s)();
-    }).observe(document, { attributes: true, subtree: true })""" % NAMES_ON_MAP
+      window.early = names();
+    }).observe(document, { attributes: true, subtree: true })"""
     context_of(bypass_csp=True, locale="en-GB").add_init_script(early)
     page, data = open_view(VIEW, [gpt], "the cat", {"tokens": "0"}, locale="en-GB")
     page.wait_for_function("window.early")
