@@ -14,6 +14,10 @@ from chainrule.run import load
 from chainrule.viewer.views import every_view
 
 MEASURED = "cost"    # which takes its time with each run
+HOLD_FRAMES = "() => { window.held = []; window.requestAnimationFrame = (paint) => window.held.push(paint); }"
+HELD = "window.held.length || document.documentElement.dataset.drawn"    # a frame, or that none is waited for
+PAINT = """() => { window.held.splice(0).forEach((paint) => paint());
+                  return new Promise((done) => setTimeout(done)); }"""    # and lets run what was put off before
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,26 @@ def test_every_view_is_drawn_for_a_run_that_it_fits_and_none_complains(open_url,
         assert page.locator("#views a[aria-current]").inner_text() == view.title
         assert page.locator("[role=alert]").all_inner_texts() == []
         assert page.locator(f"#{name} .view").inner_text() != ""
+
+
+def test_only_what_was_asked_for_last_is_said_to_be_drawn_and_only_once_it_is_painted(open_url, url):
+    page, questions = open_url(f"{url}#page.runs=lstm&page.view=surprise"), []
+    says_drawn = page.locator("html[data-drawn]")
+    page.evaluate(HOLD_FRAMES)
+    page.locator("#views a[data-view=die]").click()
+    page.wait_for_function(HELD)
+    assert says_drawn.count() == 0                  # of the die, which is not painted
+    page.route("**/api/views/surprise", lambda question: questions.append(question))
+    page.locator("#views a[data-view=surprise]").click()
+    page.wait_for_selector("#surprise")
+    page.evaluate(PAINT)
+    assert says_drawn.count() == 0                  # the die is painted, but it is not what was asked for last
+    while not questions:
+        page.wait_for_timeout(10)
+    questions[0].continue_()
+    page.wait_for_function(HELD)
+    page.evaluate(PAINT)
+    page.wait_for_selector("html[data-drawn]")
 
 
 def test_what_is_typed_is_shown_and_late_answers_are_dropped(open_url, url, runs):
