@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from mutations.bugs import BUGS, Bug
+from mutations.worker import copy
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED = 0, 1    # pytest's exit codes; others say that no test was run
@@ -56,3 +57,18 @@ def test_without_a_bug_the_same_tests_pass(ask: Ask) -> None:
 def test_there_are_bugs_enough_and_no_two_alike() -> None:
     assert len({(bug.file, bug.right, bug.wrong) for bug in BUGS}) == len(BUGS) >= 12
     assert all(bug.caught_by for bug in BUGS)
+
+
+def test_bytecode_is_copied_with_the_time_of_its_source_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for folder in ("benchmarks", "chainrule", "tests"):
+        (root / folder / "__pycache__").mkdir(parents=True)
+    (root / "pyproject.toml").touch()
+    (root / "chainrule" / "one.py").touch()
+    os.utime(root / "chainrule" / "one.py", (7, 7))
+    for name in ("one.cpython-311.pyc", "one.cpython-311.pyc.140"):
+        (root / "chainrule" / "__pycache__" / name).touch()
+    copy(root, tmp_path / "copied")
+    copied = tmp_path / "copied" / "chainrule"
+    assert [path.name for path in (copied / "__pycache__").iterdir()] == ["one.cpython-311.pyc"]
+    assert (copied / "one.py").stat().st_mtime == 7

@@ -56,11 +56,14 @@ def main() -> None:
 
 
 def copy(root: Path, folder: Path) -> None:
-    """What tests read, with its bytecode, which stays valid: the copies have the times of the files."""
+    """What tests read, with its bytecode, which stays valid: the copies have the times of the files.
+
+    But not bytecode that another process is writing, x.pyc.123: it may be renamed to x.pyc before it is copied.
+    """
     folder.mkdir()
     shutil.copy(root / "pyproject.toml", folder)
     for name in ("benchmarks", "chainrule", "tests"):
-        shutil.copytree(root / name, folder / name)
+        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
 
 
 @contextmanager
