@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn.functional import gelu
 
 from chainrule.errors import UserError
-from chainrule.progress import say
 
 
 def choose_device(name: str) -> torch.device:
@@ -257,11 +256,10 @@ WORTH = 1.1         # more threads are taken only if they are faster by this fac
 
 @contextmanager
 def fastest_threads() -> Iterator[int]:
-    """Inside, torch uses the number of threads that was fastest, and at most as many as it had."""
+    """Inside, torch uses the number of threads that was fastest, and at most as many as it had. Nothing is said here:
+    what is trained inside says how many it has, and a mistake in the command is answered by one line alone."""
     given = torch.get_num_threads()
     chosen = choose_threads(given)
-    if chosen != given:
-        say(f"{chosen} of {given} threads: that is fastest for small steps on this machine, as it is now")
     torch.set_num_threads(chosen)
     try:
         yield chosen

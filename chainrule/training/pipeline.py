@@ -268,8 +268,11 @@ def _log_start(log: Log, corpus: Corpus, recipe: Recipe, splits: Mapping[str, An
         line = ", ".join(f"{size} {unit}" for size, unit in zip(sizes, (what, "bytes", "tokens")))
         log("text", f"{name}: {line}", split=name, **facts)
     device = f"{ranks.size} x {ranks.device.type}" if ranks.distributed else str(ranks.device)
-    line = f"{recipe.kind} on {device}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
-    log("begin", line, device=device, ranks=ranks.size, vocab=len(corpus.tokenizer), recipe=recipe.as_dict())
+    threads = torch.get_num_threads() if ranks.device.type == "cpu" else None
+    where = device if threads is None else f"{device} with {threads} thread{'' if threads == 1 else 's'}"
+    line = f"{recipe.kind} on {where}, {corpus.tokenizer.unit}, a vocabulary of {len(corpus.tokenizer)}"
+    log("begin", line, device=device, threads=threads, ranks=ranks.size, vocab=len(corpus.tokenizer),
+        recipe=recipe.as_dict())
 
 
 def _measure(

@@ -47,7 +47,8 @@ def complaint(chainrule):
         answer = chainrule(*words)
         assert answer.code == 2, answer
         assert answer.out == ""
-        (line,) = answer.err.splitlines()
+        assert len(answer.err.splitlines()) == 1, answer.err
+        line = answer.err.rstrip("\n")
         assert line.startswith("chainrule: ")
         return line
 

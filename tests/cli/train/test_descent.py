@@ -1,9 +1,13 @@
 """Networks from the command line: a text in, a model out."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+import torch
+
+from chainrule import device
 from chainrule.defaults.choose import choose_defaults
-from chainrule.run import load
+from chainrule.run import load, read_log
 from chainrule.tasks import recipe_for
 
 
@@ -24,6 +28,24 @@ def test_minutes_are_a_budget(chainrule, book, complaint):
     vectors = ("--kind", "word2vec", "text.tokenizer=words", "text.min_count=1", "--out", "runs/w")
     assert chainrule(*words, *vectors).code == 0
     assert "training has one budget" in complaint(*words, "--kind", "gru", "train.steps=5")
+
+
+@pytest.mark.parametrize(("fastest", "said"), [(1, "1 thread,"), (2, "2 threads,")])
+def test_what_is_trained_says_its_threads_and_a_mistake_is_answered_alone(
+    chainrule, book, complaint, monkeypatch, fastest, said,
+):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(device, "choose_threads", lambda given: fastest)
+    words = ["train", book, "text.tokenizer=characters", "--minutes", "0.004"]
+    try:
+        assert "ngram learns by counting" in complaint(*words, "--kind", "ngram")
+        answer = chainrule(*words, "--kind", "lstm", "model.hidden=8", "--out", "runs/lstm", "--device", "cpu")
+    finally:
+        torch.set_num_threads(before)
+    assert f"\nlstm on cpu with {said} characters" in answer.err
+    (begun,) = (record for record in read_log(Path("runs/lstm")) if record["event"] == "begin")
+    assert begun["threads"] == fastest
 
 
 @pytest.mark.parametrize("kind", ["gpt", "gru", "feedforward"])
