@@ -39,7 +39,7 @@ from chainrule.text.corpus import Corpus, prepare
 
 USUAL_MINUTES = 10          # what a network is sized for, where no time is given
 PER_TOKEN = 10              # parameters for each token of the text, at most
-FEWEST_TOKENS = 256         # in a step, where the clock makes it small
+FEWEST_TOKENS = 256         # in a step and in an evaluation, where the clock makes them small
 FEWEST = 5e4                # parameters, at least
 EPOCHS = (1.0, 20.0)        # passes over a text, where no budget is given
 PRINTED = ("model.layers", "model.width", "model.hidden", "model.context", "model.dropout", "train.tokens",
@@ -275,7 +275,7 @@ class Text:
     def _sample(self, chosen: DottedSettings, clock: Clock) -> DottedSettings:
         if "valid" not in self.corpus.splits:
             return {}
-        most = evaluate_share(self._made(chosen).train) * clock.tokens
+        most = max(FEWEST_TOKENS, evaluate_share(self._made(chosen).train) * clock.tokens)
         held_out = len(self.corpus.splits["valid"].tokens) - 1
         return {"train.evaluate_tokens": int(most)} if most < held_out else {}
 

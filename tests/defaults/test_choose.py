@@ -1,5 +1,7 @@
 """Defaults: what is given stays, the same good choice is made however the budget is given, and one line says it."""
 
+from pathlib import Path
+
 import pytest
 
 from chainrule.api import training_recipe
@@ -9,6 +11,7 @@ from chainrule.defaults.rates import STEPS, dropout_for, rate_settings
 from chainrule.layers.attention import Attention
 from chainrule.tasks import build_for, recipe_for
 from chainrule.text.corpus import prepare
+from chainrule.training.pipeline import make_run
 
 BOOK = "the cat saw the dog, and the dog ran to the cow. " * 60
 CHARACTERS = {"text.tokenizer": "characters"}
@@ -130,9 +133,16 @@ def test_a_sample_is_evaluated_where_the_whole_would_take_too_long(book, slow):
     assert chosen(book, "gpt", minutes=0.1, **CHARACTERS, **SMALL["gpt"]).train.evaluate_tokens is None
 
 
-def test_an_unfinished_run_keeps_what_was_measured_for_it(book, slow, tmp_path):
-    from chainrule.training.pipeline import make_run
+@pytest.mark.parametrize("kind", SMALL)
+def test_the_slowest_machine_and_the_shortest_time_give_a_run_that_can_be_made(book, slow, kind):
+    """What is chosen is never refused: an evaluation of 0 tokens once was."""
+    slow(1e-3)
+    made = chosen(book, kind, minutes=1e-4, **CHARACTERS)
+    assert made.train.evaluate_tokens == 256
+    assert make_run([book], made, Path("run")).finished
 
+
+def test_an_unfinished_run_keeps_what_was_measured_for_it(book, slow, tmp_path):
     slow(500.0)
     made = chosen(book, "gpt", minutes=0.002, **CHARACTERS)
     make_run([book], made, tmp_path / "run")

@@ -33,6 +33,14 @@ BUGS = [
         ("tests/defaults/test_choose.py::test_a_slow_machine_gets_short_steps_and_a_small_network",),
     ),
     Bug(
+        "a slow machine chooses an evaluation of 0 tokens, which is refused",
+        "chainrule/defaults/choose.py",
+        "max(FEWEST_TOKENS, evaluate_share(self._made(chosen).train) * clock.tokens)",
+        "evaluate_share(self._made(chosen).train) * clock.tokens",
+        ("tests/defaults/test_choose.py::"
+         "test_the_slowest_machine_and_the_shortest_time_give_a_run_that_can_be_made[lstm]",),
+    ),
+    Bug(
         "a classifier reads names as words, which are all unknown to it",
         "chainrule/defaults/example_defaults.py",
         'return once > RARE["short" if total <= SHORT * len(some) else "long"] * total',
