@@ -6,8 +6,10 @@
     choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
     CudaGraph           a function captured once and replayed with a single launch; used by training and by decoding
     fastest_threads     the number of CPU threads that makes small steps fastest, found by trial
+    keep_freed_memory   on a CPU the memory of one step serves the next
 """
 
+import ctypes
 import gc
 import os
 import statistics
@@ -290,3 +292,21 @@ def _seconds(threads: int) -> float:
         for _ in range(LAYERS):
             gelu(vectors @ weights).sum().backward()  # type: ignore[no-untyped-call]
     return time.perf_counter() - began
+
+
+# Memory. Each step on a CPU takes and frees the same large blocks. glibc gives them back to the system, which has to
+# clear every page again when the next step takes it: some thousand page faults in a step of a small network.
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3    # numbers of malloc.h
+KEPT = 1 << 30                                 # bytes that may lie free
+LARGEST = 1 << 25                              # bytes of the largest block that is kept, the most that may be asked for
+
+
+def keep_freed_memory() -> None:
+    """For the rest of this process. Where the C library is not glibc, nothing changes."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(M_TRIM_THRESHOLD, KEPT)
+    mallopt(M_MMAP_THRESHOLD, LARGEST)

@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,7 +61,7 @@ class Steps:
 
         torch.manual_seed(1)
         recipe = recipe_for(kind, settings)
-        self.model = build_for(recipe, VOCAB).train()
+        self.model, self.fused = build_for(recipe, VOCAB).train(), nullcontext
         tokens = np.random.default_rng(1).integers(1, VOCAB, 100_000).astype(np.uint16)
         if hasattr(self.model, "nats"):
             from chainrule.train.optimizers import Optimizers
@@ -70,13 +72,16 @@ class Steps:
             length = settings.get("train.length", CONTEXT)
             self.loss, self.order = self.model.nats, Windows(tokens, TARGETS // length, length, 1)
         else:
+            from chainrule import kernels
             from chainrule.device import choose_precision
+            from chainrule.kernels.cpu import layers
             from chainrule.tasks.lm import LM
             from chainrule.text.corpus import Split
             from chainrule.training.param_groups import Optimizers
 
             corpus: Any = SimpleNamespace(splits={"train": Split(tokens, len(tokens), 1, "")})
             self.loss, self.order = self.model.loss, LM.order(self.model, corpus, recipe.train)
+            self.fused = partial(kernels.in_training, kind == "gpt" and layers.available())    # as in a long run
         self.optimizers = Optimizers(self.model, recipe.train)
         self.precision = choose_precision(recipe.train.precision, torch.device("cpu"))
 
@@ -84,7 +89,7 @@ class Steps:
         """Seconds of a step."""
         began = clock()
         for step in range(STEPS):
-            with self.precision():
+            with self.precision(), self.fused():
                 nats, count, *_ = self.loss(self.order.at(step))
             (nats / count).backward()
             self.optimizers.step()

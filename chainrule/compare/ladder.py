@@ -177,7 +177,8 @@ def by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:
 def steps_by_the_clock(recipe: Recipe, corpus: Corpus, plan: LadderPlan) -> Recipe:
     """Learning rate and dropout for as many steps of a network as fit into the time, by the speed of a few."""
     size = CorpusSize.of(corpus)
-    clock = Clock(plan.budget.seconds, measure_step(recipe, corpus), token_flops(recipe, size) or 1.0)
+    speed = measure_step(recipe, corpus, plan.budget.seconds)
+    clock = Clock(plan.budget.seconds, speed, token_flops(recipe, size) or 1.0)
     given = {**UNITS, **plan.given[recipe.kind]}
     return recipe_for_budget(recipe.kind, size, plan.budget, given, tokens=clock.tokens)
 

@@ -262,7 +262,8 @@ class Text:
 
     def _measure(self, chosen: DottedSettings) -> Clock:
         recipe = self._made(chosen)
-        return Clock(self.seconds or 0, measure_step(recipe, self.corpus), token_flops(recipe, self.size) or 1.0)
+        seconds = self.seconds or 0.0
+        return Clock(seconds, measure_step(recipe, self.corpus, seconds), token_flops(recipe, self.size) or 1.0)
 
     def _to_the_clock(self, chosen: DottedSettings, clock: Clock) -> DottedSettings:
         """At least STEPS steps, and evaluations that leave most of the time to training."""

@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from chainrule import kernels
 from chainrule.defaults.budgets import SPEED
-from chainrule.device import choose_precision
+from chainrule.device import choose_precision, keep_freed_memory
 from chainrule.recipe import Gradient, Recipe
 from chainrule.tasks import build_for
 from chainrule.tasks.lm import LM
 from chainrule.text.corpus import Corpus
+from chainrule.training.compile.cpu_kernels import use_cpu_kernels
 from chainrule.training.param_groups import Optimizers
+from chainrule.training.schedule import TrainingBudget
 
 TRIALS = 3              # steps that are timed, after one more
 LEAST_SAMPLE = 0.02     # of the time, for one of several evaluations
@@ -51,21 +54,25 @@ def evaluate_share(train: Gradient) -> float:
     return LAST if train.evaluate == 0 else LEAST_SAMPLE
 
 
-def measure_step(recipe: Recipe, corpus: Corpus) -> float:
-    """Tokens a second of training, on this CPU as busy as it is now. It changes no random number of the run."""
+def measure_step(recipe: Recipe, corpus: Corpus, seconds: float) -> float:
+    """Tokens a second of training for so long, on this CPU as busy as it is now. No random number of the run changes.
+    """
+    keep_freed_memory()    # as training does
     with torch.random.fork_rng(devices=[]):
         model = build_for(recipe, len(corpus.tokenizer)).train()
         order = LM.order(model, corpus, recipe.train)
         precision = choose_precision(recipe.train.precision, torch.device("cpu"))
         optimizers = Optimizers(model, recipe.train)
-        seconds = []
+        budget = TrainingBudget(None, seconds, order.epoch)
+        fused = use_cpu_kernels(model, recipe.train, budget, order.targets)
+        times = []
         for step in range(1 + TRIALS):
             batch = order.at(step % max(1, math.floor(order.epoch)))
             began = time.perf_counter()
-            with precision():
+            with precision(), kernels.in_training(fused):
                 nats, count, *_ = model.loss(batch)
             (nats / count).backward()
             optimizers.step()
             optimizers.zero_grad()
-            seconds.append(time.perf_counter() - began)
-    return float(order.targets) / statistics.median(seconds[1:])
+            times.append(time.perf_counter() - began)
+    return float(order.targets) / statistics.median(times[1:])

@@ -25,7 +25,7 @@ STEPS_ONCE_LOADED = 32        # decoding steps for which it pays to use them onc
 MIN_CAPABILITY = (8, 0)       # the compute capability for which they are written
 HOPPER = (9, 0)
 OVERLAP = False               # whether a kernel may load its weights before the one before it ends; from HOPPER on
-FUSED_DEVICES = {"cuda"}      # devices whose training steps are fused
+FUSED_DEVICES = {"cuda", "cpu"}    # devices whose training steps can be fused
 
 _in_training = Switch()       # a plain attribute: torch.compile cannot read a context variable
 _in_decoding = ContextVar("kernels are used in decoding", default=False)    # each thread of a server has its own

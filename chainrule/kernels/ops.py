@@ -11,7 +11,7 @@ empty tensors of the shapes that it returns, from which the compiler learns them
 Shapes: N rows, D width, W and H inputs and outputs of an activation, or H query heads and G key/value heads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import wraps
 from importlib import import_module
@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from chainrule import kernels
 
 # How operators are defined. The decorator torch.library.custom_op does the same, but loads the compiler.
 
@@ -58,16 +60,25 @@ def _on_their_device(function: Callable[..., Any]) -> Callable[..., Any]:
     """Triton launches on the current device, which need not be that of the tensors."""
 
     def call(*args: Any) -> Any:
-        device = next(each.device for each in args if isinstance(each, Tensor))
+        device = _device(args)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return function(*args)
 
     return call
 
 
+def _device(args: Iterable[Any]) -> torch.device:
+    return next(each.device for each in args if isinstance(each, Tensor))
+
+
 def _kernel(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that is loaded, with Triton, when it is first called."""
-    return lambda *args: getattr(import_module(f"chainrule.kernels.{module}"), name)(*args)
+    """A function of a module that is loaded when it is first called: in Triton for a GPU, in C++ for the CPU."""
+
+    def call(*args: Any) -> Any:
+        where = module if _device(args).type == "cuda" else "cpu.layers"
+        return getattr(import_module(f"chainrule.kernels.{where}"), name)(*args)
+
+    return call
 
 
 def _new(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -129,7 +140,13 @@ register_backward("add_norm", _add_norm_grad, _add_norm_setup_context)
 # Bias and activation
 
 
-ACTIVATIONS = ("relu", "relu2", "gelu", "gelu-tanh", "swiglu")    # that the kernels compute
+ACTIVATIONS = {"cuda": ("relu", "relu2", "gelu", "gelu-tanh", "swiglu"), "cpu": ("relu2",)}
+"""Those that the kernels of a device compute."""
+
+
+def fuses_activation(x: Tensor, activation: str) -> bool:
+    """Whether `bias_act` should compute this activation in training."""
+    return kernels.use_in_training(x) and activation in ACTIVATIONS[x.device.type]
 
 
 def _bias_act_like(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:

@@ -110,7 +110,7 @@ class FeedForwardLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        fusable = self.activation_name in ops.ACTIVATIONS and not self.neurons.watched
+        fusable = self.activation_name in ops.ACTIVATIONS["cuda"] and not self.neurons.watched
         if fusable and float8_layers.use(x, self.up, self.out):
             return float8_layers.feed_forward(x, self.up, self.out, self.activation_name)
         return float8_layers.linear(self.neurons(self._up(x)), self.out)
@@ -118,7 +118,7 @@ class FeedForwardLayer(nn.Module):
     def _up(self, x: Tensor) -> Tensor:
         if float8_layers.use(x, self.up):
             return self.activation(float8_layers.linear(x, self.up))
-        if kernels.use_in_training(x) and self.activation_name in ops.ACTIVATIONS:    # with the bias as one kernel
+        if ops.fuses_activation(x, self.activation_name):    # with the bias as one kernel
             return ops.bias_act(linear(x, self.up.weight), self.up.bias, self.activation_name)
         return self.activation(self.up(x))
 

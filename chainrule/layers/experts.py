@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import linear
 
-from chainrule import kernels
 from chainrule.device import working_dtype
 from chainrule.kernels import ops
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -112,7 +111,7 @@ class Experts(nn.Module):
         return (every * weights.T[..., None].to(every.dtype)).sum(0)
 
     def _activate(self, product: Tensor) -> Tensor:
-        if kernels.use_in_training(product) and self.settings.activation in ops.ACTIVATIONS:
+        if ops.fuses_activation(product, self.settings.activation):
             return ops.bias_act(product, None, self.settings.activation)
         return self.activation(product)
 

@@ -19,6 +19,10 @@ class TrainingBudget:
     seconds: float | None     # until the end; None: the steps decide
     epoch: float              # steps in one epoch
 
+    def total_seconds(self, step: float) -> float:
+        """Of all training, if a step takes so many."""
+        return (self.seconds or 0) if self.steps is None else self.steps * step
+
     def progress(self, step: float, seconds: float) -> float:
         """The fraction of training that is done after so many steps and seconds; 1 is the end."""
         return step / self.steps if self.steps is not None else seconds / (self.seconds or 1)

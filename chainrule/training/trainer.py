@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chainrule.device import choose_precision, cudnn_attention
+from chainrule.device import choose_precision, cudnn_attention, keep_freed_memory
 from chainrule.errors import UserError
 from chainrule.inference.analysis.gradients import gradients_by_time
 from chainrule.model import Model, State, map_state, tensors
@@ -29,6 +29,7 @@ from chainrule.tasks.lm import LM
 from chainrule.tasks.task import Task
 from chainrule.text.corpus import Corpus
 from chainrule.training.checkpoint import Checkpoint, Checkpoints
+from chainrule.training.compile.cpu_kernels import use_cpu_kernels
 from chainrule.training.compile.runner import StepRunner
 from chainrule.training.distributed import ALONE, Ranks
 from chainrule.training.interrupt import Stop, catch_signals
@@ -57,6 +58,8 @@ def train_by_gradient(
 ) -> Done:
     """Steps until the budget is spent or patience ends. If a stop is requested, it writes a checkpoint and returns."""
     trainer = Trainer(model, corpus, settings, log, checkpoints, ranks, task)
+    if trainer.device.type == "cpu":
+        keep_freed_memory()
     trainer.begin()
     with catch_signals() as stop, trainer.attention():
         finished = trainer.run(stop) and trainer.evaluate_at_the_end(stop)
@@ -95,6 +98,7 @@ class Trainer:
         self.step = Step(
             model, self.optimizers, self.precision, settings.clip, micro_batch, carries, ranks, settings.r_drop
         )
+        self.step.fused = use_cpu_kernels(model, settings, self.budget, self.loader.targets)
         self.runner = StepRunner(self.step, settings, self._seconds_left, self.loader)
         schedule = make_evaluation_schedule(settings, self.budget)
         self.validation = Validation(model, self.weights, corpus, settings, schedule, self.precision, log, ranks, task)

@@ -119,7 +119,7 @@ def test_em_has_the_rounds_that_fit_into_the_time(book, monkeypatch):
 def test_a_network_has_the_rate_for_the_steps_that_fit_into_the_time(book, monkeypatch):
     made = {}
     for speed in (100.0, 1e6):    # tokens a second
-        monkeypatch.setattr(ladder, "measure_step", lambda recipe, corpus, speed=speed: speed)
+        monkeypatch.setattr(ladder, "measure_step", lambda recipe, corpus, seconds, speed=speed: speed)
         wanted = plan_for(book, ("lstm",), minutes=1)
         corpora = {"lstm": ladder.corpus_for("lstm", wanted)}
         made[speed] = ladder.choose_all(wanted, corpora, Path(f"out{speed:.0f}"), False)["lstm"]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
+from chainrule.kernels import ops
 from chainrule.layers.blocks import ACTIVATIONS
 from chainrule.layers.positions import apply_rope
 
@@ -166,13 +167,15 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
-    """Replaces the modules of the kernels by these functions."""
+    """Replaces the modules of the kernels by these functions, which serve the CPU as they would a GPU."""
+    patch.setitem(ops.ACTIVATIONS, "cpu", ops.ACTIVATIONS["cuda"])
     norms = (fused_add_norm, add_norm_forward, add_norm_backward, Norm)
     every: dict[str, tuple[Any, ...]] = {
         "decode_attention": (decode_attention, AttentionParts), "linear": (fused_linear,), "add_norm": norms,
         "bias_act": (bias_act_forward, bias_act_backward),
         "qk_norm_rope": (qk_norm_rope_forward, qk_norm_rope_backward),
     }  # fmt: skip
+    every["cpu.layers"] = (*every["add_norm"][1:3], *every["bias_act"], *every["qk_norm_rope"])
     for name, things in every.items():
         module = ModuleType(f"chainrule.kernels.{name}")
         for thing in things:

@@ -41,7 +41,7 @@ def chosen(texts, kind=None, task=None, minutes=None, recipe=None, out=None, **g
 def slow(monkeypatch):
     """A CPU that trains on so many tokens a second."""
     def at(speed):
-        monkeypatch.setattr(choose, "measure_step", lambda recipe, corpus: speed)
+        monkeypatch.setattr(choose, "measure_step", lambda recipe, corpus, seconds: speed)
     return at
 
 
@@ -167,7 +167,7 @@ def test_a_measured_step_leaves_the_random_numbers_alone(book, kind):
     recipe = recipe_for(kind, {**CHARACTERS, **SMALL[kind], "train.tokens": 64, "train.length": 16})
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    assert measure_step(recipe, prepare([book], recipe.text)) > 0
+    assert measure_step(recipe, prepare([book], recipe.text), 1.0) > 0
     assert torch.equal(torch.get_rng_state(), before)
 
 

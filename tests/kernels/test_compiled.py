@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -102,6 +103,27 @@ def test_work_adds_up_until_it_repays_the_compiler(source, cache):
     assert library.pays(0.6 * compiled.WORTH)
     assert library.pays(0)
     assert cache.exists()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_share_the_parts_also_after_a_fork(threads):
+    """Threads do not live on in a forked process, which would wait for them without end."""
+    before, parts = torch.get_num_threads(), list(range(5))
+
+    def shared():
+        done = []
+        compiled.in_threads(done.append, parts)
+        return sorted(done) == parts
+
+    torch.set_num_threads(threads)
+    try:
+        assert shared()
+        if (child := os.fork()) == 0:
+            signal.alarm(20)
+            os._exit(0 if shared() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_viterbi_works_without_a_compiler(no_compiler, monkeypatch, capsys):

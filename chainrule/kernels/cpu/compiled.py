@@ -11,9 +11,13 @@ import os
 import platform
 import subprocess
 import tempfile
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
 
 from chainrule.errors import UserError
 from chainrule.files import cache_folder, write_aside
@@ -81,3 +85,26 @@ def _run(*arguments: str) -> str:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:HASH]
+
+
+# Threads: ctypes releases Python's lock while a function runs.
+
+Part = TypeVar("Part")
+
+
+def in_threads(function: Callable[[Part], None], parts: Sequence[Part]) -> None:
+    """Calls the function for each part, in at most as many threads as torch has."""
+    threads = min(torch.get_num_threads(), len(parts))
+    if threads > 1:
+        list(_pool(threads).map(function, parts))
+        return
+    for part in parts:
+        function(part)
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "chainrule-cpu")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)    # a forked process has no threads but its own

@@ -5,8 +5,6 @@
 Shapes: B rows, T tokens, N texts, S states, O symbols.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_bool, c_int64, c_void_p
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from chainrule.kernels.cpu.compiled import Library
+from chainrule.kernels.cpu.compiled import Library, in_threads
 
 STEP_SECONDS, TOKEN_SECONDS, MOVE_SECONDS = 3e-5, 1e-7, 1e-9    # of the search in torch
 WIDTH = 8          # numbers in a row of a table are a multiple of this: the vectors of AVX-512
@@ -56,20 +54,10 @@ def best_paths(
         rooms.append(room)
 
     texts = max(1, len(lengths) * BLOCK // max(1, int(lengths.sum()) * len(initial)))
-    _in_threads(search, longest_first.split(-(-texts // TOGETHER) * TOGETHER))
+    in_threads(search, longest_first.split(-(-texts // TOGETHER) * TOGETHER))
     return log_p
 
 
 def _rows(table: Tensor) -> Tensor:
     """A table of logarithms with rows as wide as the vectors need; no path leads to the states that are added."""
     return pad(table, (0, -table.shape[-1] % WIDTH), value=-torch.inf).contiguous()
-
-
-def _in_threads(search: Callable[[Tensor], None], blocks: Sequence[Tensor]) -> None:
-    threads = min(torch.get_num_threads(), len(blocks))
-    if threads == 1:
-        for block in blocks:
-            search(block)
-    else:
-        with ThreadPoolExecutor(threads) as pool:        # ctypes releases Python's lock
-            list(pool.map(search, blocks))

@@ -5,7 +5,8 @@ each shape of batch needs its own, so batches of examples are padded to a few sh
 for each shape, so it is tried only where training will be long. `auto` times a pass over one batch each way (trial.py)
 and takes the fastest; an eager step would not be padded, so as much is taken off its time. Both are for GPUs: on a CPU
 a step runs eagerly unless train.compile=true. With several ranks `auto` captures no graph, since their communication
-would have to be captured too. On a GPU, fused kernels (chainrule/kernels) are used where training is long enough.
+would have to be captured too. On a GPU, fused kernels (chainrule/kernels) are used where training is long enough; on a
+CPU that is known before the first step (cpu_kernels.py).
 """
 
 import time

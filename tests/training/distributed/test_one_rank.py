@@ -226,7 +226,6 @@ def test_layers_are_shards_of_their_own_whatever_is_called(torchrun):
 
 def test_fused_kernels_work_in_shards_too(torchrun, monkeypatch):
     stand_in(monkeypatch)
-    monkeypatch.setattr(kernels, "FUSED_DEVICES", {"cpu"})
     like_gpt2 = {"norm": "layer", "norm_scale": True, "biases": True, "activation": "gelu-tanh"}
     settings = models.model_class("gpt").Settings(layers=3, width=8, heads=2, context=16, **like_gpt2)
     torch.manual_seed(1)

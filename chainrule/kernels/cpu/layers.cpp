@@ -1,0 +1,317 @@
+// What kernels/add_norm.py, bias_act.py and qk_norm_rope.py compute, for the CPU: numbers that a layer of torch would
+// read and write several times are read and written once. Sums are in float32.
+//
+// Each function computes the rows from `first` to `end`, so that threads can share them. A number is float or BFloat16;
+// X is the type of the residual stream, T that of the layers.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+struct BFloat16 {
+    uint16_t bits;
+};
+
+static inline float load(float x) { return x; }
+
+static inline float load(BFloat16 x) {
+    uint32_t bits = uint32_t(x.bits) << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline void store(float &to, float x) { to = x; }
+
+static inline void store(BFloat16 &to, float x) {    // the nearest number, of two the even one; NaN stays NaN
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    to.bits = x == x ? uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16) : 0x7fc0;
+}
+
+template <typename Function>
+static void with_type(bool bfloat16, Function function) {
+    if (bfloat16) function(BFloat16{});
+    else function(float{});
+}
+
+// The sum x + delta and its norm: RMSNorm, or with `subtract_mean` LayerNorm.
+
+template <typename X, typename T>
+static void add_norm_rows(const X *x, const T *delta, const float *weight, const float *bias, X *total, T *out,
+                          float *rstds, float *means, int64_t first, int64_t end, int64_t width, float epsilon,
+                          bool subtract_mean) {
+    for (int64_t row = first; row < end; row++) {
+        const X *from = x + row * width;
+        const T *more = delta + row * width;
+        X *sum = total + row * width;
+        T *normed = out + row * width;
+        float mean = 0, squares = 0;
+        #pragma omp simd reduction(+ : mean, squares)
+        for (int64_t i = 0; i < width; i++) {
+            store(sum[i], load(from[i]) + load(more[i]));
+            float value = load(sum[i]);
+            mean += value;
+            squares += value * value;
+        }
+        mean = subtract_mean ? mean / width : 0;
+        if (subtract_mean) {
+            squares = 0;
+            #pragma omp simd reduction(+ : squares)
+            for (int64_t i = 0; i < width; i++) squares += (load(sum[i]) - mean) * (load(sum[i]) - mean);
+        }
+        float rstd = 1 / std::sqrt(squares / width + epsilon);
+        #pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float value = (load(sum[i]) - mean) * rstd;
+            if (weight) value *= weight[i];
+            if (bias) value += bias[i];
+            store(normed[i], value);
+        }
+        rstds[row] = rstd;
+        means[row] = mean;
+    }
+}
+
+// `sums`: where the gradients of weight and bias are added up, or none; `grad_delta`: none where X is T.
+template <typename X, typename T>
+static void add_norm_backward_rows(const X *grad_total, const T *grad_out, const X *total, const float *rstds,
+                                   const float *means, const float *weight, X *grad_x, T *grad_delta, float *sums,
+                                   int64_t first, int64_t end, int64_t width, bool subtract_mean) {
+    for (int64_t row = first; row < end; row++) {
+        const X *added = grad_total ? grad_total + row * width : nullptr, *sum = total + row * width;
+        const T *grads = grad_out + row * width;
+        X *to = grad_x + row * width;
+        T *rounded = grad_delta ? grad_delta + row * width : nullptr;
+        float rstd = rstds[row], mean = means[row], along = 0, grad_mean = 0;
+        if (sums) {
+            #pragma omp simd
+            for (int64_t i = 0; i < width; i++) {
+                sums[i] += load(grads[i]) * (load(sum[i]) - mean) * rstd;
+                sums[width + i] += load(grads[i]);
+            }
+        }
+        #pragma omp simd reduction(+ : along, grad_mean)
+        for (int64_t i = 0; i < width; i++) {
+            float grad = load(grads[i]) * (weight ? weight[i] : 1);
+            along += grad * (load(sum[i]) - mean) * rstd;
+            grad_mean += grad;
+        }
+        along /= width;
+        grad_mean = subtract_mean ? grad_mean / width : 0;
+        #pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float grad = load(grads[i]) * (weight ? weight[i] : 1);
+            float result = (grad - (load(sum[i]) - mean) * rstd * along - grad_mean) * rstd;
+            if (added) result += load(added[i]);
+            store(to[i], result);
+            if (rounded) store(rounded[i], result);
+        }
+    }
+}
+
+// ReLU² of a product and its bias.
+
+static inline float relu(float x) { return x < 0 ? 0 : x; }    // NaN stays NaN
+
+template <typename T>
+static void relu2_rows(const T *product, const float *bias, T *out, int64_t first, int64_t end, int64_t width) {
+    for (int64_t row = first; row < end; row++) {
+        const T *x = product + row * width;
+        T *to = out + row * width;
+        #pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float value = relu(load(x[i]) + (bias ? bias[i] : 0));
+            store(to[i], value * value);
+        }
+    }
+}
+
+template <typename T>
+static void relu2_backward_rows(const T *grad_out, const T *product, const float *bias, T *grad_product, float *sums,
+                                int64_t first, int64_t end, int64_t width) {
+    for (int64_t row = first; row < end; row++) {
+        const T *grads = grad_out + row * width, *x = product + row * width;
+        T *to = grad_product + row * width;
+        #pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float grad = 2 * relu(load(x[i]) + (bias ? bias[i] : 0)) * load(grads[i]);
+            store(to[i], grad);
+            if (sums) sums[i] += grad;
+        }
+    }
+}
+
+// QK norm and RoPE of the heads of a packed product. Numbers i and i + half of a head are a point in a plane that is
+// rotated: (a, b) → (a cos - b sin, b cos + a sin).
+
+struct Heads {
+    int64_t queries, keys, half, tokens;    // heads of queries and of keys; half a head; tokens in the tables
+    float epsilon;
+    bool norm, subtract_mean;
+    const float *cos, *sin;                 // (tokens, 2 half) or none: no RoPE
+};
+
+struct Angle {
+    const float *cos, *sin;    // of the numbers of half a head
+
+    Angle(const Heads &how, int64_t row) {
+        int64_t at = row % how.tokens * 2 * how.half + how.half;
+        cos = how.cos ? how.cos + at : nullptr;
+        sin = how.sin ? how.sin + at : nullptr;
+    }
+};
+
+struct Moments {
+    float mean = 0, rstd = 1;
+
+    template <typename T>
+    Moments(const T *x, const Heads &how) {
+        if (!how.norm) return;
+        int64_t size = 2 * how.half;
+        float squares = 0;
+        if (how.subtract_mean) {
+            float sum = 0;
+            #pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < size; i++) sum += load(x[i]);
+            mean = sum / size;
+        }
+        #pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < size; i++) squares += (load(x[i]) - mean) * (load(x[i]) - mean);
+        rstd = 1 / std::sqrt(squares / size + how.epsilon);
+    }
+};
+
+template <typename T>
+static void place_head(const T *x, T *to, const Heads &how, Angle angle) {
+    Moments moments(x, how);
+    #pragma omp simd
+    for (int64_t i = 0; i < how.half; i++) {
+        float a = (load(x[i]) - moments.mean) * moments.rstd, b = (load(x[i + how.half]) - moments.mean) * moments.rstd;
+        float cos = angle.cos ? angle.cos[i] : 1, sin = angle.sin ? angle.sin[i] : 0;
+        store(to[i], a * cos - b * sin);
+        store(to[i + how.half], b * cos + a * sin);
+    }
+}
+
+// The normed values are computed again.
+template <typename T>
+static void place_head_backward(const T *grads, const T *x, T *to, const Heads &how, Angle angle) {
+    Moments moments(x, how);
+    int64_t half = how.half;
+    float along = 0, grad_mean = 0;
+    auto rotated_back = [&](int64_t i, float &a, float &b) {
+        float cos = angle.cos ? angle.cos[i] : 1, sin = angle.sin ? angle.sin[i] : 0;
+        a = load(grads[i]) * cos + load(grads[i + half]) * sin;
+        b = load(grads[i + half]) * cos - load(grads[i]) * sin;
+    };
+    if (how.norm) {
+        #pragma omp simd reduction(+ : along, grad_mean)
+        for (int64_t i = 0; i < half; i++) {
+            float a, b;
+            rotated_back(i, a, b);
+            along += a * (load(x[i]) - moments.mean) + b * (load(x[i + half]) - moments.mean);
+            grad_mean += a + b;
+        }
+        along *= moments.rstd / (2 * half);
+        grad_mean = how.subtract_mean ? grad_mean / (2 * half) : 0;
+    }
+    #pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float a, b;
+        rotated_back(i, a, b);
+        store(to[i], (a - (load(x[i]) - moments.mean) * moments.rstd * along - grad_mean) * moments.rstd);
+        store(to[i + half], (b - (load(x[i + half]) - moments.mean) * moments.rstd * along - grad_mean) * moments.rstd);
+    }
+}
+
+template <typename T>
+static void place_rows(const T *packed, T *queries, T *keys, T *values, int64_t first, int64_t end, const Heads &how) {
+    int64_t size = 2 * how.half;
+    for (int64_t row = first; row < end; row++) {
+        const T *x = packed + row * (how.queries + 2 * how.keys) * size;
+        T *query = queries + row * how.queries * size, *key = keys + row * how.keys * size;
+        Angle angle(how, row);
+        for (int64_t head = 0; head < how.queries; head++, x += size) place_head(x, query + head * size, how, angle);
+        for (int64_t head = 0; head < how.keys; head++, x += size) place_head(x, key + head * size, how, angle);
+        memcpy(values + row * how.keys * size, x, how.keys * size * sizeof(T));
+    }
+}
+
+template <typename T>
+static void place_backward_rows(const T *grad_queries, const T *grad_keys, const T *grad_values, const T *packed,
+                                T *grad_packed, int64_t first, int64_t end, const Heads &how) {
+    int64_t size = 2 * how.half;
+    for (int64_t row = first; row < end; row++) {
+        int64_t at = row * (how.queries + 2 * how.keys) * size;
+        const T *query = grad_queries + row * how.queries * size, *key = grad_keys + row * how.keys * size;
+        Angle angle(how, row);
+        for (int64_t head = 0; head < how.queries; head++, at += size)
+            place_head_backward(query + head * size, packed + at, grad_packed + at, how, angle);
+        for (int64_t head = 0; head < how.keys; head++, at += size)
+            place_head_backward(key + head * size, packed + at, grad_packed + at, how, angle);
+        memcpy(grad_packed + at, grad_values + row * how.keys * size, how.keys * size * sizeof(T));
+    }
+}
+
+// As layers.py calls them: the first arguments say which numbers are BFloat16.
+
+extern "C" void add_norm(bool stream, bool bfloat16, int64_t first, int64_t end, const void *x, const void *delta,
+                         const float *weight, const float *bias, void *total, void *out, float *rstds, float *means,
+                         int64_t width, float epsilon, bool subtract_mean) {
+    with_type(stream, [=](auto one) {
+        with_type(bfloat16, [=](auto other) {
+            using X = decltype(one);
+            using T = decltype(other);
+            add_norm_rows((const X *)x, (const T *)delta, weight, bias, (X *)total, (T *)out, rstds, means, first, end,
+                          width, epsilon, subtract_mean);
+        });
+    });
+}
+
+extern "C" void add_norm_backward(bool stream, bool bfloat16, int64_t first, int64_t end, float *sums,
+                                  const void *grad_total, const void *grad_out, const void *total, const float *rstds,
+                                  const float *means, const float *weight, void *grad_x, void *grad_delta,
+                                  int64_t width, bool subtract_mean) {
+    with_type(stream, [=](auto one) {
+        with_type(bfloat16, [=](auto other) {
+            using X = decltype(one);
+            using T = decltype(other);
+            add_norm_backward_rows((const X *)grad_total, (const T *)grad_out, (const X *)total, rstds, means, weight,
+                                   (X *)grad_x, (T *)grad_delta, sums, first, end, width, subtract_mean);
+        });
+    });
+}
+
+extern "C" void relu2(bool bfloat16, int64_t first, int64_t end, const void *product, const float *bias, void *out,
+                      int64_t width) {
+    with_type(bfloat16, [=](auto one) {
+        using T = decltype(one);
+        relu2_rows((const T *)product, bias, (T *)out, first, end, width);
+    });
+}
+
+extern "C" void relu2_backward(bool bfloat16, int64_t first, int64_t end, float *sums, const void *grad_out,
+                               const void *product, const float *bias, void *grad_product, int64_t width) {
+    with_type(bfloat16, [=](auto one) {
+        using T = decltype(one);
+        relu2_backward_rows((const T *)grad_out, (const T *)product, bias, (T *)grad_product, sums, first, end, width);
+    });
+}
+
+extern "C" void qk_norm_rope(bool bfloat16, int64_t first, int64_t end, const void *packed, void *queries, void *keys,
+                             void *values, const Heads *how) {
+    with_type(bfloat16, [=](auto one) {
+        using T = decltype(one);
+        place_rows((const T *)packed, (T *)queries, (T *)keys, (T *)values, first, end, *how);
+    });
+}
+
+extern "C" void qk_norm_rope_backward(bool bfloat16, int64_t first, int64_t end, const void *grad_queries,
+                                      const void *grad_keys, const void *grad_values, const void *packed,
+                                      void *grad_packed, const Heads *how) {
+    with_type(bfloat16, [=](auto one) {
+        using T = decltype(one);
+        place_backward_rows((const T *)grad_queries, (const T *)grad_keys, (const T *)grad_values, (const T *)packed,
+                            (T *)grad_packed, first, end, *how);
+    });
+}

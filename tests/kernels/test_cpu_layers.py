@@ -1,0 +1,194 @@
+"""The C++ kernels for training on a CPU give what plain torch gives, in float32 and bfloat16, in one thread or two."""
+
+import os
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from contract import kernels_in_torch as reference
+from test_ops import CHOICES, gradients_of, made
+from torch import Tensor
+from torch.testing import assert_close
+
+from chainrule import kernels
+from chainrule.device import bfloat16_residual
+from chainrule.kernels.cpu import layers
+from chainrule.kernels.cpu.compiled import Library
+
+FLOAT, ROUNDED = torch.float32, torch.bfloat16
+TOLERANCES: dict[torch.dtype, dict[str, float]] = {FLOAT: {"atol": 1e-5, "rtol": 1e-5},
+                                                  ROUNDED: {"atol": 0.05, "rtol": 0.02}}
+EITHER = pytest.mark.parametrize("dtype", [FLOAT, ROUNDED], ids=str)
+SIZES = [(1, 1), (3, 1), (2, 7, 40), (5, 33), (9, 96)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    if shutil.which((os.environ.get("CXX") or "c++").split()[0]) is None:
+        pytest.skip("no C++ compiler here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CHAINRULE_CACHE", str(tmp_path_factory.mktemp("compiled")))
+        made = Library(layers.LIBRARY.source, layers.LIBRARY.flags)
+        assert made.functions is not None
+        yield made
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
+def _threads(request, monkeypatch, library):
+    monkeypatch.setattr(layers, "LIBRARY", library)
+    monkeypatch.setattr(layers, "PER_THREAD", 20)
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    torch.manual_seed(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def some(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def transposed(*shape: int, dtype: torch.dtype = FLOAT) -> Tensor:
+    """Numbers that do not lie one after the other."""
+    return some(*shape[:-2], shape[-1], shape[-2], dtype=dtype).mT
+
+
+def check(found: Any, wanted: Any, dtype: torch.dtype) -> None:
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert_close(one, other.view(one.shape), **TOLERANCES[dtype])
+
+
+@EITHER
+@pytest.mark.parametrize("stream", [FLOAT, ROUNDED], ids=["float32 stream", "bfloat16 stream"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("subtract_mean", [False, True], ids=["rms", "layer"])
+def test_a_sum_and_its_norm(dtype, stream, weighted, subtract_mean):
+    for shape in SIZES:
+        x, delta = transposed(*shape, dtype=stream), transposed(*shape, dtype=dtype)
+        weight = some(shape[-1]) if weighted else None
+        bias = some(shape[-1]) if weighted and subtract_mean else None
+        given = x, delta, weight, bias, 1e-5, subtract_mean, dtype
+        total, out, rstd, mean = layers.add_norm_forward(*given)
+        loose = max(dtype, stream, key=[FLOAT, ROUNDED].index)
+        check((total, out), reference.add_norm_forward(*given)[:2], loose)
+        check((rstd, mean), reference.add_norm_forward(total, torch.zeros_like(delta), *given[2:])[2:], FLOAT)
+
+
+@EITHER
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "added"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("subtract_mean", [False, True], ids=["rms", "layer"])
+def test_the_gradient_of_a_sum_and_its_norm(dtype, added, weighted, subtract_mean):
+    for shape in SIZES[2:]:
+        weight = some(shape[-1]) if weighted else None
+        total, _, rstd, mean = layers.add_norm_forward(
+            some(*shape), some(*shape, dtype=dtype), weight, None, 1e-2, subtract_mean, dtype
+        )
+        grad_total, grad = transposed(*shape) if added else None, transposed(*shape, dtype=dtype)
+        given = grad_total, grad, total, rstd, mean, weight, subtract_mean, dtype, weighted
+        found, wanted = layers.add_norm_backward(*given), reference.add_norm_backward(*given)
+        check(found[:2], wanted[:2], dtype)
+        assert_close(found[2], wanted[2], atol=1e-4, rtol=1e-4)
+
+
+@EITHER
+@pytest.mark.parametrize("biased", [False, True])
+def test_relu2(dtype, biased):
+    for shape in SIZES:
+        product, bias = transposed(*shape, dtype=dtype), some(shape[-1]) if biased else None
+        grad = transposed(*shape, dtype=dtype)
+        check([layers.bias_act_forward(product, bias, "relu2")],
+              [reference.bias_act_forward(product, bias, "relu2")], dtype)
+        found, wanted = (module.bias_act_backward(grad, product, bias, "relu2") for module in (layers, reference))
+        check(found[:1], wanted[:1], dtype)
+        assert_close(found[1], wanted[1], atol=0.05 if dtype == ROUNDED else 1e-4, rtol=0.02)
+
+
+@EITHER
+@pytest.mark.parametrize("norm", [None, "rms", "layer"])
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "size"), [(3, 3, 8), (4, 2, 32), (2, 1, 6), (1, 1, 66)])
+def test_qk_norm_and_rope(dtype, norm, rotated, queries, keys, size):
+    packed = transposed(2, 5, (queries + 2 * keys) * size, dtype=dtype)
+    angles = torch.randn(1, 5, 1, size // 2)
+    tables = torch.cat([angles.cos()] * 2, -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    cos, sin = tables if rotated else (None, None)
+    given = packed, cos, sin, queries, keys, 1e-2, norm
+    wanted = reference.qk_norm_rope_forward(*given)
+    check(layers.qk_norm_rope_forward(*given), wanted, dtype)
+    grads = [transposed(*part.shape, dtype=dtype) for part in wanted]
+    back = *grads, packed, cos, sin, 1e-2, norm
+    check([layers.qk_norm_rope_backward(*back)], [reference.qk_norm_rope_backward(*back)], dtype)
+
+
+def test_each_row_of_a_batch_may_have_its_own_positions():
+    angles = torch.randn(2, 5, 1, 4)
+    tables = torch.cat([angles.cos()] * 2, -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    given = some(2, 5, 24), *tables, 1, 1, 1e-6, "rms"
+    check(layers.qk_norm_rope_forward(*given), reference.qk_norm_rope_forward(*given), FLOAT)
+
+
+def test_no_rows_are_no_error():
+    none = torch.empty(0, 4, 24)
+    total, out, rstd, _ = layers.add_norm_forward(none, none, None, None, 1e-6, False, FLOAT)
+    assert total.shape == out.shape == none.shape
+    assert len(rstd) == 0
+    assert layers.bias_act_backward(none, none, torch.ones(24), "relu2")[1].tolist() == [0] * 24
+    assert layers.qk_norm_rope_forward(none, None, None, 1, 1, 1e-6, "rms")[0].shape == (0, 4, 1, 8)
+
+
+@EITHER
+def test_what_is_not_a_number_stays_so(dtype):
+    """Or a step that diverged would go unnoticed."""
+    x = some(3, 24, dtype=dtype)
+    x[1, 3] = torch.nan
+    assert layers.bias_act_forward(x, None, "relu2").isnan().tolist() == x.isnan().tolist()
+    _, out, *_ = layers.add_norm_forward(x, x, None, None, 1e-6, False, dtype)
+    assert out.isnan().any(1).tolist() == [False, True, False]
+    query, *_ = layers.qk_norm_rope_forward(x, None, None, 1, 1, 1e-6, "rms")
+    assert query.isnan().any(-1).flatten().tolist() == [False, True, False]
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it():
+    """Half of the distance between two numbers goes to the even one."""
+    x = (torch.arange(0x3F80_0000, 0x3F80_0000 + (1 << 18), 0x4000, dtype=torch.int32)).view(FLOAT)
+    delta = torch.zeros_like(x, dtype=ROUNDED)
+    total, *_ = layers.add_norm_forward(x.to(ROUNDED), delta, None, None, 1.0, False, ROUNDED)
+    assert torch.equal(total, x.to(ROUNDED))
+    (relu2,) = [layers.bias_act_forward(x.to(ROUNDED), None, "relu2")]
+    assert torch.equal(relu2, x.to(ROUNDED).float().square().to(ROUNDED))
+
+
+@pytest.mark.parametrize("choice", [*CHOICES, {"width": 32, "heads": 4, "biases": True}], ids=str)
+def test_a_model_has_the_same_gradients(choice):
+    model = made(**choice).train()
+    assert_close(gradients_of(model, True), gradients_of(model, False), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_in_mixed_precision_errors_are_about_as_large(stream):
+    model = made(width=32, heads=4).train()
+    exact = gradients_of(model, False)
+    with torch.autocast("cpu", torch.bfloat16), bfloat16_residual(stream):
+        plain, fused = gradients_of(model, False), gradients_of(model, True)
+
+    def off(found):
+        return torch.cat([(found[name] - exact[name]).flatten() for name in exact]).norm()
+
+    assert 0 < off(fused) < 1.3 * off(plain)
+
+
+def test_they_are_called_in_training(monkeypatch):
+    called = []
+    for name in ("add_norm_forward", "bias_act_forward", "qk_norm_rope_forward"):
+        whole = getattr(layers, name)
+        monkeypatch.setattr(layers, name, lambda *given, name=name, whole=whole: called.append(name) or whole(*given))
+    model = made(width=32, heads=4).train()
+    gradients_of(model, False)
+    assert called == []
+    gradients_of(model, True)
+    assert sorted(set(called)) == ["add_norm_forward", "bias_act_forward", "qk_norm_rope_forward"]
+    assert kernels.use_in_training(torch.zeros(1)) is False
