@@ -73,12 +73,13 @@ class Steps:
             self.loss, self.order = self.model.nats, Windows(tokens, TARGETS // length, length, 1)
         else:
             from chainrule import kernels
-            from chainrule.device import choose_precision
+            from chainrule.device import choose_precision, keep_freed_memory
             from chainrule.kernels.cpu import layers
             from chainrule.tasks.lm import LM
             from chainrule.text.corpus import Split
             from chainrule.training.param_groups import Optimizers
 
+            keep_freed_memory()
             corpus: Any = SimpleNamespace(splits={"train": Split(tokens, len(tokens), 1, "")})
             self.loss, self.order = self.model.loss, LM.order(self.model, corpus, recipe.train)
             self.fused = partial(kernels.in_training, kind == "gpt" and layers.available())    # as in a long run

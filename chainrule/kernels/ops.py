@@ -3,6 +3,7 @@
     total, normed, rstd, mean = add_norm(x, delta, weight, bias, ε, subtract_mean, dtype)      add_norm.py
     out = bias_act(product, bias, activation)                                                  bias_act.py
     queries, keys, values = qk_norm_rope(packed, cos, sin, H, G, ε, norm)                      qk_norm_rope.py
+    normed, rstd = norm(x, weight, ε)                                                          on a CPU: cpu/layers.py
     @not_compiled                                       a graph break: one compiled graph ends here, the next one begins
 
 `rstd` and `mean` of each row are for the backward pass. Each operator has a kernel, and a `_like` function that makes
@@ -25,22 +26,37 @@ from chainrule import kernels
 # How operators are defined. The decorator torch.library.custom_op does the same, but loads the compiler.
 
 LIBRARY: Any = torch.library.Library("chainrule", "DEF")
-_operators: list[Any] = []
+_operators: dict[str, "Operator"] = {}
 
 
-def operator(schema: str, function: Callable[..., Any], like: Callable[..., Any]) -> Any:
+class Operator:
+    """An operator of torch. On a CPU it is called as a Python function with a gradient: torch's way takes longer than a
+    small kernel."""
+
+    def __init__(self, packet: Any, function: Callable[..., Any]):
+        self.packet, self.on_cpu = packet, function
+
+    def __call__(self, *args: Any) -> Any:
+        direct = not torch.compiler.is_compiling() and _device(args).type == "cpu"
+        return self.on_cpu(*args) if direct else self.packet(*args)
+
+
+def operator(schema: str, function: Callable[..., Any], like: Callable[..., Any]) -> Operator:
     """`function` as an operator of torch. `like` makes empty tensors with the shapes of its results."""
     name = schema.partition("(")[0]
     LIBRARY.define(schema)
     LIBRARY.impl(name, _on_their_device(function), "CompositeExplicitAutograd")
     torch.library.register_fake(f"{LIBRARY.ns}::{name}", like, lib=LIBRARY)
     packet = getattr(torch.ops.chainrule, name)
-    _operators.append(packet.default)
-    return packet
+    _operators[name] = Operator(packet, function)
+    return _operators[name]
 
 
 def register_backward(name: str, backward: Callable[..., Any], setup_context: Callable[..., None]) -> None:
     torch.library.register_autograd(f"{LIBRARY.ns}::{name}", backward, setup_context=setup_context, lib=LIBRARY)
+    parts = {"forward": _operators[name].on_cpu, "setup_context": setup_context, "backward": backward}
+    function: Any = type(name, (torch.autograd.Function,), {part: staticmethod(call) for part, call in parts.items()})
+    _operators[name].on_cpu = function.apply
 
 
 def register_fallbacks() -> None:
@@ -51,9 +67,9 @@ def register_fallbacks() -> None:
     """
     from torch._inductor.lowering import lowerings, make_fallback
 
-    for each in _operators:
-        if each not in lowerings:
-            make_fallback(each)
+    for each in _operators.values():
+        if each.packet.default not in lowerings:
+            make_fallback(each.packet.default)
 
 
 def _on_their_device(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,6 +99,19 @@ def _kernel(module: str, name: str) -> Callable[..., Any]:
 
 def _new(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.empty_like(like, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+ACTIVATIONS = ("relu", "relu2", "gelu", "gelu-tanh", "swiglu")
+FUSED: dict[str, set[str | None]] = {
+    "cuda": {None, "rms", "layer", *ACTIVATIONS}, "cpu": {None, "rms", "rms alone", "relu2"},
+}
+"""The norms (None: no norm; alone: without a sum) and activations in the kernels of a device. What torch computes at
+once, such as LayerNorm and GELU on a CPU and a norm alone on a GPU, is no faster as an operator of ours."""
+
+
+def fuses(x: Tensor, what: str | None) -> bool:
+    """Whether a layer should compute this norm or activation by an operator."""
+    return kernels.use_in_training(x) and what in FUSED[x.device.type]
 
 
 # Adding to the residual stream, and the norm of the sum
@@ -137,16 +166,39 @@ def _add_norm_grad(ctx: Any, grad_total: Tensor | None, grad_normed: Tensor | No
 register_backward("add_norm", _add_norm_grad, _add_norm_setup_context)
 
 
+def _norm_like(x: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    return _new(x), x.new_empty(x.shape[:-1].numel(), dtype=torch.float32)
+
+
+def _norm_backward_like(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _new(x), x.new_empty(0 if weight is None else (1, len(weight)), dtype=torch.float32)
+
+
+norm: Callable[[Tensor, Tensor | None, float], tuple[Tensor, Tensor]] = operator(
+    "norm(Tensor x, Tensor? weight, float epsilon) -> (Tensor, Tensor)", _kernel("add_norm", "norm_forward"), _norm_like
+)
+norm_backward = operator(
+    "norm_backward(Tensor grad, Tensor x, Tensor rstd, Tensor? weight) -> (Tensor, Tensor)",
+    _kernel("add_norm", "norm_backward"), _norm_backward_like,
+)
+
+
+def _norm_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x, output[1], weight)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _norm_grad(ctx: Any, grad: Tensor, _: Any) -> Any:
+    x, rstd, weight = ctx.saved_tensors
+    grad_x, columns = norm_backward(grad, x, rstd, weight)
+    return grad_x, None if weight is None else columns[0].to(weight.dtype), None
+
+
+register_backward("norm", _norm_grad, _norm_setup_context)
+
+
 # Bias and activation
-
-
-ACTIVATIONS = {"cuda": ("relu", "relu2", "gelu", "gelu-tanh", "swiglu"), "cpu": ("relu2",)}
-"""Those that the kernels of a device compute."""
-
-
-def fuses_activation(x: Tensor, activation: str) -> bool:
-    """Whether `bias_act` should compute this activation in training."""
-    return kernels.use_in_training(x) and activation in ACTIVATIONS[x.device.type]
 
 
 def _bias_act_like(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:

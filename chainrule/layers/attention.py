@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, autocast, nn, split
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from chainrule import kernels
 from chainrule.kernels import float8_layers, ops
 from chainrule.layers.kv_cache import KeysValues, LayerCache, LayerState
 from chainrule.layers.positions import Rope, apply_rope
@@ -204,17 +203,21 @@ class Attention(nn.Module):
         """The kernel is for norms without parameters and for heads whose size is a power of 2."""
         power = self.head_size > 1 and self.head_size & (self.head_size - 1) == 0
         plain = next(self.norms.parameters(), None) is None
-        return kernels.use_in_training(packed) and power and bool(self.norms or rope) and plain
+        return ops.fuses(packed, _norm_kind(self.norms)) and power and bool(self.norms or rope) and plain
 
 
 def fused_qk_norm_rope(
     packed: Tensor, heads: int, kv_heads: int, norms: nn.ModuleList, rope: Rope | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`Attention._heads` as one kernel (kernels/qk_norm_rope.py)."""
-    norm: Any = norms[0] if norms else None               # that of the keys is the same
-    kind = None if norm is None else "layer" if isinstance(norm, nn.LayerNorm) else "rms"
+    norm: Any = norms[0] if norms else None
     tables = (None, None) if rope is None else rope
-    return ops.qk_norm_rope(packed, *tables, heads, kv_heads, 0.0 if norm is None else norm.eps, kind)
+    return ops.qk_norm_rope(packed, *tables, heads, kv_heads, 0.0 if norm is None else norm.eps, _norm_kind(norms))
+
+
+def _norm_kind(norms: nn.ModuleList) -> str | None:
+    """Of the queries; that of the keys is the same."""
+    return None if not norms else "layer" if isinstance(norms[0], nn.LayerNorm) else "rms"
 
 
 @dataclass(frozen=True)

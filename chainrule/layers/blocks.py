@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
-from chainrule import kernels
 from chainrule.device import as_residual, working_dtype
 from chainrule.kernels import float8_layers, ops
 from chainrule.layers.attention import (
@@ -51,6 +50,8 @@ class RMSNorm(nn.RMSNorm):
     """x / √(mean x² + ε), times a learned scale in the dtype of x, as the fused kernel needs it."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if ops.fuses(x, "rms alone"):
+            return ops.norm(x, self.weight, self.eps or torch.finfo(x.dtype).eps)[0]
         return rms_norm(x, self.normalized_shape, None if self.weight is None else self.weight.to(x.dtype), self.eps)
 
 
@@ -62,11 +63,12 @@ def make_norm(settings: TransformerSettings, size: int) -> nn.Module:
 
 def add_norm(x: Tensor, delta: Tensor | None, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """(B, T, D) the residual stream x + delta, and its norm; in training on a GPU by one kernel."""
-    if delta is None or not kernels.use_in_training(x):
+    subtract_mean = isinstance(norm, nn.LayerNorm)
+    if delta is None or not ops.fuses(x, "layer" if subtract_mean else "rms"):
         x = x if delta is None else x + delta
         return x, norm(x)
     how: Any = norm
-    bias, subtract_mean = getattr(how, "bias", None), isinstance(norm, nn.LayerNorm)
+    bias = getattr(how, "bias", None)
     x, h, *_ = ops.add_norm(x, delta, how.weight, bias, how.eps, subtract_mean, working_dtype(x))
     return x, h
 
@@ -110,7 +112,7 @@ class FeedForwardLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
-        fusable = self.activation_name in ops.ACTIVATIONS["cuda"] and not self.neurons.watched
+        fusable = self.activation_name in ops.ACTIVATIONS and not self.neurons.watched
         if fusable and float8_layers.use(x, self.up, self.out):
             return float8_layers.feed_forward(x, self.up, self.out, self.activation_name)
         return float8_layers.linear(self.neurons(self._up(x)), self.out)
@@ -118,7 +120,7 @@ class FeedForwardLayer(nn.Module):
     def _up(self, x: Tensor) -> Tensor:
         if float8_layers.use(x, self.up):
             return self.activation(float8_layers.linear(x, self.up))
-        if ops.fuses_activation(x, self.activation_name):    # with the bias as one kernel
+        if ops.fuses(x, self.activation_name):    # with the bias as one kernel
             return ops.bias_act(linear(x, self.up.weight), self.up.bias, self.activation_name)
         return self.activation(self.up(x))
 

@@ -62,7 +62,7 @@ def supports(decoder: "Decoder", tokens: Tensor, state: Cache) -> bool:
     """Whether there are kernels for all that this model does with these tokens."""
     settings, keys = decoder.settings, state["keys"]
     written = settings.norm_first and decoder.stack.bias is None and settings.head_size in HEAD_SIZES
-    written &= settings.qkv and settings.scaled and settings.activation in ops.ACTIVATIONS["cuda"]
+    written &= settings.qkv and settings.scaled and settings.activation in ops.ACTIVATIONS
     fits = max(settings.width, settings.hidden, settings.heads * settings.head_size) <= MAX_INPUTS
     fits &= decoder.output_matrix.numel() < MAX_ELEMENTS
     modules = [module for part in decoder.children() for module in part.modules()]    # once: it takes long

@@ -111,7 +111,7 @@ class Experts(nn.Module):
         return (every * weights.T[..., None].to(every.dtype)).sum(0)
 
     def _activate(self, product: Tensor) -> Tensor:
-        if ops.fuses_activation(product, self.settings.activation):
+        if ops.fuses(product, self.settings.activation):
             return ops.bias_act(product, None, self.settings.activation)
         return self.activation(product)
 

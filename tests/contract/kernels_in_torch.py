@@ -168,7 +168,7 @@ def _parts(heads: int, groups: int) -> tuple[slice, slice]:
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
     """Replaces the modules of the kernels by these functions, which serve the CPU as they would a GPU."""
-    patch.setitem(ops.ACTIVATIONS, "cpu", ops.ACTIVATIONS["cuda"])
+    patch.setitem(ops.FUSED, "cpu", ops.FUSED["cuda"])
     norms = (fused_add_norm, add_norm_forward, add_norm_backward, Norm)
     every: dict[str, tuple[Any, ...]] = {
         "decode_attention": (decode_attention, AttentionParts), "linear": (fused_linear,), "add_norm": norms,

@@ -34,74 +34,51 @@ static void with_type(bool bfloat16, Function function) {
     else function(float{});
 }
 
-// The sum x + delta and its norm: RMSNorm, or with `subtract_mean` LayerNorm.
+// The sum x + delta and its RMSNorm; without delta the norm of x alone, and no sum is written.
 
 template <typename X, typename T>
-static void add_norm_rows(const X *x, const T *delta, const float *weight, const float *bias, X *total, T *out,
-                          float *rstds, float *means, int64_t first, int64_t end, int64_t width, float epsilon,
-                          bool subtract_mean) {
+static void add_norm_rows(const X *x, const T *delta, const float *weight, X *total, T *out, float *rstds,
+                          int64_t first, int64_t end, int64_t width, float epsilon) {
     for (int64_t row = first; row < end; row++) {
-        const X *from = x + row * width;
-        const T *more = delta + row * width;
-        X *sum = total + row * width;
+        const X *sum = x + row * width;
         T *normed = out + row * width;
-        float mean = 0, squares = 0;
-        #pragma omp simd reduction(+ : mean, squares)
-        for (int64_t i = 0; i < width; i++) {
-            store(sum[i], load(from[i]) + load(more[i]));
-            float value = load(sum[i]);
-            mean += value;
-            squares += value * value;
+        float squares = 0;
+        if (delta) {
+            const T *more = delta + row * width;
+            X *to = total + row * width;
+            #pragma omp simd
+            for (int64_t i = 0; i < width; i++) store(to[i], load(sum[i]) + load(more[i]));
+            sum = to;
         }
-        mean = subtract_mean ? mean / width : 0;
-        if (subtract_mean) {
-            squares = 0;
-            #pragma omp simd reduction(+ : squares)
-            for (int64_t i = 0; i < width; i++) squares += (load(sum[i]) - mean) * (load(sum[i]) - mean);
-        }
-        float rstd = 1 / std::sqrt(squares / width + epsilon);
+        #pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < width; i++) squares += load(sum[i]) * load(sum[i]);
+        float rstd = rstds[row] = 1 / std::sqrt(squares / width + epsilon);
         #pragma omp simd
-        for (int64_t i = 0; i < width; i++) {
-            float value = (load(sum[i]) - mean) * rstd;
-            if (weight) value *= weight[i];
-            if (bias) value += bias[i];
-            store(normed[i], value);
-        }
-        rstds[row] = rstd;
-        means[row] = mean;
+        for (int64_t i = 0; i < width; i++) store(normed[i], load(sum[i]) * rstd * (weight ? weight[i] : 1));
     }
 }
 
-// `sums`: where the gradients of weight and bias are added up, or none; `grad_delta`: none where X is T.
+// `sums`: where the gradient of the weight is added up, or none; `grad_delta`: none where X is T.
 template <typename X, typename T>
 static void add_norm_backward_rows(const X *grad_total, const T *grad_out, const X *total, const float *rstds,
-                                   const float *means, const float *weight, X *grad_x, T *grad_delta, float *sums,
-                                   int64_t first, int64_t end, int64_t width, bool subtract_mean) {
+                                   const float *weight, X *grad_x, T *grad_delta, float *sums, int64_t first,
+                                   int64_t end, int64_t width) {
     for (int64_t row = first; row < end; row++) {
         const X *added = grad_total ? grad_total + row * width : nullptr, *sum = total + row * width;
         const T *grads = grad_out + row * width;
         X *to = grad_x + row * width;
         T *rounded = grad_delta ? grad_delta + row * width : nullptr;
-        float rstd = rstds[row], mean = means[row], along = 0, grad_mean = 0;
+        float rstd = rstds[row], along = 0;
         if (sums) {
             #pragma omp simd
-            for (int64_t i = 0; i < width; i++) {
-                sums[i] += load(grads[i]) * (load(sum[i]) - mean) * rstd;
-                sums[width + i] += load(grads[i]);
-            }
+            for (int64_t i = 0; i < width; i++) sums[i] += load(grads[i]) * load(sum[i]) * rstd;
         }
-        #pragma omp simd reduction(+ : along, grad_mean)
-        for (int64_t i = 0; i < width; i++) {
-            float grad = load(grads[i]) * (weight ? weight[i] : 1);
-            along += grad * (load(sum[i]) - mean) * rstd;
-            grad_mean += grad;
-        }
-        along /= width;
-        grad_mean = subtract_mean ? grad_mean / width : 0;
+        #pragma omp simd reduction(+ : along)
+        for (int64_t i = 0; i < width; i++) along += load(grads[i]) * (weight ? weight[i] : 1) * load(sum[i]);
+        along *= rstd * rstd / width;
         #pragma omp simd
         for (int64_t i = 0; i < width; i++) {
-            float grad = load(grads[i]) * (weight ? weight[i] : 1);
-            float result = (grad - (load(sum[i]) - mean) * rstd * along - grad_mean) * rstd;
+            float result = (load(grads[i]) * (weight ? weight[i] : 1) - load(sum[i]) * along) * rstd;
             if (added) result += load(added[i]);
             store(to[i], result);
             if (rounded) store(rounded[i], result);
@@ -141,13 +118,13 @@ static void relu2_backward_rows(const T *grad_out, const T *product, const float
     }
 }
 
-// QK norm and RoPE of the heads of a packed product. Numbers i and i + half of a head are a point in a plane that is
-// rotated: (a, b) → (a cos - b sin, b cos + a sin).
+// QK norm (RMSNorm) and RoPE of the heads of a packed product. Numbers i and i + half of a head are a point in a plane
+// that is rotated: (a, b) → (a cos - b sin, b cos + a sin).
 
 struct Heads {
     int64_t queries, keys, half, tokens;    // heads of queries and of keys; half a head; tokens in the tables
     float epsilon;
-    bool norm, subtract_mean;
+    bool norm;
     const float *cos, *sin;                 // (tokens, 2 half) or none: no RoPE
 };
 
@@ -161,66 +138,53 @@ struct Angle {
     }
 };
 
-struct Moments {
-    float mean = 0, rstd = 1;
-
-    template <typename T>
-    Moments(const T *x, const Heads &how) {
-        if (!how.norm) return;
-        int64_t size = 2 * how.half;
-        float squares = 0;
-        if (how.subtract_mean) {
-            float sum = 0;
-            #pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < size; i++) sum += load(x[i]);
-            mean = sum / size;
-        }
-        #pragma omp simd reduction(+ : squares)
-        for (int64_t i = 0; i < size; i++) squares += (load(x[i]) - mean) * (load(x[i]) - mean);
-        rstd = 1 / std::sqrt(squares / size + how.epsilon);
-    }
-};
+template <typename T>
+static float rstd_of(const T *x, const Heads &how) {
+    if (!how.norm) return 1;
+    float squares = 0;
+    #pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < 2 * how.half; i++) squares += load(x[i]) * load(x[i]);
+    return 1 / std::sqrt(squares / (2 * how.half) + how.epsilon);
+}
 
 template <typename T>
 static void place_head(const T *x, T *to, const Heads &how, Angle angle) {
-    Moments moments(x, how);
+    int64_t half = how.half;
+    float rstd = rstd_of(x, how);
     #pragma omp simd
-    for (int64_t i = 0; i < how.half; i++) {
-        float a = (load(x[i]) - moments.mean) * moments.rstd, b = (load(x[i + how.half]) - moments.mean) * moments.rstd;
+    for (int64_t i = 0; i < half; i++) {
+        float a = load(x[i]) * rstd, b = load(x[i + half]) * rstd;
         float cos = angle.cos ? angle.cos[i] : 1, sin = angle.sin ? angle.sin[i] : 0;
         store(to[i], a * cos - b * sin);
-        store(to[i + how.half], b * cos + a * sin);
+        store(to[i + half], b * cos + a * sin);
     }
 }
 
 // The normed values are computed again.
 template <typename T>
 static void place_head_backward(const T *grads, const T *x, T *to, const Heads &how, Angle angle) {
-    Moments moments(x, how);
     int64_t half = how.half;
-    float along = 0, grad_mean = 0;
+    float rstd = rstd_of(x, how), along = 0;
     auto rotated_back = [&](int64_t i, float &a, float &b) {
         float cos = angle.cos ? angle.cos[i] : 1, sin = angle.sin ? angle.sin[i] : 0;
         a = load(grads[i]) * cos + load(grads[i + half]) * sin;
         b = load(grads[i + half]) * cos - load(grads[i]) * sin;
     };
     if (how.norm) {
-        #pragma omp simd reduction(+ : along, grad_mean)
+        #pragma omp simd reduction(+ : along)
         for (int64_t i = 0; i < half; i++) {
             float a, b;
             rotated_back(i, a, b);
-            along += a * (load(x[i]) - moments.mean) + b * (load(x[i + half]) - moments.mean);
-            grad_mean += a + b;
+            along += a * load(x[i]) + b * load(x[i + half]);
         }
-        along *= moments.rstd / (2 * half);
-        grad_mean = how.subtract_mean ? grad_mean / (2 * half) : 0;
+        along *= rstd * rstd / (2 * half);
     }
     #pragma omp simd
     for (int64_t i = 0; i < half; i++) {
         float a, b;
         rotated_back(i, a, b);
-        store(to[i], (a - (load(x[i]) - moments.mean) * moments.rstd * along - grad_mean) * moments.rstd);
-        store(to[i + half], (b - (load(x[i + half]) - moments.mean) * moments.rstd * along - grad_mean) * moments.rstd);
+        store(to[i], (a - load(x[i]) * along) * rstd);
+        store(to[i + half], (b - load(x[i + half]) * along) * rstd);
     }
 }
 
@@ -256,28 +220,26 @@ static void place_backward_rows(const T *grad_queries, const T *grad_keys, const
 // As layers.py calls them: the first arguments say which numbers are BFloat16.
 
 extern "C" void add_norm(bool stream, bool bfloat16, int64_t first, int64_t end, const void *x, const void *delta,
-                         const float *weight, const float *bias, void *total, void *out, float *rstds, float *means,
-                         int64_t width, float epsilon, bool subtract_mean) {
+                         const float *weight, void *total, void *out, float *rstds, int64_t width, float epsilon) {
     with_type(stream, [=](auto one) {
         with_type(bfloat16, [=](auto other) {
             using X = decltype(one);
             using T = decltype(other);
-            add_norm_rows((const X *)x, (const T *)delta, weight, bias, (X *)total, (T *)out, rstds, means, first, end,
-                          width, epsilon, subtract_mean);
+            add_norm_rows((const X *)x, (const T *)delta, weight, (X *)total, (T *)out, rstds, first, end, width,
+                          epsilon);
         });
     });
 }
 
 extern "C" void add_norm_backward(bool stream, bool bfloat16, int64_t first, int64_t end, float *sums,
                                   const void *grad_total, const void *grad_out, const void *total, const float *rstds,
-                                  const float *means, const float *weight, void *grad_x, void *grad_delta,
-                                  int64_t width, bool subtract_mean) {
+                                  const float *weight, void *grad_x, void *grad_delta, int64_t width) {
     with_type(stream, [=](auto one) {
         with_type(bfloat16, [=](auto other) {
             using X = decltype(one);
             using T = decltype(other);
-            add_norm_backward_rows((const X *)grad_total, (const T *)grad_out, (const X *)total, rstds, means, weight,
-                                   (X *)grad_x, (T *)grad_delta, sums, first, end, width, subtract_mean);
+            add_norm_backward_rows((const X *)grad_total, (const T *)grad_out, (const X *)total, rstds, weight,
+                                   (X *)grad_x, (T *)grad_delta, sums, first, end, width);
         });
     });
 }

@@ -1,8 +1,9 @@
 """Fused operators for training (kernels/ops.py) on the CPU, in C++ (layers.cpp): what is done to each number by itself.
 
-In a small network the norms, RoPE and ReLU² take as long as half of the matrix products, since torch reads and writes
+In a small network RMSNorm, RoPE and ReLU² take as long as half of the matrix products, since torch reads and writes
 every number several times. The functions are those of add_norm.py, bias_act.py and qk_norm_rope.py, with the same
-arguments; numbers are float32, or bfloat16 where autocast multiplies in it.
+arguments; numbers are float32, or bfloat16 where autocast multiplies in it. LayerNorm and other activations are not
+here: torch computes each at once (ops.FUSED).
 
 Shapes: N rows, D width, T tokens, H query heads, G key/value heads, d numbers in a head; P threads.
 """
@@ -27,8 +28,8 @@ LIBRARY = Library(Path(__file__).with_suffix(".cpp"), (*FLAGS, *SUMS))
 
 TYPE, ROWS = c_bool, [c_int64] * 2
 SIGNATURES: dict[str, list[Any]] = {
-    "add_norm": [TYPE, TYPE, *ROWS, *[c_void_p] * 8, c_int64, c_float, c_bool],
-    "add_norm_backward": [TYPE, TYPE, *ROWS, *[c_void_p] * 9, c_int64, c_bool],
+    "add_norm": [TYPE, TYPE, *ROWS, *[c_void_p] * 6, c_int64, c_float],
+    "add_norm_backward": [TYPE, TYPE, *ROWS, *[c_void_p] * 8, c_int64],
     "relu2": [TYPE, *ROWS, *[c_void_p] * 3, c_int64],
     "relu2_backward": [TYPE, *ROWS, *[c_void_p] * 5, c_int64],
     "qk_norm_rope": [TYPE, *ROWS, *[c_void_p] * 5],
@@ -46,7 +47,7 @@ class Heads(Structure):
 
     _fields_ = (
         ("queries", c_int64), ("keys", c_int64), ("half", c_int64), ("tokens", c_int64), ("epsilon", c_float),
-        ("norm", c_bool), ("subtract_mean", c_bool), ("cos", c_void_p), ("sin", c_void_p),
+        ("norm", c_bool), ("cos", c_void_p), ("sin", c_void_p),
     )
 
 
@@ -54,39 +55,59 @@ def add_norm_forward(
     x: Tensor, delta: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, subtract_mean: bool,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(…, D) the sum, and its norm in this dtype; for the backward pass, rstd and mean (N,)."""
-    x, delta = x.contiguous(), delta.to(dtype).contiguous()
-    width, parameters = x.shape[-1], [_float(weight), _float(bias)]
+    """(…, D) the sum, and its RMSNorm in this dtype; for the backward pass, rstd (N,), and a mean of 0 (N,)."""
+    _check(not subtract_mean)
+    x, delta, weight, width = x.contiguous(), delta.to(dtype).contiguous(), _float(weight), x.shape[-1]
     total, out = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
-    rstd, mean = (x.new_empty(x.numel() // width, dtype=torch.float32) for _ in range(2))
-    numbers = _pointers(x, delta, *parameters, total, out, rstd, mean)
+    rstd = x.new_empty(x.numel() // width, dtype=torch.float32)
+    numbers = _pointers(x, delta, weight, total, out, rstd)
     function = partial(_function("add_norm"), BFLOAT16[x.dtype], BFLOAT16[dtype])
-    _run(x, lambda first, end: function(first, end, *numbers, width, epsilon, subtract_mean))
-    return total, out, rstd, mean
+    _run(x, lambda first, end: function(first, end, *numbers, width, epsilon))
+    return total, out, rstd, torch.zeros_like(rstd)
 
 
 def add_norm_backward(
     grad_total: Tensor | None, grad_normed: Tensor, total: Tensor, rstd: Tensor, mean: Tensor, weight: Tensor | None,
     subtract_mean: bool, dtype: torch.dtype, has_parameters: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients: (…, D) for x, and for delta in this dtype (empty where the dtype is that of x); (2, D) for weight and
-    bias, empty without parameters."""
+    """Gradients: (…, D) for x, and for delta in this dtype (empty where the dtype is that of x); (1, D) for the weight,
+    empty without one."""
     grad_total = None if grad_total is None else grad_total.to(total.dtype).contiguous()
     grad_normed, weight, width = grad_normed.to(dtype).contiguous(), _float(weight), total.shape[-1]
     grad_x, grad_delta = torch.empty_like(total), None
     if dtype != total.dtype:
         grad_delta = torch.empty_like(total, dtype=dtype)
-    numbers = _pointers(grad_total, grad_normed, total, rstd, mean, weight, grad_x, grad_delta)
+    numbers = _pointers(grad_total, grad_normed, total, rstd, weight, grad_x, grad_delta)
     function = partial(_function("add_norm_backward"), BFLOAT16[total.dtype], BFLOAT16[dtype])
     sums = _run_and_sum(
-        total, [2, width] if has_parameters else [],
-        lambda first, end, sums: function(first, end, sums, *numbers, width, subtract_mean),
+        total, [1, width] if has_parameters else [],
+        lambda first, end, sums: function(first, end, sums, *numbers, width),
     )
     return grad_x, total.new_empty(0) if grad_delta is None else grad_delta, sums
 
 
+def norm_forward(x: Tensor, weight: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
+    """(…, D) RMSNorm without a sum, and rstd (N,) for the backward pass."""
+    x, weight, width = x.contiguous(), _float(weight), x.shape[-1]
+    out, rstd = torch.empty_like(x), x.new_empty(x.numel() // width, dtype=torch.float32)
+    numbers = _pointers(x, None, weight, None, out, rstd)
+    function = partial(_function("add_norm"), BFLOAT16[x.dtype], BFLOAT16[x.dtype])
+    _run(x, lambda first, end: function(first, end, *numbers, width, epsilon))
+    return out, rstd
+
+
+def norm_backward(grad: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Gradients: (…, D) for x; (1, D) for the weight, empty without one."""
+    no_mean = rstd
+    grad_x, _, columns = add_norm_backward(
+        None, grad, x.contiguous(), rstd, no_mean, weight, False, x.dtype, weight is not None
+    )
+    return grad_x, columns
+
+
 def bias_act_forward(product: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """(…, D), (D,) -> (…, D): ReLU², the only activation that torch does not compute at once."""
+    """(…, D), (D,) -> (…, D)"""
+    _check(activation == "relu2")
     product, bias, width = product.contiguous(), _float(bias), product.shape[-1]
     out = torch.empty_like(product)
     numbers = _pointers(product, bias, out)
@@ -114,6 +135,7 @@ def qk_norm_rope_forward(
     packed: Tensor, cos: Tensor | None, sin: Tensor | None, queries: int, keys: int, epsilon: float, norm: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(B, T, (H + 2G)d), (B or 1, T, 1, d) -> (B, T, H, d), (B, T, G, d), (B, T, G, d)"""
+    _check(norm in (None, "rms"))
     packed, tables = packed.contiguous(), [_float(cos), _float(sin)]
     size = packed.shape[-1] // (queries + 2 * keys)
     outs = [packed.new_empty(*packed.shape[:-1], count, size) for count in (queries, keys, keys)]
@@ -144,7 +166,12 @@ def _heads(
     """Without tables nothing is rotated. They hold T tokens if all rows of the batch have the same positions."""
     size, cos = packed.shape[-1] // (queries + 2 * keys), tables[0]
     tokens = 1 if cos is None else cos.numel() // size
-    return Heads(queries, keys, size // 2, tokens, epsilon, norm is not None, norm == "layer", *_pointers(*tables))
+    return Heads(queries, keys, size // 2, tokens, epsilon, norm is not None, *_pointers(*tables))
+
+
+def _check(there_is_a_kernel: bool) -> None:
+    if not there_is_a_kernel:
+        raise NotImplementedError("On a CPU there are kernels for RMSNorm and ReLU² only (ops.FUSED).")
 
 
 def _function(name: str) -> Any:

@@ -15,10 +15,10 @@ FLOPS = 5e10     # a second, of a few cores at their best: where they are slower
 
 
 def use_cpu_kernels(model: Model, settings: Gradient, budget: TrainingBudget, targets: int) -> bool:
-    """For training with so many targets a step. They are for Transformers; torch.compile makes kernels of its own."""
+    """For training with so many targets a step. They are for RMSNorm in a Transformer; torch.compile makes its own."""
     parameters = list(model.parameters())
     if parameters[0].device.type != "cpu" or settings.compile == "true":
         return False
     step = 6 * sum(parameter.numel() for parameter in parameters) * targets / FLOPS
-    transformer = any(isinstance(module, TransformerStack) for module in model.modules())
-    return transformer and budget.total_seconds(step) >= REPAID and layers.available()
+    fusable = any(isinstance(each, TransformerStack) and each.settings.norm == "rms" for each in model.modules())
+    return fusable and budget.total_seconds(step) >= REPAID and layers.available()

@@ -42,9 +42,10 @@ def test_they_serve_transformers_that_are_trained_for_long():
 
 
 @pytest.mark.usefixtures("compiled")
-def test_other_kinds_other_devices_and_torch_compile_do_without():
+def test_other_kinds_other_norms_other_devices_and_torch_compile_do_without():
     lstm = build_for(recipe_for("lstm", {"model.hidden": 16}), 30)
     assert not use_cpu_kernels(lstm, Gradient(), HOUR, 64)
+    assert not use_cpu_kernels(gpt(**{"model.norm": "layer"}), Gradient(), HOUR, 64)
     assert not use_cpu_kernels(gpt("meta"), Gradient(), HOUR, 64)
     assert not use_cpu_kernels(gpt(), Gradient(compile="true"), HOUR, 64)
 

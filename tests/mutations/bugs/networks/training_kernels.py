@@ -15,7 +15,7 @@ BUGS = [
         SOURCE,
         "            if (added) result += load(added[i]);\n",
         "",
-        (f"{LAYERS}::test_the_gradient_of_a_sum_and_its_norm[one thread-rms-plain-added-torch.float32]",),
+        (f"{LAYERS}::test_the_gradient_of_a_sum_and_its_norm[one thread-plain-added-torch.float32]",),
     ),
     Bug(
         "ReLU² hides what is not a number",
