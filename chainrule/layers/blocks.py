@@ -22,6 +22,7 @@ from torch.nn.functional import gelu, linear, relu, rms_norm, silu
 
 from chainrule.device import as_residual, working_dtype
 from chainrule.kernels import float8_layers, ops
+from chainrule.kernels.cpu.dropout import Dropout
 from chainrule.layers.attention import (
     Attention,
     AttentionMask,
@@ -148,7 +149,7 @@ class Block(nn.Module):
         self.cross = _attention(CrossAttention, settings) if cross else None
         self.feed_forward_norm = make_norm(settings, settings.width)
         self.feed_forward = make_feed_forward(settings)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.hidden = Tap()                                # (B, T, D): the residual stream after the block
 
     def forward(
@@ -321,7 +322,7 @@ class InputEmbedding(nn.Module):
         self.tokens = tokens                               # a linear map, where vectors are read instead of tokens
         self.positions = nn.Embedding(settings.context, settings.width) if settings.positions == "learned" else None
         self.norm = make_norm(settings, settings.width) if settings.norm_embedding else nn.Identity()
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor, more: Tensor | None = None) -> Tensor:
         """(B, T) or (B, T, F), (B or 1, T) -> (B, T, D); `more` (B, T, D) is added to the vectors of the tokens."""

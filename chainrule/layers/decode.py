@@ -23,6 +23,7 @@ from torch import Tensor, nn, split
 from torch.nn.functional import scaled_dot_product_attention
 
 from chainrule.kernels import ops, step_parameters
+from chainrule.kernels.cpu.dropout import Dropout
 from chainrule.layers import kv_cache
 from chainrule.layers.attention import Attention, PackedLinear, as_numbers, padding_mask
 from chainrule.layers.blocks import Block, FeedForwardLayer, InputEmbedding, RMSNorm, TransformerStack
@@ -49,9 +50,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_INPUTS = 16_384      # of a linear layer, since a program holds a row of its matrix
 MAX_ELEMENTS = 1 << 31   # of a matrix, since kernels count in 32 bits
 KNOWN = {
-    Attention, Block, ExpertLinear, Experts, FeedForwardLayer, InputEmbedding, LocalAttention, PackedLinear, RMSNorm,
-    SlidingAttention, Tap, TransformerStack,
-    nn.Dropout, nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
+    Attention, Block, Dropout, ExpertLinear, Experts, FeedForwardLayer, InputEmbedding, LocalAttention, PackedLinear,
+    RMSNorm, SlidingAttention, Tap, TransformerStack,
+    nn.Embedding, nn.Identity, nn.LayerNorm, nn.Linear, nn.ModuleList,
 }  # fmt: skip
 _TAPS: WeakKeyDictionary[nn.Module, list[Tap]] = WeakKeyDictionary()    # of each decoder, found once
 # All that were made, since a CUDA graph may hold one, and weights may move back to where they were.

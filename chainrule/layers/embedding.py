@@ -13,9 +13,10 @@ from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, embedding, linear, pad
+from torch.nn.functional import embedding, linear, pad
 
 from chainrule.errors import UserError
+from chainrule.kernels.cpu.dropout import Dropout, dropout
 from chainrule.layers.cross_entropy import chunked_cross_entropy
 from chainrule.layers.pictures import PictureEncoder, map_size
 from chainrule.model import Batch, LanguageModel, State
@@ -183,7 +184,7 @@ class CharCNN(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(256, embedding, padding_idx=0)
         self.filters = nn.ModuleList(nn.Conv1d(embedding, filters, width) for width in WIDTHS)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.project = nn.Linear(filters * len(WIDTHS), size, bias=False)
         if zero_init:
             nn.init.zeros_(self.project.weight)

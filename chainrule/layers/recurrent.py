@@ -10,8 +10,9 @@ Shapes: B rows, T tokens, D inputs, L layers, H hidden units, K directions, G ga
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
+from chainrule.kernels.cpu.dropout import dropout
 from chainrule.layers import cudnn
 from chainrule.layers.cells import CELLS, Vectors, Weights
 from chainrule.model import Tap

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from chainrule.errors import UserError
+from chainrule.kernels.cpu.dropout import Dropout
 from chainrule.layers.embedding import (
     FeatureProjection,
     FrameSettings,
@@ -75,7 +76,7 @@ class FeedForward(NeuralLanguageModel):
         sizes = [window, *[settings.hidden] * settings.layers]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
         self.direct = settings.direct
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.width = settings.hidden + window * settings.direct
         self.project = None if settings.features is None else FeatureProjection(settings.features, self.inputs)
         if self.project is None:

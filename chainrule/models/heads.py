@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from chainrule.errors import UserError
+from chainrule.kernels.cpu.dropout import Dropout
 from chainrule.model import Batch, Encoder, Model, State, Tap, cross_entropy
 
 Pool: TypeAlias = Literal["last", "first", "marked", "mean", "max"]
@@ -48,7 +49,7 @@ class Classifier(Model):
         self.context: int | None = getattr(body, "context", None)
         self.hidden = hidden_layer(body, hidden)
         self.output = linear_head(hidden or body.width, labels, bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.vector = Tap()                                    # (B, D): the pooled vector
 
     def forward(self, batch: Batch) -> Tensor:
@@ -93,7 +94,7 @@ class TokenClassifier(Model):
         self.context: int | None = getattr(body, "context", None)
         self.hidden = hidden_layer(body, hidden)
         self.output = linear_head(hidden or body.width, labels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         more = None if self.char_cnn is None else self.char_cnn(batch.source)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import dropout
 
 from chainrule.errors import UserError
+from chainrule.kernels.cpu.dropout import Dropout, dropout
 from chainrule.layers.cells import Vectors
 from chainrule.layers.embedding import (
     FeatureProjection,
@@ -161,7 +161,7 @@ def make_frame_projection(settings: RecurrentSettings) -> nn.Module | None:
 def make_dropouts(settings: StackSettings) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Of the input, between layers, of the output."""
     given = (settings.input_dropout, settings.between_dropout, settings.output_dropout)
-    kind = VariationalDropout if settings.locked_dropout else nn.Dropout
+    kind = VariationalDropout if settings.locked_dropout else Dropout
     first, between, last = (kind(settings.dropout if p is None else p) for p in given)
     return first, between, last
 

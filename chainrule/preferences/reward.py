@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from chainrule import __version__, models
 from chainrule.errors import UserError
 from chainrule.inference.forward import eval_mode
+from chainrule.kernels.cpu.dropout import Dropout
 from chainrule.model import IGNORE, Batch, Encoder, Model, State
 from chainrule.models.heads import linear_head, pool_vectors
 from chainrule.preferences.answer_task import (
@@ -75,7 +76,7 @@ class RewardModel(Objective):
     def __init__(self, body: Encoder, pool: Literal["last", "mean"], dropout: float = 0.0, center: float = 0.0):
         super().__init__(body)
         self.pool, self.center = pool, center
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = linear_head(body.width, 1, bias=False)
 
     def forward(self, batch: Batch) -> Tensor:

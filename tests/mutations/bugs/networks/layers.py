@@ -279,4 +279,19 @@ BUGS = [
         "(x.shape[1] - 1 - place).expand(len(x), -1)[..., None]",
         ("tests/layers/test_padded_recurrence.py::test_padding_that_is_read_changes_nothing[gru-2-two calls]",),
     ),
+    Bug(
+        "dropout reads its random bits as numbers from 0",
+        "chainrule/kernels/cpu/dropout.py",
+        "round(p * LEVELS) - LEVELS // 2",
+        "round(p * LEVELS)",
+        ("tests/kernels/test_dropout.py::"
+         "test_numbers_are_dropped_with_this_probability_and_the_others_divided_by_one_minus_p[0.1]",),
+    ),
+    Bug(
+        "four numbers are dropped together",
+        "chainrule/kernels/cpu/dropout.py",
+        "draws.view(torch.int16)[:numbers]",
+        "draws.view(torch.int16)[::4].repeat_interleave(4)[:numbers]",
+        ("tests/kernels/test_dropout.py::test_every_number_has_its_own_draw",),
+    ),
 ]
