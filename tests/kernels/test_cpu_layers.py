@@ -177,13 +177,14 @@ def test_what_is_not_a_number_stays_so(dtype):
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it():
-    """Half of the distance between two numbers goes to the even one."""
-    x = (torch.arange(0x3F80_0000, 0x3F80_0000 + (1 << 18), 0x4000, dtype=torch.int32)).view(FLOAT)
-    delta = torch.zeros_like(x, dtype=ROUNDED)
-    total, *_ = layers.add_norm_forward(x.to(ROUNDED), delta, None, None, 1.0, False, ROUNDED)
-    assert torch.equal(total, x.to(ROUNDED))
-    (relu2,) = [layers.bias_act_forward(x.to(ROUNDED), None, "relu2")]
-    assert torch.equal(relu2, x.to(ROUNDED).float().square().to(ROUNDED))
+    """Half of the distance between two numbers goes to the even one: here half of 1/128, up and down in turn."""
+    every = (1 + torch.arange(128) / 128).to(ROUNDED)
+    for more in (1 / 256, 1 / 300, 1 / 200):
+        delta = torch.full_like(every, more)
+        total, *_ = layers.add_norm_forward(every, delta, None, None, 1.0, False, ROUNDED)
+        assert torch.equal(total, every + delta)
+    relu2 = layers.bias_act_forward(every, None, "relu2")
+    assert torch.equal(relu2, every.float().square().to(ROUNDED))
 
 
 @pytest.mark.parametrize("choice", [*CHOICES, {"width": 32, "heads": 4, "biases": True}], ids=str)
