@@ -23,6 +23,7 @@ from small_steps import Steps, models
 from torch import Tensor
 from torch.nn import functional
 
+from chainrule import kernels
 from chainrule.device import keep_freed_memory
 from chainrule.kernels.cpu import dropout
 
@@ -45,7 +46,8 @@ def numbers(shape: tuple[int, int], p: float) -> Callable[[str], float]:
 
     def take(way: str) -> float:
         began = time.process_time()
-        torch.autograd.grad(WAYS[way](x, p), x, grad)
+        with kernels.in_training(True):
+            torch.autograd.grad(WAYS[way](x, p), x, grad)
         return time.process_time() - began
 
     return take

@@ -4,6 +4,7 @@
     out = bias_act(product, bias, activation)                                                  bias_act.py
     queries, keys, values = qk_norm_rope(packed, cos, sin, H, G, ε, norm)                      qk_norm_rope.py
     normed, rstd = norm(x, weight, ε)                                                          on a CPU: cpu/layers.py
+    out = dropout(x, p, key)                                                                   on a CPU: cpu/layers.py
     @not_compiled                                       a graph break: one compiled graph ends here, the next one begins
 
 `rstd` and `mean` of each row are for the backward pass. Each operator has a kernel, and a `_like` function that makes
@@ -54,8 +55,15 @@ def operator(schema: str, function: Callable[..., Any], like: Callable[..., Any]
 
 def register_backward(name: str, backward: Callable[..., Any], setup_context: Callable[..., None]) -> None:
     torch.library.register_autograd(f"{LIBRARY.ns}::{name}", backward, setup_context=setup_context, lib=LIBRARY)
-    parts = {"forward": _operators[name].on_cpu, "setup_context": setup_context, "backward": backward}
-    function: Any = type(name, (torch.autograd.Function,), {part: staticmethod(call) for part, call in parts.items()})
+    plain = _operators[name].on_cpu
+
+    def forward(ctx: Any, *args: Any) -> Any:    # by setup_context alone torch reads signatures in each call
+        output = plain(*args)
+        setup_context(ctx, args, output)
+        return output
+
+    parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type(name, (torch.autograd.Function,), parts)
     _operators[name].on_cpu = function.apply
 
 
@@ -103,14 +111,14 @@ def _new(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu-tanh", "swiglu")
 FUSED: dict[str, set[str | None]] = {
-    "cuda": {None, "rms", "layer", *ACTIVATIONS}, "cpu": {None, "rms", "rms alone", "relu2"},
+    "cuda": {None, "rms", "layer", *ACTIVATIONS}, "cpu": {None, "rms", "rms alone", "relu2", "dropout"},
 }
-"""The norms (None: no norm; alone: without a sum) and activations in the kernels of a device. What torch computes at
-once, such as LayerNorm and GELU on a CPU and a norm alone on a GPU, is no faster as an operator of ours."""
+"""The norms (None: no norm; alone: without a sum), activations and dropout in the kernels of a device. What torch
+computes at once, such as LayerNorm and GELU on a CPU and a norm alone on a GPU, is no faster as an operator of ours."""
 
 
 def fuses(x: Tensor, what: str | None) -> bool:
-    """Whether a layer should compute this norm or activation by an operator."""
+    """Whether a layer should compute this norm, activation or dropout by an operator."""
     return kernels.use_in_training(x) and what in FUSED[x.device.type]
 
 
@@ -265,6 +273,29 @@ def _qk_norm_rope_grad(ctx: Any, *grads: Tensor) -> Any:
 
 
 register_backward("qk_norm_rope", _qk_norm_rope_grad, _qk_norm_rope_setup_context)
+
+
+# Dropout, on a CPU
+
+dropout: Callable[[Tensor, float, int], Tensor] = operator(
+    "dropout(Tensor x, float p, int key) -> Tensor", _kernel("", "dropout"), lambda x, *_: _new(x)
+)
+
+
+dropout_backward = operator(
+    "dropout_backward(Tensor grad_out, float p, int key) -> Tensor", _kernel("", "dropout"), lambda x, *_: _new(x)
+)
+
+
+def _dropout_setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+    _, *ctx.mask = inputs
+
+
+def _dropout_grad(ctx: Any, grad_out: Tensor) -> Any:
+    return dropout_backward(grad_out, *ctx.mask), None, None
+
+
+register_backward("dropout", _dropout_grad, _dropout_setup_context)
 
 
 # Functions that torch.compile must not compile. torch.compiler.disable would load it wherever models are used.

@@ -1,17 +1,25 @@
-"""Dropout with few random bits: the rate, the scale and the gradient of torch's, and every number has its own draw."""
+"""Dropout with few random bits: the rate, the scale and the gradient of torch's, and every number has its own draw.
+
+All of it in torch, and in C++, where the mask follows from a key.
+"""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+from chainrule import kernels
 from chainrule.kernels.cpu.dropout import Dropout, dropout
 
 MANY = 400_000
 
 
-@pytest.fixture(autouse=True)
-def _seed():
+@pytest.fixture(autouse=True, params=["torch", "C++"])
+def _way(request):
+    if request.param == "C++":
+        request.getfixturevalue("_compiled_layers")
     torch.manual_seed(1)
+    with kernels.in_training(request.param == "C++"):
+        yield
 
 
 @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9, 0.999])
@@ -76,6 +84,12 @@ def test_evaluation_and_a_probability_of_zero_change_nothing():
     assert Dropout(0.0)(x) is x
     assert torch.equal(torch.get_rng_state(), state)
     assert (Dropout(0.5)(x) == 0).any()
+
+
+def test_what_is_not_a_number_stays_so():
+    """Or a step that diverged would go unnoticed."""
+    x = torch.full((100,), torch.nan)
+    assert dropout(x, 0.5).isnan().all()
 
 
 def test_other_devices_and_compiled_models_use_that_of_torch(monkeypatch):

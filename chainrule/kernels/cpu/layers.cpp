@@ -217,6 +217,32 @@ static void place_backward_rows(const T *grad_queries, const T *grad_keys, const
     }
 }
 
+// Dropout: 16 random bits for each number, as in dropout.py. Bits that a key and a place determine need not be stored:
+// the backward pass draws them again, and threads draw theirs in any order.
+
+static const int64_t SHARED = 4;    // numbers that share 64 random bits
+
+static inline uint64_t random_bits(uint64_t x) {    // SplitMix64 (Steele, Lea & Flood 2014)
+    x *= 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+template <typename T>
+static void dropout_numbers(const T *x, T *to, int64_t first, int64_t end, uint64_t key, int32_t lowest, float scale) {
+    const int64_t words = 16, block = SHARED * words;
+    uint64_t bits[words];
+    uint16_t levels[block];
+    for (int64_t at = first / block * block; at < end; at += block) {
+        for (int64_t i = 0; i < words; i++) bits[i] = random_bits(key + at / SHARED + i);
+        memcpy(levels, bits, sizeof bits);
+        int64_t from = at < first ? first : at, until = at + block < end ? at + block : end;
+        for (int64_t i = from; i < until; i++)    // a product, so that NaN stays NaN
+            store(to[i], load(x[i]) * (levels[i - at] < lowest ? 0 : scale));
+    }
+}
+
 // As layers.py calls them: the first arguments say which numbers are BFloat16.
 
 extern "C" void add_norm(bool stream, bool bfloat16, int64_t first, int64_t end, const void *x, const void *delta,
@@ -275,5 +301,13 @@ extern "C" void qk_norm_rope_backward(bool bfloat16, int64_t first, int64_t end,
         using T = decltype(one);
         place_backward_rows((const T *)grad_queries, (const T *)grad_keys, (const T *)grad_values, (const T *)packed,
                             (T *)grad_packed, first, end, *how);
+    });
+}
+
+extern "C" void dropout(bool bfloat16, int64_t first, int64_t end, const void *x, void *to, uint64_t key,
+                        int32_t lowest, float scale) {
+    with_type(bfloat16, [=](auto one) {
+        using T = decltype(one);
+        dropout_numbers((const T *)x, (T *)to, first, end, key, lowest, scale);
     });
 }

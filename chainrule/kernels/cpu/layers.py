@@ -2,14 +2,14 @@
 
 In a small network RMSNorm, RoPE and ReLU² take as long as half of the matrix products, since torch reads and writes
 every number several times. The functions are those of add_norm.py, bias_act.py and qk_norm_rope.py, with the same
-arguments; numbers are float32, or bfloat16 where autocast multiplies in it. LayerNorm and other activations are not
-here: torch computes each at once (ops.FUSED).
+arguments, and dropout; numbers are float32, or bfloat16 where autocast multiplies in it. LayerNorm and other
+activations are not here: torch computes each at once (ops.FUSED).
 
 Shapes: N rows, D width, T tokens, H query heads, G key/value heads, d numbers in a head; P threads.
 """
 
 from collections.abc import Callable, Sequence
-from ctypes import Structure, addressof, c_bool, c_float, c_int64, c_void_p
+from ctypes import Structure, addressof, c_bool, c_float, c_int32, c_int64, c_void_p
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from chainrule.kernels.cpu.compiled import FLAGS, Library, in_threads
+from chainrule.kernels.cpu.dropout import LEVELS
 
 BFLOAT16 = {torch.float32: False, torch.bfloat16: True}    # the dtypes that there are functions for
 PER_THREAD = 1 << 18    # numbers for which it pays to wake another thread
@@ -34,6 +35,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "relu2_backward": [TYPE, *ROWS, *[c_void_p] * 5, c_int64],
     "qk_norm_rope": [TYPE, *ROWS, *[c_void_p] * 5],
     "qk_norm_rope_backward": [TYPE, *ROWS, *[c_void_p] * 6],
+    "dropout": [TYPE, *ROWS, *[c_void_p] * 2, c_int64, c_int32, c_float],
 }
 
 
@@ -158,6 +160,16 @@ def qk_norm_rope_backward(
     function = partial(_function("qk_norm_rope_backward"), BFLOAT16[packed.dtype])
     _run(packed, lambda first, end: function(first, end, *numbers))
     return grad_packed
+
+
+def dropout(x: Tensor, p: float, key: int) -> Tensor:
+    """Drops with the probability p, as the key determines. The gradient is dropped with the same key."""
+    x = x.contiguous()
+    out, numbers = torch.empty_like(x), x.view(-1, 1)
+    function = partial(_function("dropout"), BFLOAT16[x.dtype])
+    pointers, lowest, scale = _pointers(x, out), round(p * LEVELS), 1 / (1 - p)
+    _run(numbers, lambda first, end: function(first, end, *pointers, key, lowest, scale))
+    return out
 
 
 def _heads(

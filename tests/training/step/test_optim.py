@@ -86,6 +86,19 @@ def test_newton_schulz_brings_all_singular_values_near_1(shape, fast, monkeypatc
     assert values.max() < 1.4
 
 
+@pytest.mark.parametrize("shape", [(3, 12, 12), (3, 12, 23), (3, 12, 24), (3, 12, 60), (3, 60, 12)], ids=str)
+@pytest.mark.parametrize("rank", [1, 3, 12])
+def test_newton_schulz_is_its_five_rounds_in_float64(shape, rank, monkeypatch):
+    """Directions in which a gradient is zero stay so, also where only X Xᵀ is multiplied."""
+    monkeypatch.setattr("chainrule.device.has_bfloat16_units", lambda: False)
+    torch.manual_seed(1)
+    stack = torch.randn(shape[0], shape[1], rank) @ torch.randn(shape[0], rank, shape[2])
+    x = stack.double() / stack.double().norm(dim=(1, 2), keepdim=True)
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * x @ x.mT @ x + 2.0315 * x @ x.mT @ x @ x.mT @ x
+    torch.testing.assert_close(newton_schulz(stack).double(), x, rtol=0, atol=2e-5)
+
+
 def test_a_stack_is_its_matrices_one_by_one():
     stack = torch.randn(3, 5, 8)
     for matrix, made in zip(stack, newton_schulz(stack)):

@@ -72,6 +72,13 @@ BUGS = [
         (f"{TRAINER}::test_the_final_model_is_the_best_that_was_evaluated",),
     ),
     Bug(
+        "a round of Newton-Schulz multiplies X Xᵀ from one side only",
+        "chainrule/training/optim.py",
+        "gram = factors[-1] @ gram @ factors[-1] if",
+        "gram = factors[-1] @ gram if",
+        ("tests/training/step/test_optim.py::test_newton_schulz_is_its_five_rounds_in_float64[12-(3, 12, 24)]",),
+    ),
+    Bug(
         "Muon leaves out Nesterov's step ahead",
         "chainrule/training/optim.py",
         "directions = torch._foreach_lerp(gradients, velocities, self.momentum)",
