@@ -139,9 +139,26 @@ def draw_validation(examples: tuple[E, ...], share: float, seed: int) -> tuple[t
         return examples, (), f"validation: none, since {len(examples)} examples are too few to hold out a part"
     held = np.zeros(len(examples), bool)
     held[np.random.default_rng(seed).permutation(len(examples))[:count]] = True
-    note = f"validation: {count:,} of {len(examples):,} examples, drawn by seed {seed}"
+    if (kept := _keep_every_label(examples, held)) == count:
+        return examples, (), "validation: none, since no example that was drawn shares its label with another"
+    note = f"validation: {count - kept:,} of {len(examples):,} examples, drawn by seed {seed}"
+    if kept:
+        note += f"; to train on all the same, since no other has its label: {kept:,}"
     train, valid = (tuple(example for example, here in zip(examples, where) if here) for where in (~held, held))
     return train, valid, note
+
+
+def _keep_every_label(examples: Sequence[Example], held: NDArray[np.bool_]) -> int:
+    """Gives back those held out that alone have a class or tag, which could not be learned without them."""
+    labels: list[tuple[str, ...]] = [getattr(example, "tags", ()) for example in examples]
+    known = {label for place in np.flatnonzero(~held) for label in labels[place]}
+    kept = 0
+    for place in np.flatnonzero(held):
+        if not known.issuperset(labels[place]):
+            known.update(labels[place])
+            held[place] = False
+            kept += 1
+    return kept
 
 
 def written(examples: Iterable[Example]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -356,6 +357,21 @@ def test_nothing_is_held_out_where_nothing_can_be():
     assert (valid, note) == ((), "validation: none, since 2 examples are too few to hold out a part")
     with pytest.raises(UserError, match="is not a share"):
         draw_validation(labelled(5), 1, 1)
+
+
+def test_a_class_of_one_example_stays_to_train_on():
+    valid = draw_validation(labelled(50), 0.2, seed=3)[1]
+    rare = tuple(replace(one, label="rare") if one == valid[4] else one for one in labelled(50))
+    train, fewer, note = draw_validation(rare, 0.2, seed=3)
+    assert fewer == (*valid[:4], *valid[5:])
+    assert len(train) == 41
+    assert note == ("validation: 9 of 50 examples, drawn by seed 3; to train on all the same, since no other has its "
+                    "label: 1")
+    own = tuple(replace(one, label=one.texts[0]) for one in labelled(50))
+    assert draw_validation(own, 0.2, seed=3) == (
+        own, (), "validation: none, since no example that was drawn shares its label with another")
+    twice = tuple(replace(one, label="rare") if one in valid[:2] else one for one in labelled(50))
+    assert len(draw_validation(twice, 0.2, seed=3)[1]) == 9    # one of the two is enough to learn from
 
 
 def test_given_files_are_the_splits_and_what_stands_in_two_is_said(write, tmp_path):
