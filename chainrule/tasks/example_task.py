@@ -162,7 +162,7 @@ class ExampleTask(Task, Generic[E]):
         if getattr(text, "input", None) == "frames":
             raise UserError(f"{'stdin' if file == '-' else file}: this model reads vectors. Give it a table of numbers "
                             "(.csv, .tsv, .jsonl) or an array (.npy).")
-        return self.read_lines(lines_of(file), file)
+        return self.read_lines(lines_of(file, text.errors), file)
 
     def read_lines(self, lines: Iterable[str], name: str = "stdin") -> Sequence[E]:
         made = []

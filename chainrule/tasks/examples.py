@@ -18,7 +18,7 @@ from chainrule.files import cache_folder
 from chainrule.model import IGNORE
 from chainrule.recipe import Text
 from chainrule.text.datasets import DATASETS, Splits, get
-from chainrule.text.sources import Source, find_sources
+from chainrule.text.sources import Source, decoded, find_sources, path_of, read_text, whole_lines
 from chainrule.text.tables import Place
 
 # Labels: the names of classes or tags that training saw, and the ids that stand for them.
@@ -173,18 +173,14 @@ def written(examples: Iterable[Example]) -> Iterator[str]:
     yield "".join(lines)
 
 
-def lines_of(file: str) -> Iterator[str]:
-    """The lines of a file; `-`: of standard input."""
+def lines_of(file: str, errors: str = "strict") -> Iterator[str]:
+    """The lines of a file, compressed or not; `-`: of standard input."""
     if file == "-":
-        yield from sys.stdin
-        return
-    try:
-        with Path(file).open(encoding="utf-8") as lines:
-            yield from lines
-    except FileNotFoundError:
-        raise UserError(f"there is no file {file}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
+        return whole_lines(decoded(sys.stdin.buffer, Path("stdin"), errors))
+    if not (path := path_of(file)).exists():
+        hint = f" A text comes by standard input, echo '{file}' | chainrule predict RUN; in Python, in a list."
+        raise UserError(f"there is no file {file}.{hint if ' ' in file else ''}")
+    return whole_lines(read_text(Source(path), errors))
 
 
 def files_of(words: Sequence[str], cache: Path | None = None) -> Splits:
