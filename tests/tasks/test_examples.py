@@ -123,6 +123,8 @@ def test_a_field_may_be_long(write):
     ("a.tsv", "text\ttext\na\t1\n", "names a column twice in its first line: 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"\n', "line 2 is not JSON"),
     ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "line 2 is JSON but not an object"),
+    ("a.json", '[\n {"text": "a", "label": 1}\n]\n', "a.json is a JSON array.*jq -c"),
+    ("a.json", '[{"text": "a", "label": 1}]\n', "a.json is a JSON array.*jq -c"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', "line 2 has no value where the label should be"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', "line 1 has a list where the text should be"),
     ("a.tsv", "text\tlabel\na\t \n", "line 2 is empty where the label should be"),
@@ -201,6 +203,7 @@ def test_two_columns_are_a_word_and_its_tag(write, text, settings):
     ("word\nword\n", {}, "line 1 has one column; tagged text has two.*Did you mean --task classify"),
     ("a\tX\nb\tX\tY\n", {}, "line 2 has 3 columns, where the lines before it have 2"),
     ("a\tX\n\nb\tX\tY\n", {}, "line 3 has 3 columns, where the lines before it have 2"),
+    ("the/D cat/N\na/D dog/N runs/V\n", {}, "line 2 has 3 columns.*each line is a word and its tag"),
     ("a\tX\nb\t\n", {}, r"line 2 has no tag \(upos\)"),
     ("a\tX\n\tX\n", {}, "line 2 has no word"),
     ("a\tX\n", {"tag": "xpos"}, "has 2 columns, of which the first is the word"),
@@ -269,6 +272,7 @@ def test_a_target_may_be_one_of_several(write):
     ({"a.en": "one, two\nthree\n"}, {}, "these files are no pairs: .*a.en. Name two"),
     ({"a.tsv": "a\tb\tc\n1\t2\t3\n"}, {}, "the columns a, b, c; which is the source, and which the target"),
     ({"a.tsv": "a\tb\tc\n1\t2\t3\n"}, {"source": "a"}, "which is the source, and which the target"),
+    ({"a.tsv": "a man\tein Mann\n"}, {}, "a man, ein Mann: if that is a pair and no header, give text.header"),
     ({"a.jsonl": '{"source": "a", "target": []}\n'}, {}, "line 1 has a list where the target should be"),
 ])
 def test_what_is_wrong_with_translations_is_said_in_one_line(write, files, settings, match):
