@@ -168,6 +168,8 @@ class ExampleTask(Task, Generic[E]):
         made = []
         for number, line in enumerate(lines, 1):
             place = Place(name, number)
+            if not isinstance(line, str):
+                raise UserError(f"{place} is no text but a {type(line).__name__}: {line!r:.60}.")
             if not line.strip():
                 raise UserError(f"{place} is empty; each line is one text.")
             made.append(self.line(line.strip(), place))
