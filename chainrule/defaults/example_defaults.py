@@ -38,6 +38,7 @@ OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothin
 """Regularisation that goes with the size that is chosen: a small network of the user's would learn too little."""
 
 DottedSettings = Mapping[str, Any]
+SMALL = {"model.layers": 2, "model.width": 128, "model.heads": 4}    # a Transformer on a CPU
 DECAY = {"train.schedule": "linear", "train.final_lr": 0.0}
 
 
@@ -80,8 +81,12 @@ def example_settings(
     """What is chosen, and by what it was."""
     task = find_task(recipe.task)
     recipe = task.complete(recipe, texts)
-    if not isinstance(task, ExampleTask) or getattr(recipe.text, "input", None) == "frames":
-        return _rates(recipe, given), f"{recipe.kind} by its size"
+    if not isinstance(task, ExampleTask):
+        sized = any(f"model.{name}" in given for name in SIZES)
+        size = SMALL if device == "cpu" and not sized and isinstance(recipe.model, TransformerSettings) else {}
+        return {**size, **_rates(recipe, given, size)}, f"{recipe.kind} on {device}"
+    if getattr(recipe.text, "input", None) == "frames":
+        return _rates(recipe, given, {}), f"{recipe.kind} by its size"
     facts = facts_of(recipe, given, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
     if any(f"model.{name}" in given for name in SIZES):
@@ -178,13 +183,14 @@ def _transformer(recipe: Recipe, facts: Facts) -> DottedSettings:
     return chosen
 
 
-def _rates(recipe: Recipe, given: DottedSettings) -> DottedSettings:
-    """Where only the network's own size decides: optimizer and learning rate."""
+def _rates(recipe: Recipe, given: DottedSettings, size: DottedSettings) -> DottedSettings:
+    """Where only the network's size decides, its own or that chosen: optimizer and learning rate."""
     model = recipe.model
     if not isinstance(model, TransformerSettings):
         return {}
     optimizer = str(given.get("train.optimizer", "muon"))
-    return rate_settings(optimizer, 12 * model.layers * model.width**2)
+    layers, width = size.get("model.layers", model.layers), size.get("model.width", model.width)
+    return rate_settings(optimizer, 12 * layers * width**2)
 
 
 def default_kind(task: str) -> str:
