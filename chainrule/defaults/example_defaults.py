@@ -33,6 +33,9 @@ FEW_WORDS = 1e6             # of all texts, below which an n-gram classifier rea
 LETTERS = 5                 # so many at a time
 SAMPLE = 5000               # texts whose words are counted
 
+FEW = 1000                  # steps of a classifier, for fewer of which the rate is higher, and dropout lower
+OF_FEW = {"train.lr": 1e-2, "model.dropout": 0.1, "head.dropout": 0.2}
+
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
                "head.dropout")
 """Regularisation that goes with the size that is chosen: a small network of the user's would learn too little."""
@@ -89,6 +92,9 @@ def example_settings(
         return _rates(recipe, given, {}), f"{recipe.kind} by its size"
     facts = facts_of(recipe, given, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
+    usual = task.name == "classify" and "model.bidirectional" in chosen and "train.optimizer" not in given
+    if usual and _steps(recipe, given, chosen, facts) < FEW:
+        chosen |= OF_FEW
     if any(f"model.{name}" in given for name in SIZES):
         chosen = {name: value for name, value in chosen.items()
                   if name.removeprefix("model.") not in SIZES and name not in OF_OUR_SIZE}
@@ -99,6 +105,15 @@ def example_settings(
     if any(f"train.{name}" in given for name in BUDGETS):
         chosen.pop("train.epochs", None)
     return chosen, f"{facts}, on {device}"
+
+
+def _steps(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, facts: Facts) -> float:
+    """Of training, where a budget is given; minutes are not measured here."""
+    name, amount = recipe.train.budget
+    if not any(f"train.{one}" in given for one in BUDGETS) or name == "minutes":
+        return float(STEPS)
+    tokens = given.get("train.tokens", chosen["train.tokens"])
+    return float(amount * {"steps": 1, "epochs": facts.words / tokens, "total_tokens": 1 / tokens}[name])
 
 
 def facts_of(

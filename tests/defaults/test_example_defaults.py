@@ -138,3 +138,14 @@ def test_what_restores_a_text_is_small_on_a_cpu(desk):
     large = example_settings(recipe_for("encoder", {}, "mask"), {}, ["book.txt"], [], "cuda")[0]
     assert "model.width" not in large
     assert large["train.lr"] < 0.01
+
+
+@pytest.mark.parametrize(("given", "few"), [
+    ({"train.steps": 400}, True), ({"train.epochs": 2}, True), ({"train.total_tokens": 2000}, True), ({}, False),
+    ({"train.steps": 2000}, False), ({"train.minutes": 0.1}, False), ({"train.steps": 400, "train.lr": 0.002}, None),
+    ({"train.steps": 400, "train.optimizer": "adamw"}, False),
+])
+def test_few_steps_of_a_classifier_are_longer_and_drop_less(desk, given, few):
+    made = chosen("reviews.tsv", "classify", **given)
+    assert (made.train.lr, made.model.dropout, made.head.dropout) == {
+        True: (0.01, 0.1, 0.2), False: (0.005, 0.3, 0.5), None: (0.002, 0.1, 0.2)}[few]
