@@ -112,7 +112,7 @@ def _steps(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, facts:
     name, amount = recipe.train.budget
     if not any(f"train.{one}" in given for one in BUDGETS) or name == "minutes":
         return float(STEPS)
-    tokens = given.get("train.tokens", chosen["train.tokens"])
+    tokens = recipe.train.tokens if "train.tokens" in given else chosen["train.tokens"]
     return float(amount * {"steps": 1, "epochs": facts.words / tokens, "total_tokens": 1 / tokens}[name])
 
 

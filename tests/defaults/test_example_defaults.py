@@ -143,7 +143,7 @@ def test_what_restores_a_text_is_small_on_a_cpu(desk):
 @pytest.mark.parametrize(("given", "few"), [
     ({"train.steps": 400}, True), ({"train.epochs": 2}, True), ({"train.total_tokens": 2000}, True), ({}, False),
     ({"train.steps": 2000}, False), ({"train.minutes": 0.1}, False), ({"train.steps": 400, "train.lr": 0.002}, None),
-    ({"train.steps": 400, "train.optimizer": "adamw"}, False),
+    ({"train.steps": 400, "train.optimizer": "adamw"}, False), ({"train.epochs": "2", "train.tokens": "64"}, True),
 ])
 def test_few_steps_of_a_classifier_are_longer_and_drop_less(desk, given, few):
     made = chosen("reviews.tsv", "classify", **given)
