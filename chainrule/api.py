@@ -38,7 +38,7 @@ def train(
     valid: Files = (),
     test: Files = (),
     minutes: float | None = None,
-    base: str | Path | None = None,
+    base: str | Path | Run | None = None,
     recipe: str | Path | None = None,
     settings: Mapping[str, Any] = {},
     overwrite: bool = False,
@@ -53,10 +53,15 @@ def train(
     called with the model, as it is then, and each record of the log: a dict, as in log.jsonl.
     """
     texts, held_out = as_list(text), as_list(valid)
+    given = dotted(keywords)
+    if not texts:
+        raise UserError("there is no text to train on: the list is empty.")
+    if twice := settings.keys() & given.keys():
+        raise UserError(f"{min(twice)} is given twice, in settings and as a keyword.")
     with threads_for(minutes, device):
         made_by = training_recipe(
-            texts, kind=kind, task=task, base=base, recipe=recipe, valid=held_out, minutes=minutes, device=device,
-            settings={**settings, **dotted(keywords)}, out=out,
+            texts, kind=kind, task=task, base=base.path if isinstance(base, Run) else base, recipe=recipe,
+            valid=held_out, minutes=minutes, device=device, settings={**settings, **given}, out=out,
         )
         made = make_run(
             texts, made_by, Path(out) if out is not None else default_out(made_by.kind, texts), valid=held_out,

@@ -31,7 +31,10 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device here. Leave --device out, or use --device cpu.")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"there is no device {name}. It is auto, cpu or cuda.") from None
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device

@@ -128,6 +128,31 @@ def test_an_unknown_keyword_is_an_unknown_setting(desk):
     assert not (desk / "runs").exists()
 
 
+@pytest.mark.parametrize(("call", "match"), [
+    (lambda run: chainrule.train([]), "there is no text to train on"),
+    (lambda run: chainrule.train("book.txt", model_order=2, settings={"model.order": 3}), "model.order is given twice"),
+    (lambda run: chainrule.load("runs/four", "gpu"), "there is no device gpu. It is auto, cpu or cuda"),
+    (lambda run: run.generate("The ", rows=0), "0 rows cannot be sampled"),
+    (lambda run: run.generate("The ", stop=""), "stop=.* is not valid"),
+])
+def test_what_is_wrong_with_an_argument_is_said(run, call, match):
+    with pytest.raises(chainrule.UserError, match=match):
+        call(run)
+
+
+def test_a_value_that_is_no_text_is_named(desk):
+    run = chainrule.train("reviews.tsv", task="classify", kind="unigram", out="runs/reviews")
+    with pytest.raises(chainrule.UserError, match="input line 2 is no text but a float: nan"):
+        run.predict(["a good film", float("nan")])
+
+
+def test_fine_tuning_may_start_from_a_run_itself(desk):
+    small = {"model.layers": 1, "model.width": 16, "model.heads": 2, "model.context": 16, "train.steps": 1}
+    run = chainrule.train("book.txt", kind="gpt", out="runs/gpt", settings=small)
+    tuned, same = (chainrule.train("book.txt", base=one, out="runs/tuned", train_steps=1) for one in (run, "runs/gpt"))
+    assert tuned.recipe == same.recipe
+
+
 def test_a_recipe_file_is_read_and_keywords_override_it(desk):
     (desk / "r.toml").write_text('kind = "ngram"\n[model]\norder = 2\n[text]\ntokenizer = "characters"\n')
     assert chainrule.train("book.txt", recipe="r.toml", out="runs/two").recipe.model.order == 2

@@ -33,11 +33,15 @@ FEW_WORDS = 1e6             # of all texts, below which an n-gram classifier rea
 LETTERS = 5                 # so many at a time
 SAMPLE = 5000               # texts whose words are counted
 
+FEW = 1000                  # steps of a classifier, for fewer of which the rate is higher, and dropout lower
+OF_FEW = {"train.lr": 1e-2, "model.dropout": 0.1, "head.dropout": 0.2}
+
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
                "head.dropout")
 """Regularisation that goes with the size that is chosen: a small network of the user's would learn too little."""
 
 DottedSettings = Mapping[str, Any]
+SMALL = {"model.layers": 2, "model.width": 128, "model.heads": 4}    # a Transformer on a CPU
 DECAY = {"train.schedule": "linear", "train.final_lr": 0.0}
 
 
@@ -80,10 +84,17 @@ def example_settings(
     """What is chosen, and by what it was."""
     task = find_task(recipe.task)
     recipe = task.complete(recipe, texts)
-    if not isinstance(task, ExampleTask) or getattr(recipe.text, "input", None) == "frames":
-        return _rates(recipe, given), f"{recipe.kind} by its size"
+    if not isinstance(task, ExampleTask):
+        sized = any(f"model.{name}" in given for name in SIZES)
+        size = SMALL if device == "cpu" and not sized and isinstance(recipe.model, TransformerSettings) else {}
+        return {**size, **_rates(recipe, given, size)}, f"{recipe.kind} on {device}"
+    if getattr(recipe.text, "input", None) == "frames":
+        return _rates(recipe, given, {}), f"{recipe.kind} by its size"
     facts = facts_of(recipe, given, texts, valid, device)
     chosen = {**_size(recipe, facts), **facts.training()}
+    usual = task.name == "classify" and "model.bidirectional" in chosen and "train.optimizer" not in given
+    if usual and _steps(recipe, given, chosen, facts) < FEW:
+        chosen |= OF_FEW
     if any(f"model.{name}" in given for name in SIZES):
         chosen = {name: value for name, value in chosen.items()
                   if name.removeprefix("model.") not in SIZES and name not in OF_OUR_SIZE}
@@ -94,6 +105,15 @@ def example_settings(
     if any(f"train.{name}" in given for name in BUDGETS):
         chosen.pop("train.epochs", None)
     return chosen, f"{facts}, on {device}"
+
+
+def _steps(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, facts: Facts) -> float:
+    """Of training, where a budget is given; minutes are not measured here."""
+    name, amount = recipe.train.budget
+    if not any(f"train.{one}" in given for one in BUDGETS) or name == "minutes":
+        return float(STEPS)
+    tokens = recipe.train.tokens if "train.tokens" in given else chosen["train.tokens"]
+    return float(amount * {"steps": 1, "epochs": facts.words / tokens, "total_tokens": 1 / tokens}[name])
 
 
 def facts_of(
@@ -178,13 +198,14 @@ def _transformer(recipe: Recipe, facts: Facts) -> DottedSettings:
     return chosen
 
 
-def _rates(recipe: Recipe, given: DottedSettings) -> DottedSettings:
-    """Where only the network's own size decides: optimizer and learning rate."""
+def _rates(recipe: Recipe, given: DottedSettings, size: DottedSettings) -> DottedSettings:
+    """Where only the network's size decides, its own or that chosen: optimizer and learning rate."""
     model = recipe.model
     if not isinstance(model, TransformerSettings):
         return {}
     optimizer = str(given.get("train.optimizer", "muon"))
-    return rate_settings(optimizer, 12 * model.layers * model.width**2)
+    layers, width = size.get("model.layers", model.layers), size.get("model.width", model.width)
+    return rate_settings(optimizer, 12 * layers * width**2)
 
 
 def default_kind(task: str) -> str:

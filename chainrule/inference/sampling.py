@@ -42,10 +42,12 @@ class Sampling:
     top_p: float = 1.0                # nucleus: sample from the fewest tokens that together have this probability
     min_p: float = 0.0                # sample from tokens with at least this share of the highest probability
     repetition_penalty: float = 1.0   # tokens that the text already has are this many times less likely
-    stop: tuple[str, ...] = ()        # texts that end a sample and are not part of it
+    stop: str | tuple[str, ...] = ()  # a text, or several, that ends a sample and is not part of it
     seed: int = 1                     # the same seed gives the same sample
 
     def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
         wanted = {
             "temperature": (self.temperature >= 0, "0 (always the most likely token) or more, up to inf"),
             "top_k": (self.top_k is None or self.top_k >= 1, "1 or more; leave it out to sample from all tokens"),

@@ -46,7 +46,7 @@ class SamplingOptions(TypedDict, total=False):
     top_p: float
     min_p: float
     repetition_penalty: float
-    stop: tuple[str, ...]
+    stop: str | tuple[str, ...]
     seed: int
 
 
@@ -101,7 +101,7 @@ class Run:
         the text, which for words is the end of a line, `</s>`; with `past_end` the next text follows it.
         """
         model, options = self.language_model, Sampling(**sampling)
-        texts = generate(model, self.tokenizer, prompt, tokens, options, rows or 1, past_end)
+        texts = generate(model, self.tokenizer, prompt, tokens, options, 1 if rows is None else rows, past_end)
         return texts[0] if isinstance(prompt, str) and rows is None else texts
 
     def stream(

@@ -100,6 +100,10 @@ class Labelled:
         return self.texts
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        return () if self.label is None else (self.label,)
+
+    @property
     def written(self) -> tuple[str, ...]:
         return self.texts
 

@@ -107,4 +107,5 @@ def _wrong_columns(place: Place, found: int, before: int) -> str:
     if before < 2:
         return (f"{place} has one column; tagged text has two, a word and its tag, with a tab between. "
                 "Did you mean --task classify?")
-    return f"{place} has {found} columns, where the lines before it have {before}."
+    return (f"{place} has {found} columns, where the lines before it have {before}. In tagged text each line is a word "
+            "and its tag, and an empty line ends a sentence.")

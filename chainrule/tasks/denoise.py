@@ -124,7 +124,7 @@ class Denoising(Task, Generic[C]):
         return corpus, self.corrupt(corpus, order, seed=0)
 
     def read_inputs(self, file: str, text: Any) -> Sequence[tuple[str, Place]]:
-        return self.read_lines(lines_of(file), "stdin" if file == "-" else file)
+        return self.read_lines(lines_of(file, text.errors), "stdin" if file == "-" else file)
 
     def read_lines(self, lines: Iterable[str], name: str = "stdin") -> Sequence[tuple[str, Place]]:
         return [(line.strip(), Place(name, number)) for number, line in enumerate(lines, 1)]

@@ -162,12 +162,14 @@ class ExampleTask(Task, Generic[E]):
         if getattr(text, "input", None) == "frames":
             raise UserError(f"{'stdin' if file == '-' else file}: this model reads vectors. Give it a table of numbers "
                             "(.csv, .tsv, .jsonl) or an array (.npy).")
-        return self.read_lines(lines_of(file), file)
+        return self.read_lines(lines_of(file, text.errors), file)
 
     def read_lines(self, lines: Iterable[str], name: str = "stdin") -> Sequence[E]:
         made = []
         for number, line in enumerate(lines, 1):
             place = Place(name, number)
+            if not isinstance(line, str):
+                raise UserError(f"{place} is no text but a {type(line).__name__}: {line!r:.60}.")
             if not line.strip():
                 raise UserError(f"{place} is empty; each line is one text.")
             made.append(self.line(line.strip(), place))

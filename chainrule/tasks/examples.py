@@ -18,7 +18,7 @@ from chainrule.files import cache_folder
 from chainrule.model import IGNORE
 from chainrule.recipe import Text
 from chainrule.text.datasets import DATASETS, Splits, get
-from chainrule.text.sources import Source, find_sources
+from chainrule.text.sources import Source, decoded, find_sources, path_of, read_text, whole_lines
 from chainrule.text.tables import Place
 
 # Labels: the names of classes or tags that training saw, and the ids that stand for them.
@@ -139,9 +139,26 @@ def draw_validation(examples: tuple[E, ...], share: float, seed: int) -> tuple[t
         return examples, (), f"validation: none, since {len(examples)} examples are too few to hold out a part"
     held = np.zeros(len(examples), bool)
     held[np.random.default_rng(seed).permutation(len(examples))[:count]] = True
-    note = f"validation: {count:,} of {len(examples):,} examples, drawn by seed {seed}"
+    if (kept := _keep_every_label(examples, held)) == count:
+        return examples, (), "validation: none, since no example that was drawn shares its label with another"
+    note = f"validation: {count - kept:,} of {len(examples):,} examples, drawn by seed {seed}"
+    if kept:
+        note += f"; to train on all the same, since no other has its label: {kept:,}"
     train, valid = (tuple(example for example, here in zip(examples, where) if here) for where in (~held, held))
     return train, valid, note
+
+
+def _keep_every_label(examples: Sequence[Example], held: NDArray[np.bool_]) -> int:
+    """Gives back those held out that alone have a class or tag, which could not be learned without them."""
+    labels: list[tuple[str, ...]] = [getattr(example, "tags", ()) for example in examples]
+    known = {label for place in np.flatnonzero(~held) for label in labels[place]}
+    kept = 0
+    for place in np.flatnonzero(held):
+        if not known.issuperset(labels[place]):
+            known.update(labels[place])
+            held[place] = False
+            kept += 1
+    return kept
 
 
 def written(examples: Iterable[Example]) -> Iterator[str]:
@@ -156,18 +173,14 @@ def written(examples: Iterable[Example]) -> Iterator[str]:
     yield "".join(lines)
 
 
-def lines_of(file: str) -> Iterator[str]:
-    """The lines of a file; `-`: of standard input."""
+def lines_of(file: str, errors: str = "strict") -> Iterator[str]:
+    """The lines of a file, compressed or not; `-`: of standard input."""
     if file == "-":
-        yield from sys.stdin
-        return
-    try:
-        with Path(file).open(encoding="utf-8") as lines:
-            yield from lines
-    except FileNotFoundError:
-        raise UserError(f"there is no file {file}.") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not UTF-8: {error.reason} at byte {error.start}.") from error
+        return whole_lines(decoded(sys.stdin.buffer, Path("stdin"), errors))
+    if not (path := path_of(file)).exists():
+        hint = f" A text comes by standard input, echo '{file}' | chainrule predict RUN; in Python, in a list."
+        raise UserError(f"there is no file {file}.{hint if ' ' in file else ''}")
+    return whole_lines(read_text(Source(path), errors))
 
 
 def files_of(words: Sequence[str], cache: Path | None = None) -> Splits:

@@ -56,10 +56,10 @@ class LanguageModelling(Task):
     # Hidden states: of each line, the best path
 
     def read_inputs(self, file: str, text: Any) -> Sequence[tuple[str, Place]]:
-        return self.read_lines(lines_of(file), "stdin" if file == "-" else file)
+        return self.read_lines(lines_of(file, text.errors), "stdin" if file == "-" else file)
 
     def read_lines(self, lines: Iterable[str], name: str = "stdin") -> Sequence[tuple[str, Place]]:
-        return [(line.rstrip("\n"), Place(name, number)) for number, line in enumerate(lines, 1) if line.strip()]
+        return [(line.rstrip("\r\n"), Place(name, number)) for number, line in enumerate(lines, 1) if line.strip()]
 
     def predict(self, run: Trained, examples: Sequence[tuple[str, Place]], search: Search) -> list[Prediction]:
         if not hasattr(run.model, "viterbi"):

@@ -279,7 +279,7 @@ def _source_column(table: Table, settings: TranslateText) -> int:
     if settings.source is not None:
         return table.column(settings.source, "text.source")
     known = (*TEXT_COLUMNS, *(name for name, _ in PAIRS))
-    if len(table.columns) == 1 and settings.header and format_of(table.path) != "jsonl" and not table.known(known):
+    if len(table.columns) == 1 and _has_header(table, settings) and not table.known(known):
         raise UserError(f"{table.path} has one column, whose first line is {table.columns[0]!r:.60}: if that is a text "
                         "and no header, give text.header=false; else name it by text.source.")
     left = [at for at, name in enumerate(table.columns) if settings.target not in (name, str(at + 1))]
@@ -317,9 +317,17 @@ def pair_columns(table: Table, settings: TranslateText) -> tuple[int, int]:
         if settings.target is not None:
             target = table.column(settings.target, "text.target")
             return 1 - target, target
+        if settings.source is None and _has_header(table, settings) and any(" " in name for name in table.columns):
+            raise UserError(f"{table.path} has {table.shown}: if that is a pair and no header, give text.header=false; "
+                            f"else choose: {CHOOSE}.")
         source = 0 if settings.source is None else table.column(settings.source, "text.source")
         return source, 1 - source
     raise UserError(f"{table.path} has {table.shown}; which is the source, and which the target? Choose: {CHOOSE}.")
+
+
+def _has_header(table: Table, settings: TranslateText) -> bool:
+    """Whether the first line is taken for names."""
+    return settings.header and format_of(table.path) != "jsonl"
 
 
 def _pairs(files: Sequence[Source], settings: TranslateText) -> list[tuple[Source, Source]]:

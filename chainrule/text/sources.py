@@ -50,7 +50,7 @@ def find_sources(word: str, spool: Path, known: Iterable[str] = ()) -> list[Sour
     """The files that one argument names, in order. `-` is stdin, copied to `spool` so that it can be read again."""
     if word == "-":
         return [Source(_of_stdin(spool))]
-    path = _path(word)
+    path = path_of(word)
     if path.is_fifo():
         with path.open("rb") as pipe:
             return [Source(keep(pipe, word, spool))]
@@ -75,7 +75,7 @@ def _of_stdin(spool: Path) -> Path:
     return path
 
 
-def _path(word: str) -> Path:
+def path_of(word: str) -> Path:
     """The argument as a path, if the operating system accepts it as one."""
     try:
         path = Path(word).expanduser()
@@ -169,7 +169,8 @@ def unpacked(source: Source) -> Generator[bytes, None, None]:
             if path.suffix in OPENERS:
                 yield from _part(OPENERS[path.suffix](file), source.begin, source.end)
             else:
-                file.seek(source.begin)
+                if source.begin:        # a pipe begins where it is
+                    file.seek(source.begin)
                 yield from _part(_plain(file), 0, None if source.end is None else source.end - source.begin)
     except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged and cannot be unpacked ({error}). Download it again.") from error
@@ -226,17 +227,22 @@ def _part(blocks: Iterator[bytes], begin: int, end: int | None) -> Iterator[byte
 
 def read_text(source: Source, errors: str = "strict") -> Iterator[str]:
     """The text of a source in pieces; a piece may end anywhere between two characters."""
+    return decoded(unpacked(source), source.path, errors, source.begin)
+
+
+def decoded(blocks: Iterable[bytes], path: Path, errors: str = "strict", begin: int = 0) -> Iterator[str]:
+    """The text of bytes that come in blocks, from byte `begin` of a file on."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
-    offset = source.begin
-    for block in unpacked(source):
-        _refuse_binary(source.path, block, offset)
-        text = _decode(decoder, block, offset, source.path)
+    offset = begin
+    for block in blocks:
+        _refuse_binary(path, block, offset)
+        text = _decode(decoder, block, offset, path)
         if offset == 0:
             text = text.removeprefix("\ufeff")
         offset += len(block)
         if text:
             yield text
-    if rest := _decode(decoder, b"", offset, source.path):
+    if rest := _decode(decoder, b"", offset, path):
         yield rest
 
 

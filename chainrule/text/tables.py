@@ -179,6 +179,9 @@ def _objects(path: Path, lines: Iterator[Line]) -> Table:
 
 
 def read_object(path: Path, number: int, line: str) -> dict[str, Any]:
+    if number == 1 and line.lstrip().startswith("["):
+        raise UserError(f"{path} is a JSON array, and chainrule reads JSON lines, an object on each. Convert it: "
+                        f"jq -c '.[]' {path} > new.jsonl")
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from chainrule.api import training_recipe
-from chainrule.defaults.example_defaults import STEPS, Facts, default_kind
+from chainrule.defaults.example_defaults import STEPS, Facts, default_kind, example_settings
 from chainrule.tasks import recipe_for
 
 ROWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8
@@ -122,3 +122,30 @@ def test_a_network_of_a_given_size_keeps_the_dropout_of_its_kind(desk):
     own, sized = (chosen("pairs.tsv", "translate", "transformer", **given) for given in ({}, small))
     assert (own.model.dropout, own.model.label_smoothing, own.train.weight_decay) == (0.3, 0.1, 0.5)
     assert (sized.model.dropout, sized.model.label_smoothing, sized.train.weight_decay) == (0.0, 0.0, None)
+
+
+def test_what_restores_a_text_is_small_on_a_cpu(desk):
+    (desk / "book.txt").write_text("a fine film and a dull play.\n" * 40)
+
+    def size(task, kind, **given):
+        made = chosen("book.txt", task, kind, **given)
+        return made.model.layers, made.model.width, made.train.lr
+
+    for task, kind in (("mask", "encoder"), ("span", "transformer"), ("denoise", "transformer")):
+        assert size(task, kind) == (2, 128, 0.02)
+    assert size("mask", "encoder", **{"model.width": 384})[:2] == (6, 384)
+    assert size("mask", "encoder", **{"train.lr": 0.1}) == (2, 128, 0.1)
+    large = example_settings(recipe_for("encoder", {}, "mask"), {}, ["book.txt"], [], "cuda")[0]
+    assert "model.width" not in large
+    assert large["train.lr"] < 0.01
+
+
+@pytest.mark.parametrize(("given", "few"), [
+    ({"train.steps": 400}, True), ({"train.epochs": 2}, True), ({"train.total_tokens": 2000}, True), ({}, False),
+    ({"train.steps": 2000}, False), ({"train.minutes": 0.1}, False), ({"train.steps": 400, "train.lr": 0.002}, None),
+    ({"train.steps": 400, "train.optimizer": "adamw"}, False), ({"train.epochs": "2", "train.tokens": "64"}, True),
+])
+def test_few_steps_of_a_classifier_are_longer_and_drop_less(desk, given, few):
+    made = chosen("reviews.tsv", "classify", **given)
+    assert (made.train.lr, made.model.dropout, made.head.dropout) == {
+        True: (0.01, 0.1, 0.2), False: (0.005, 0.3, 0.5), None: (0.002, 0.1, 0.2)}[few]

@@ -171,6 +171,8 @@ def test_half_a_character_at_the_end_is_said_to_be_one() -> None:
     ("text", "stop", "wanted"),
     [
         ("one. two", (". ",), "one"),
+        ("one. two", ". ", "one"),
+        ("one two", "nwo", "one two"),
         ("one two", ("tow",), "one two"),
         ("aaab!", ("aab",), "a"),
         ("a stop", ("stopped", "st"), "a "),
@@ -180,7 +182,9 @@ def test_half_a_character_at_the_end_is_said_to_be_one() -> None:
         ("x" * 40 + "##" + "y" * 40, ("##",), "x" * 40),
     ],
 )
-def test_a_stop_text_ends_the_sample_and_no_part_of_it_is_shown(text: str, stop: tuple[str, ...], wanted: str) -> None:
+def test_a_stop_text_ends_the_sample_and_no_part_of_it_is_shown(
+    text: str, stop: str | tuple[str, ...], wanted: str
+) -> None:
     assert both_ways(text, stop=stop) == wanted
 
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,8 @@ def test_a_field_may_be_long(write):
     ("a.tsv", "text\ttext\na\t1\n", "names a column twice in its first line: 'text'"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"\n', "line 2 is not JSON"),
     ("a.jsonl", '{"text": "a", "label": 1}\n[1]\n', "line 2 is JSON but not an object"),
+    ("a.json", '[\n {"text": "a", "label": 1}\n]\n', "a.json is a JSON array.*jq -c"),
+    ("a.json", '[{"text": "a", "label": 1}]\n', "a.json is a JSON array.*jq -c"),
     ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "a"}\n', "line 2 has no value where the label should be"),
     ("a.jsonl", '{"text": ["a"], "label": 1}\n', "line 1 has a list where the text should be"),
     ("a.tsv", "text\tlabel\na\t \n", "line 2 is empty where the label should be"),
@@ -200,6 +203,7 @@ def test_two_columns_are_a_word_and_its_tag(write, text, settings):
     ("word\nword\n", {}, "line 1 has one column; tagged text has two.*Did you mean --task classify"),
     ("a\tX\nb\tX\tY\n", {}, "line 2 has 3 columns, where the lines before it have 2"),
     ("a\tX\n\nb\tX\tY\n", {}, "line 3 has 3 columns, where the lines before it have 2"),
+    ("the/D cat/N\na/D dog/N runs/V\n", {}, "line 2 has 3 columns.*each line is a word and its tag"),
     ("a\tX\nb\t\n", {}, r"line 2 has no tag \(upos\)"),
     ("a\tX\n\tX\n", {}, "line 2 has no word"),
     ("a\tX\n", {"tag": "xpos"}, "has 2 columns, of which the first is the word"),
@@ -268,6 +272,7 @@ def test_a_target_may_be_one_of_several(write):
     ({"a.en": "one, two\nthree\n"}, {}, "these files are no pairs: .*a.en. Name two"),
     ({"a.tsv": "a\tb\tc\n1\t2\t3\n"}, {}, "the columns a, b, c; which is the source, and which the target"),
     ({"a.tsv": "a\tb\tc\n1\t2\t3\n"}, {"source": "a"}, "which is the source, and which the target"),
+    ({"a.tsv": "a man\tein Mann\n"}, {}, "a man, ein Mann: if that is a pair and no header, give text.header"),
     ({"a.jsonl": '{"source": "a", "target": []}\n'}, {}, "line 1 has a list where the target should be"),
 ])
 def test_what_is_wrong_with_translations_is_said_in_one_line(write, files, settings, match):
@@ -356,6 +361,21 @@ def test_nothing_is_held_out_where_nothing_can_be():
     assert (valid, note) == ((), "validation: none, since 2 examples are too few to hold out a part")
     with pytest.raises(UserError, match="is not a share"):
         draw_validation(labelled(5), 1, 1)
+
+
+def test_a_class_of_one_example_stays_to_train_on():
+    valid = draw_validation(labelled(50), 0.2, seed=3)[1]
+    rare = tuple(replace(one, label="rare") if one == valid[4] else one for one in labelled(50))
+    train, fewer, note = draw_validation(rare, 0.2, seed=3)
+    assert fewer == (*valid[:4], *valid[5:])
+    assert len(train) == 41
+    assert note == ("validation: 9 of 50 examples, drawn by seed 3; to train on all the same, since no other has its "
+                    "label: 1")
+    own = tuple(replace(one, label=one.texts[0]) for one in labelled(50))
+    assert draw_validation(own, 0.2, seed=3) == (
+        own, (), "validation: none, since no example that was drawn shares its label with another")
+    twice = tuple(replace(one, label="rare") if one in valid[:2] else one for one in labelled(50))
+    assert len(draw_validation(twice, 0.2, seed=3)[1]) == 9    # one of the two is enough to learn from
 
 
 def test_given_files_are_the_splits_and_what_stands_in_two_is_said(write, tmp_path):

@@ -170,7 +170,8 @@ class WordLevel(Unit):
         kept = sorted(word for word, count in counts.items() if count >= least)
         kept.sort(key=counts.__getitem__, reverse=True)          # the most frequent first, others as they were
         if not kept:
-            raise UserError(f"no word of the text occurs {least} times. Use more text, or text.min_count=1.")
+            raise UserError(f"no word of the text occurs {least} times. Use more text, or text.min_count=1; for a "
+                            "language without spaces, text.tokenizer=characters.")
         size = None if settings.vocab is None else settings.vocab - 2
         return cls.spec(word.decode() for word in kept[:size])
 

@@ -19,7 +19,7 @@ def asked(chainrule, monkeypatch):
     """`chainrule predict` of lines that come by stdin."""
 
     def call(lines, *words):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         return chainrule("predict", *words)
 
     return call

@@ -1,7 +1,11 @@
 """`chainrule predict` of tables and lines: which column is the text, and what is wrong with a file."""
 
 import gzip
+import io
 import json
+import os
+from threading import Thread
+from types import SimpleNamespace
 
 from cli.tasks.small import NUMBERS, WRITERS
 
@@ -74,8 +78,38 @@ def test_predict_says_what_is_wrong_with_its_lines(chainrule, asked, complaint, 
     assert "there is no file gone.txt" in complaint("predict", "runs/c", "gone.txt")
     (tmp_path / "bad.txt").write_bytes(b"a \xff film\n")
     assert "bad.txt is not UTF-8" in complaint("predict", "runs/c", "bad.txt")
+    assert "echo 'a fine film' | chainrule predict RUN" in complaint("predict", "runs/c", "a fine film")
     assert "no line came" in asked("", "runs/c").err
     said = complaint("eval", "runs/c", reviews, "text.vocab=9")
     assert "text.vocab=9 cannot be set here: the run has its own. Only text.errors, text.header, text.column" in said
     said = complaint("predict", "runs/c", reviews, "model.order=3")
     assert "model.order=3 cannot be set here: the run has its own." in said
+
+
+def test_lines_are_read_as_any_text_is(chainrule, complaint, reviews, tmp_path, monkeypatch):
+    """Packed, with a byte order mark, by \\r\\n; and what is not UTF-8 is refused, or replaced."""
+    chainrule("train", reviews, "--task", "classify", "--kind", "unigram", "text.tokenizer=characters", "--out",
+              "runs/c")
+    (tmp_path / "a.txt").write_text("a fine film\nthe dull play\n")
+    expected = chainrule("predict", "runs/c", "a.txt", "--json").json["answers"]
+    marked = "\ufeffa fine film\r\nthe dull play\r\n".encode()
+    (tmp_path / "b.txt").write_bytes(marked)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(marked))
+    for name in ("b.txt", "b.txt.gz", "-"):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(marked)))
+        assert chainrule("predict", "runs/c", name, "--json").json["answers"] == expected, name
+    (tmp_path / "latin.txt").write_bytes("a café\n".encode("latin-1"))
+    assert "text.errors=replace" in complaint("predict", "runs/c", "latin.txt")
+    assert len(chainrule("predict", "runs/c", "latin.txt", "text.errors=replace").out.splitlines()) == 1
+    (tmp_path / "wide.txt").write_bytes("a fine film\n".encode("utf-16"))
+    assert "wide.txt is UTF-16" in complaint("predict", "runs/c", "wide.txt")
+
+
+def test_lines_may_come_from_a_pipe_with_a_name(chainrule, reviews, tmp_path):
+    chainrule("train", reviews, "--task", "classify", "--kind", "unigram", "text.tokenizer=characters", "--out",
+              "runs/c")
+    os.mkfifo(tmp_path / "pipe")
+    writer = Thread(target=lambda: (tmp_path / "pipe").write_text("a fine film\n"))
+    writer.start()
+    assert chainrule("predict", "runs/c", "pipe").out == "good\n"
+    writer.join()
