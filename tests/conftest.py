@@ -1,5 +1,6 @@
 """What all tests take for granted."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -48,15 +49,27 @@ QUIET = ["--no-sandbox", "--disable-background-networking"]
 OURS = ("file:", "data:", "http://127.0.0.1:")
 
 
-@pytest.fixture(scope="module")    # its thread has an event loop while it lives, so asyncio.run cannot start another
-def browser():
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser, and the event loop in which playwright waits for it."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield opened
+        loop = asyncio.get_running_loop()
+        yield opened, loop
+        asyncio._set_running_loop(loop)
         opened.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """The browser. To playwright its loop runs from call to call; in other files asyncio.run can start another."""
+    opened, loop = chromium
+    asyncio._set_running_loop(loop)
+    yield opened
+    asyncio._set_running_loop(None)
 
 
 @pytest.fixture
@@ -65,9 +78,9 @@ def complaints():
     return []
 
 
-@pytest.fixture(scope="module")
-def context_of(browser):
-    """The browser's context with these options, one for all tests of a file.
+@pytest.fixture(scope="session")
+def context_of(chromium):
+    """The browser's context with these options, one for all tests.
 
     In a new context a page has a process of its own, which takes a second to begin and more to compile the scripts.
     """
@@ -76,17 +89,15 @@ def context_of(browser):
     def context_of(**options):
         key = json.dumps(options, sort_keys=True)
         if key not in contexts:
-            contexts[key] = browser.new_context(**options)
+            contexts[key] = chromium[0].new_context(**options)
             contexts[key].new_page()    # stays open, and with it the process
         return contexts[key]
 
-    yield context_of
-    for context in contexts.values():
-        context.close()
+    return context_of
 
 
 @pytest.fixture
-def open_url(context_of, complaints):
+def open_url(browser, context_of, complaints):
     """A page in the browser that is drawn. It finds nothing that pages of other tests have stored."""
     pages = []
 

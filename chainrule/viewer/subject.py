@@ -144,7 +144,8 @@ class Subject:
         return [path for path in taps(self.model) if path.rpartition(".")[2] == tap]
 
     def show(self, tokens: Sequence[int]) -> list[str]:
-        return [self.run.tokenizer.show(token) for token in tokens]
+        shown = {token: self.run.tokenizer.show(token) for token in set(tokens)}    # most occur many times in a text
+        return [shown[token] for token in tokens]
 
     def read(self, text: str, limit: int) -> TokenizedText:
         """The boundary and the end of the text: at most `limit` tokens, and no more than the model's context."""

@@ -17,7 +17,7 @@ from serve.serving import serving
 from chainrule.serve.service import ServerLimits
 
 LONG = {"model": "ngram", "prompt": "the", "max_tokens": 50_000, "top_k": 1, "temperature": 0}    # never ends
-SHORTER = LONG | {"max_tokens": 5_000}    # what a server writes that does not notice that its client has left
+SHORTER = LONG | {"max_tokens": 1_500}    # what a server writes that does not notice that its client has left
 
 
 @contextmanager

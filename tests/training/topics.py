@@ -15,7 +15,6 @@ SMALL = {
             "train.batching": "windows", "train.tokens": 256, "train.length": 16},
 }
 PRETRAINS = {"gpt": "lm", "gru": "lm", "encoder": "mask", "transformer": "span"}
-STEPS = {"gpt": 150, "gru": 150, "encoder": 5, "transformer": 5}
 QUICK = {"train.evaluate": 0.0, "train.precision": "float32"}
 
 
@@ -41,18 +40,19 @@ def write_data(folder):
     (folder / "tagged.tsv").write_text(tagged)
 
 
-def pretrain(folder, kind, steps=60, **given):
+def pretrain(folder, kind, steps=60, out=None, **given):
     settings = {"text.tokenizer": "words", "train.steps": steps, "train.lr": 3e-3, **QUICK, **SMALL[kind], **given}
     recipe = recipe_for(kind, settings, PRETRAINS[kind])
     text = "long.txt" if kind == "transformer" else "book.txt"
-    return make_run([str(folder / text)], recipe, folder / kind).path
+    return make_run([str(folder / text)], recipe, folder / (out or kind)).path
 
 
-def pretrained(folder, kind):
-    """The run of this kind in a folder of data; the first that asks for it pretrains it."""
-    if not (folder / kind).exists():
-        pretrain(folder, kind, STEPS[kind])
-    return folder / kind
+def pretrained(folder, kind, steps=5):
+    """The run of this kind in a folder of data, which the first that asks for it makes; in 150 steps it has learned."""
+    name = f"{kind}-{steps}"
+    if not (folder / name).exists():
+        pretrain(folder, kind, steps, name)
+    return folder / name
 
 
 def fine_tune(folder, base, out="tuned", task="classify", steps=4, text="few.tsv", valid="others.tsv", **given):

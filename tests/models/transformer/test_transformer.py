@@ -192,7 +192,7 @@ def test_it_learns_to_reverse_a_text() -> None:
     source = torch.randint(1, VOCAB, (64, 4), generator=torch.Generator().manual_seed(3))
     text = torch.cat([torch.zeros(64, 1, dtype=torch.long), source.flip(1)], 1)
     batch = Batch(text[:, :-1], text[:, 1:], source=source)
-    for _ in range(150):
+    for _ in range(80):
         optimizer.zero_grad()
         nats, count, _ = model.loss(batch)
         (nats / count).backward()

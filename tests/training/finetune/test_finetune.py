@@ -47,7 +47,7 @@ def trained_on(desk, base, **given):
 @pytest.mark.parametrize("kind", ["gpt", "gru"])
 def test_what_was_read_helps_to_label_words_that_no_label_was_given_for(desk, kind):
     how = {"steps": 60, "train_lr": 3e-3, "train_tokens": 64}
-    tuned = fine_tune(desk, pretrained(desk, kind), **how)
+    tuned = fine_tune(desk, pretrained(desk, kind, steps=150), **how)
     own = {name: value for name, value in SMALL[kind].items() if name.startswith("model.")}
     settings = {"text.tokenizer": "words", "text.min_count": 1, "train.steps": 60, "train.lr": 3e-3, "train.tokens": 64}
     recipe = recipe_for(kind, settings | QUICK | own, "classify")
@@ -125,9 +125,9 @@ def test_the_head_of_a_run_with_the_same_labels_is_taken(desk, kind, capsys):
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
-def test_a_run_on_top_of_another_begins_with_its_answers(desk, gpt, task):
+def test_a_run_on_top_of_another_begins_with_its_answers(desk, task):
     texts = {"classify": ("few.tsv", "others.tsv"), "tag": ("tagged.tsv", "tagged.tsv")}[task]
-    base = fine_tune(desk, gpt, "base", task, 60, *texts, train_lr=3e-3, train_tokens=64)
+    base = fine_tune(desk, pretrained(desk, "gpt", steps=150), "base", task, 60, *texts, train_lr=3e-3, train_tokens=64)
     again = fine_tune(desk, base.path, "again", task, 1, *texts, train_lr=1e-30)
     assert again.result["accuracy"] == base.result["accuracy"] > 0.9
     batch = Batch(torch.tensor([[0, 5, 9, 3, 12]]), torch.zeros(1, dtype=torch.long), torch.tensor([5]))

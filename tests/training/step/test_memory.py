@@ -9,9 +9,9 @@ import pytest
 
 STEPS = """
 import ctypes, resource, sys
-from chainrule.device import keep_freed_memory
 
 if sys.argv[1] == "kept":
+    from chainrule.device import keep_freed_memory
     keep_freed_memory()
 libc, size = ctypes.CDLL(None), ctypes.c_size_t(1_600_000)
 libc.malloc.restype, libc.free.argtypes, libc.free.restype = ctypes.c_void_p, [ctypes.c_void_p], None
