@@ -89,7 +89,7 @@ def test_an_answer_is_not_held_back(client):
 
 def open_sockets():
     """Copies of the TCP connections of this process, in which the server runs too."""
-    for number in [int(path.name) for path in Path("/dev/fd").iterdir()]:
+    for number in [int(path.name) for path in Path("/dev/fd").iterdir() if path.is_socket()]:
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
             if one.family == socket.AF_INET and one.type == socket.SOCK_STREAM:
                 yield one
