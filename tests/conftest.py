@@ -1,6 +1,5 @@
 """What all tests take for granted."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -49,27 +48,15 @@ QUIET = ["--no-sandbox", "--disable-background-networking"]
 OURS = ("file:", "data:", "http://127.0.0.1:")
 
 
-@pytest.fixture(scope="session")
-def chromium():
-    """The browser, and the event loop in which playwright waits for it."""
+@pytest.fixture(scope="module")    # its thread has an event loop while it lives, so asyncio.run cannot start another
+def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("there is no chromium here: apt-get install chromium")
     with playwright.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        loop = asyncio.get_running_loop()
-        yield opened, loop
-        asyncio._set_running_loop(loop)
+        yield opened
         opened.close()
-
-
-@pytest.fixture(scope="module")
-def browser(chromium):
-    """The browser. To playwright its loop runs from call to call; in other files asyncio.run can start another."""
-    opened, loop = chromium
-    asyncio._set_running_loop(loop)
-    yield opened
-    asyncio._set_running_loop(None)
 
 
 @pytest.fixture
@@ -78,9 +65,9 @@ def complaints():
     return []
 
 
-@pytest.fixture(scope="session")
-def context_of(chromium):
-    """The browser's context with these options, one for all tests.
+@pytest.fixture(scope="module")
+def context_of(browser):
+    """The browser's context with these options, one for all tests of a file.
 
     In a new context a page has a process of its own, which takes a second to begin and more to compile the scripts.
     """
@@ -89,15 +76,17 @@ def context_of(chromium):
     def context_of(**options):
         key = json.dumps(options, sort_keys=True)
         if key not in contexts:
-            contexts[key] = chromium[0].new_context(**options)
+            contexts[key] = browser.new_context(**options)
             contexts[key].new_page()    # stays open, and with it the process
         return contexts[key]
 
-    return context_of
+    yield context_of
+    for context in contexts.values():
+        context.close()
 
 
 @pytest.fixture
-def open_url(browser, context_of, complaints):
+def open_url(context_of, complaints):
     """A page in the browser that is drawn. It finds nothing that pages of other tests have stored."""
     pages = []
 
