@@ -115,7 +115,10 @@ def training_recipe(
         chosen = finetune_recipe(base, given, task, kind)
         refuse_settings(texts, chosen)
         return chosen
-    kind = kind or default_kind(task)
+    if kind is None:
+        kind = default_kind(task, texts, given, valid)
+        if find_task(task).model_class(kind).classifies:    # chosen since it needs fewer minutes than are given
+            given = {name: value for name, value in given.items() if name != "train.minutes"}
     if "train.minutes" in given:
         refuse_minutes(kind, task)
     chosen = recipe_for(kind, given, task)

@@ -8,15 +8,16 @@ or a language without spaces) a classifier reads characters: most words of anoth
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from chainrule import models
 from chainrule.defaults.rates import SIZES, rate_settings
+from chainrule.errors import UserError
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models.rnn import StackSettings
-from chainrule.progress import short
+from chainrule.progress import say, short
 from chainrule.recipe import BUDGETS, Recipe
-from chainrule.tasks import find_task
+from chainrule.tasks import find_task, recipe_for
 from chainrule.tasks.example_task import ExampleTask
 from chainrule.tasks.examples import gather_examples
 
@@ -32,6 +33,9 @@ SHORT = 3.0                 # words of a short text, at most
 FEW_WORDS = 1e6             # of all texts, below which an n-gram classifier reads characters,
 LETTERS = 5                 # so many at a time
 SAMPLE = 5000               # texts whose words are counted
+
+MOST_TEXT = 5e7             # characters of all texts, from which on a log-linear classifier takes gigabytes of memory
+TEXT_PER_SECOND = 2e5       # that it learns on a CPU
 
 FEW = 1000                  # steps of a classifier, for fewer of which the rate is higher, and dropout lower
 OF_FEW = {"train.lr": 1e-2, "model.dropout": 0.1, "head.dropout": 0.2}
@@ -208,8 +212,31 @@ def _rates(recipe: Recipe, given: DottedSettings, size: DottedSettings) -> Dotte
     return rate_settings(optimizer, 12 * layers * width**2)
 
 
-def default_kind(task: str) -> str:
-    """Where no kind is given."""
+def default_kind(
+    task: str, texts: Sequence[str] = (), given: Mapping[str, Any] = {}, valid: Sequence[str] = ()
+) -> str:
+    """Where no kind is given. `given`: settings; those that only a network has say that it is one."""
+    if task == "classify":
+        kind = "loglinear" if _log_linear_suits(texts, given, valid) else "lstm"
+        say(f"no --kind is given: {kind}{', which learns single texts in seconds' if kind == 'loglinear' else ''}")
+        return kind
     suits = find_task(task).suits
-    usual = {"classify": "lstm", "tag": "hmm", "mask": "encoder"}.get(task)
+    usual = {"tag": "hmm", "mask": "encoder"}.get(task)
     return usual or next((kind for kind in ("ngram", "transformer") if suits(models.model_class(kind))), "ngram")
+
+
+def _log_linear_suits(texts: Sequence[str], given: DottedSettings, valid: Sequence[str]) -> bool:
+    """Single texts that fit into memory, and into the minutes if these are given. Pairs need a network: what matters is
+    how one text answers the other."""
+    minutes, task = given.get("train.minutes"), cast(Any, find_task("classify"))
+    own = {name: value for name, value in given.items() if name != "train.minutes"}
+    if any(name.startswith(("train.", "head.")) for name in own):
+        return False
+    try:
+        recipe = task.complete(recipe_for("loglinear", own, "classify"), texts)
+        train = gather_examples(task.read, texts, recipe.text, valid=valid, seed=0).splits["train"]
+    except UserError:    # vectors, a setting of other kinds, or a mistake, for which training has its own line
+        return False
+    size = sum(len(text) for example in train for text in example.written)
+    fits = size <= MOST_TEXT if minutes is None else size <= min(MOST_TEXT, 60 * float(minutes) * TEXT_PER_SECOND)
+    return fits and all(len(example.written) == 1 for example in train)

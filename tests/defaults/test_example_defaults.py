@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from chainrule.api import training_recipe
+from chainrule.defaults import example_defaults
 from chainrule.defaults.example_defaults import STEPS, Facts, default_kind, example_settings
 from chainrule.tasks import recipe_for
 
@@ -45,8 +46,7 @@ def test_a_step_holds_the_longest_example():
 
 
 def test_a_classifier_reads_words_in_both_directions(desk):
-    made = chosen("reviews.tsv", "classify")
-    assert made.kind == "lstm"
+    made = chosen("reviews.tsv", "classify", "lstm")
     assert (made.model.bidirectional, made.text.tokenizer, made.head.pool) == (True, "words", "max")
     assert made.train.epochs == 60
 
@@ -54,10 +54,10 @@ def test_a_classifier_reads_words_in_both_directions(desk):
 def test_names_are_read_as_characters_and_a_step_counts_them(desk, capsys):
     names = ["".join(letters) for letters in itertools.permutations("aeinor", 4)]
     (desk / "names.tsv").write_text("text\tlabel\n" + "".join(f"{name}\t{name[-1]}\n" for name in names))
-    made = chosen("names.tsv", "classify")
+    made = chosen("names.tsv", "classify", "lstm")
     assert (made.text.tokenizer, made.train.tokens) == ("characters", 64)
     assert "324 examples of 4 characters" in capsys.readouterr().err
-    assert chosen("names.tsv", "classify", **{"text.tokenizer": "words"}).train.tokens == 324 // 8
+    assert chosen("names.tsv", "classify", "lstm", **{"text.tokenizer": "words"}).train.tokens == 324 // 8
     assert chosen("names.tsv", "classify", "ngram").text.tokenizer == "characters"
     assert chosen("reviews.tsv", "classify", "ngram") == recipe_for("ngram", {}, "classify")
 
@@ -83,7 +83,7 @@ def test_few_sentences_are_read_as_words_though_many_words_come_once(desk):
     words = [f"word{number}" for number in range(200)]
     rows = [f"the {words[5 * at]} of a {words[5 * at + 1]} is {words[5 * at + 2]}\tyes" for at in range(20)]
     (desk / "few.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\nno\tno\n" * 2)
-    assert chosen("few.tsv", "classify").text.tokenizer == "words"
+    assert chosen("few.tsv", "classify", "lstm").text.tokenizer == "words"
 
 
 @pytest.mark.parametrize(("task", "file", "kind", "given"), [
@@ -113,8 +113,32 @@ def test_one_line_says_it(desk, capsys):
 
 
 def test_each_task_has_a_kind():
-    assert [default_kind(task) for task in ("lm", "classify", "tag", "translate", "mask", "caption")] == [
-        "ngram", "lstm", "hmm", "transformer", "encoder", "transformer"]
+    assert [default_kind(task) for task in ("lm", "tag", "translate", "mask", "caption")] == [
+        "ngram", "hmm", "transformer", "encoder", "transformer"]
+
+
+@pytest.mark.parametrize(("given", "kind"), [
+    ({}, "loglinear"), ({"text.tokenizer": "words", "model.order": 2}, "loglinear"),
+    ({"train.minutes": 1.0}, "loglinear"), ({"train.minutes": 1e-6}, "lstm"), ({"train.steps": 5}, "lstm"),
+    ({"model.hidden": 8}, "lstm"), ({"head.pool": "max"}, "lstm"),
+], ids=str)
+def test_single_texts_are_learned_by_a_log_linear_classifier_unless_a_setting_is_of_a_network(desk, given, kind):
+    assert default_kind("classify", ["reviews.tsv"], given) == kind
+
+
+def test_pairs_vectors_and_what_does_not_fit_into_memory_are_learned_by_a_network(desk, monkeypatch):
+    (desk / "both.tsv").write_text("sentence1\tsentence2\tlabel\n" + "a cat\tan animal\tyes\na cat\ta dog\tno\n" * 9)
+    (desk / "vectors.tsv").write_text("a\tb\tlabel\n" + "1.5\t2\tyes\n2.5\t1\tno\n" * 9)
+    assert [default_kind("classify", [name]) for name in ("both.tsv", "vectors.tsv", "missing.tsv")] == ["lstm"] * 3
+    monkeypatch.setattr(example_defaults, "MOST_TEXT", 300)
+    assert default_kind("classify", ["reviews.tsv"]) == "lstm"
+
+
+def test_minutes_that_are_enough_for_a_kind_without_a_clock_are_no_mistake(desk, capsys):
+    made = training_recipe(["reviews.tsv"], kind=None, task="classify", base=None, recipe=None, valid=[], minutes=1.0,
+                           settings={}, device="cpu")
+    assert made.kind == "loglinear"
+    assert "no --kind is given: loglinear" in capsys.readouterr().err
 
 
 def test_a_network_of_a_given_size_keeps_the_dropout_of_its_kind(desk):
@@ -146,6 +170,6 @@ def test_what_restores_a_text_is_small_on_a_cpu(desk):
     ({"train.steps": 400, "train.optimizer": "adamw"}, False), ({"train.epochs": "2", "train.tokens": "64"}, True),
 ])
 def test_few_steps_of_a_classifier_are_longer_and_drop_less(desk, given, few):
-    made = chosen("reviews.tsv", "classify", **given)
+    made = chosen("reviews.tsv", "classify", "lstm", **given)
     assert (made.train.lr, made.model.dropout, made.head.dropout) == {
         True: (0.01, 0.1, 0.2), False: (0.005, 0.3, 0.5), None: (0.002, 0.1, 0.2)}[few]
