@@ -2,7 +2,30 @@
 
 from mutations.bugs.bug import Bug
 
+EXAMPLES, OF_EXAMPLES = "chainrule/defaults/example_defaults.py", "tests/defaults/test_example_defaults.py"
+
 BUGS = [
+    Bug(
+        "pairs of texts are learned by their n-grams",
+        EXAMPLES,
+        "return fits and all(len(example.written) == 1 for example in train)",
+        "return fits",
+        (f"{OF_EXAMPLES}::test_pairs_vectors_and_what_does_not_fit_into_memory_are_learned_by_a_network",),
+    ),
+    Bug(
+        "few steps of a classifier have the rate and the dropout of many",
+        EXAMPLES,
+        "        chosen |= OF_FEW\n",
+        "        pass\n",
+        (f"{OF_EXAMPLES}::test_few_steps_of_a_classifier_are_longer_and_drop_less[given0-True]",),
+    ),
+    Bug(
+        "the only example of a class is held out",
+        "chainrule/tasks/examples.py",
+        "if not known.issuperset(labels[place]):",
+        "if False:",
+        ("tests/tasks/test_examples.py::test_a_class_of_one_example_stays_to_train_on",),
+    ),
     Bug(
         "a budget in steps gets another learning rate than one in minutes",
         "chainrule/defaults/choose.py",
