@@ -15,7 +15,7 @@ from chainrule.defaults.rates import SIZES, rate_settings
 from chainrule.errors import UserError
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models.rnn import StackSettings
-from chainrule.progress import say, short
+from chainrule.progress import short
 from chainrule.recipe import BUDGETS, Recipe
 from chainrule.tasks import find_task, recipe_for
 from chainrule.tasks.example_task import ExampleTask
@@ -217,9 +217,7 @@ def default_kind(
 ) -> str:
     """Where no kind is given. `given`: settings; those that only a network has say that it is one."""
     if task == "classify":
-        kind = "loglinear" if _log_linear_suits(texts, given, valid) else "lstm"
-        say(f"no --kind is given: {kind}{', which learns single texts in seconds' if kind == 'loglinear' else ''}")
-        return kind
+        return "loglinear" if _log_linear_suits(texts, given, valid) else "lstm"
     suits = find_task(task).suits
     usual = {"tag": "hmm", "mask": "encoder"}.get(task)
     return usual or next((kind for kind in ("ngram", "transformer") if suits(models.model_class(kind))), "ngram")

@@ -56,7 +56,8 @@ def ask(served, **body):
 
 
 def command(monkeypatch, capsys, run, lines, *words):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+    written = "".join(f"{line}\n" for line in lines).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(written), encoding="utf-8"))
     capsys.readouterr()
     assert main(["predict", str(run), *words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)["answers"]
