@@ -219,6 +219,7 @@ def test_the_live_page_says_how_far_measuring_is_in_the_place_of_the_chart(open_
     with served({"rnn": save_run(tmp_path / "rnn", two[0])}) as url:
         page = open_url(f"{url}#page.view=cost&cost.what=seconds")
         page.wait_for_function("document.querySelectorAll('#cost circle[data-dot]').length === 4")
+        page.wait_for_function("document.querySelector('.plot-wait').innerText === ''")    # dots come before the end
         page.evaluate("""() => {
             const line = document.querySelector('.plot-wait');
             window.lines = [];
