@@ -224,8 +224,8 @@ def default_kind(
 
 
 def _log_linear_suits(texts: Sequence[str], given: DottedSettings, valid: Sequence[str]) -> bool:
-    """Single texts that fit into memory, and into the minutes if these are given. Pairs need a network: what matters is
-    how one text answers the other."""
+    """Single texts of words that fit into memory, and into the minutes if these are given. Pairs need a network: what
+    matters is how one text answers the other. So do texts read as letters, such as names: n-grams do not count."""
     minutes, task = given.get("train.minutes"), cast(Any, find_task("classify"))
     own = {name: value for name, value in given.items() if name != "train.minutes"}
     if any(name.startswith(("train.", "head.")) for name in own):
@@ -235,6 +235,7 @@ def _log_linear_suits(texts: Sequence[str], given: DottedSettings, valid: Sequen
         train = gather_examples(task.read, texts, recipe.text, valid=valid, seed=0).splits["train"]
     except UserError:    # vectors, a setting of other kinds, or a mistake, for which training has its own line
         return False
-    size = sum(len(text) for example in train for text in example.written)
+    written = [text for example in train for text in example.written]
+    size = sum(map(len, written))
     fits = size <= MOST_TEXT if minutes is None else size <= min(MOST_TEXT, 60 * float(minutes) * TEXT_PER_SECOND)
-    return fits and all(len(example.written) == 1 for example in train)
+    return fits and len(written) == len(train) and not _is_spelled(written)

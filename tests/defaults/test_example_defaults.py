@@ -54,7 +54,8 @@ def test_a_classifier_reads_words_in_both_directions(desk):
 def test_names_are_read_as_characters_and_a_step_counts_them(desk, capsys):
     names = ["".join(letters) for letters in itertools.permutations("aeinor", 4)]
     (desk / "names.tsv").write_text("text\tlabel\n" + "".join(f"{name}\t{name[-1]}\n" for name in names))
-    made = chosen("names.tsv", "classify", "lstm")
+    made = chosen("names.tsv", "classify")
+    assert made.kind == "lstm"
     assert (made.text.tokenizer, made.train.tokens) == ("characters", 64)
     assert "324 examples of 4 characters" in capsys.readouterr().err
     assert chosen("names.tsv", "classify", "lstm", **{"text.tokenizer": "words"}).train.tokens == 324 // 8

@@ -8,9 +8,16 @@ BUGS = [
     Bug(
         "pairs of texts are learned by their n-grams",
         EXAMPLES,
-        "return fits and all(len(example.written) == 1 for example in train)",
-        "return fits",
+        "return fits and len(written) == len(train) and",
+        "return fits and",
         (f"{OF_EXAMPLES}::test_pairs_vectors_and_what_does_not_fit_into_memory_are_learned_by_a_network",),
+    ),
+    Bug(
+        "names are learned by the n-grams of their letters",
+        EXAMPLES,
+        "len(written) == len(train) and not _is_spelled(written)",
+        "len(written) == len(train)",
+        (f"{OF_EXAMPLES}::test_names_are_read_as_characters_and_a_step_counts_them",),
     ),
     Bug(
         "few steps of a classifier have the rate and the dropout of many",
