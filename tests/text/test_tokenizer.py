@@ -332,3 +332,8 @@ def test_a_text_that_holds_unk_keeps_its_rare_words(text, kept):
     assert (tokenizer.id("b") is not None or "b" in tokenizer.decode(tokenizer.encode("b"))) == kept
     again = train_tokenizer(Text(tokenizer="words", min_count=2), [text])
     assert "b" not in again.decode(again.encode("b"))
+
+
+def test_a_text_in_which_no_word_comes_twice_is_answered_with_what_reads_it():
+    with pytest.raises(UserError, match=r"for a language without spaces, text\.tokenizer=characters"):
+        train_tokenizer(Text(tokenizer="words", min_count=2), ["今天天气很好。"])
