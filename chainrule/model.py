@@ -94,6 +94,7 @@ class Model(nn.Module):
     compiles: ClassVar[bool] = True                  # whether torch.compile makes it faster
     label_smoothing: float = 0.0                     # fraction of each target that training spreads over all labels
     packs: bool = False                              # whether it keeps the documents of a packed row apart by itself
+    begins_from: ClassVar[tuple[str, ...]] = ()      # other kinds (module:class) whose weights `--from` may give it
     recipe: ClassVar[Mapping[str, Any]] = {}         # dotted settings in which this kind differs from the defaults
 
     @classmethod

@@ -55,6 +55,7 @@ class TransformerEncoder(Model):
     tasks = ("mask", "classify", "tag")
     bidirectional = True
     embedding_parameters = ("embedding", "segments", "stack.bias")
+    begins_from = ("gpt:GPT",)                  # the same blocks; they learn to see both sides by `--task mask`
     Settings = EncoderSettings
     recipe: ClassVar[dict[str, Any]] = {"train.optimizer": "muon"}
     backward = 0

@@ -1,6 +1,7 @@
 """Fine-tuning: a recipe on top of a pretrained run, and a model initialised with the run's weights or word vectors.
 
-The body's settings and weights are the run's, and so is its tokenizer, with the task's own tokens after the others. The
+The body's settings and weights are the run's, and so is its tokenizer, with the task's own tokens after the others. An
+encoder may begin from a GPT, whose weights it takes without the causal mask (BehnamGhader et al. 2024: LLM2Vec). The
 head is new, unless the run had the same labels and the same task. What the recipe freezes is not trained; LoRA adapters
 are added from outside. `model.vectors` instead sets only the embeddings, from a file of word vectors or from a run.
 How far fine-tuning has moved the weights θ from those of the run, θ̂, is measured by layer: ‖θ - θ̂‖ / ‖θ̂‖.
@@ -8,7 +9,7 @@ How far fine-tuning has moved the weights θ from those of the run, θ̂, is mea
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,17 +120,24 @@ def finetune_recipe(
     if how != "gradient":
         cure = " Its vectors can be used in any network by model.vectors." if how == "pairs" else ""
         raise UserError(f"--from {path}: a {there.kind} has no layers to fine-tune: it learns by {how}.{cure}")
-    if kind is not None and models.kind(kind).where != models.kind(there.kind).where:
-        raise UserError(f"--from {path}: it is a {there.kind}, and --kind {kind} has another body. Leave --kind out.")
-    preset = {} if kind in (None, there.kind) else models.kind(kind).preset    # a published size is one of model.*
-    given = {**_own_model(path, there, {**preset, **settings}), **_own_text(path, there, settings)}
+    where = models.kind(there.kind).where
+    if kind is None or models.kind(kind).where == where:
+        preset = {} if kind in (None, there.kind) else models.kind(kind).preset    # a published size is one of model.*
+        kind = there.kind
+    elif where in models.model_class(kind).begins_from:
+        preset = {}
+    else:
+        raise UserError(f"--from {path}: its kind is {there.kind}, and --kind {kind} has another body. Leave --kind out.")
+    given = {**_own_model(path, there, kind, {**preset, **settings}), **_own_text(path, there, settings)}
     came_from = Base(str(path.resolve()), about["files"][run.weights_file(about)]["sha256"])
-    return recipe_for(there.kind, {**settings, **given}, task, came_from)
+    return recipe_for(kind, {**settings, **given}, task, came_from)
 
 
-def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _own_model(path: Path, there: Recipe, kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The run's `model.*` as its model was built; settings that change no weight may be changed."""
-    was = asdict(there.model)
+    settings_class = models.model_class(kind).Settings
+    names = {field.name for field in fields(settings_class)}
+    was = {name: value for name, value in asdict(there.model).items() if name in names}
     was |= {name: value for name, value in NO_VECTORS.items() if name in was}
     if was.get("tied", False) is None:    # decided by the size of the vocabulary, which may grow now
         vocab = len(Tokenizer.load(path / run.TOKENIZER))
@@ -140,7 +148,7 @@ def _own_model(path: Path, there: Recipe, settings: Mapping[str, Any]) -> dict[s
     if changed.keys() - {"context"}:    # what stretches RoPE sets the context too
         stretched = there.model.adjusted(changed)
         given |= {name: getattr(stretched, name) for name in stretched.adjustable}
-    here = asdict(make(type(there.model), was | given, "model"))
+    here = asdict(make(settings_class, was | given, "model"))
     differing = [name for name in was if here[name] != was[name] and not _may_differ(name, was)]
     if differing:
         lines = "; ".join(f"model.{name} is {was[name]} there and {here[name]} here" for name in differing)

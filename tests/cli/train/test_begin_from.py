@@ -75,7 +75,7 @@ def test_the_text_itself_can_be_learned_beside_its_class(chainrule, base):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((*CLASSIFY, "--kind", "lstm"), "it is a gpt, and --kind lstm has another body"),
+        ((*CLASSIFY, "--kind", "lstm"), "its kind is gpt, and --kind lstm has another body"),
         ((*CLASSIFY, "model.width=32"), "model.width is 16 there and 32 here"),
         ((*CLASSIFY, "text.tokenizer=bytes"), "text.tokenizer is words there and bytes here"),
         ((*CLASSIFY, "train.freeze=embeding"), "Did you mean embedding?"),

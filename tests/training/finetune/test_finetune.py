@@ -309,7 +309,7 @@ def test_mistakes_are_one_line_each(desk, kind, given, task, says):
 
 
 def test_a_run_of_another_kind_or_size_is_refused(gpt):
-    with pytest.raises(UserError, match="it is a gpt, and --kind lstm has another body"):
+    with pytest.raises(UserError, match="its kind is gpt, and --kind lstm has another body"):
         finetune_recipe(gpt, kind="lstm")
     with pytest.raises(UserError, match=r"and with them these settings: model\.layers is 2 there and 12 here"):
         finetune_recipe(gpt, kind="gpt2")
