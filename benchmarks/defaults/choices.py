@@ -51,6 +51,7 @@ LONGEST = 12          # kernels that are named
 BASES = {
     "sst2-gpt": "reviews-gpt", "imdb-gpt": "reviews-gpt", "imdb-reference": "reviews-gpt", "aeslc-gpt": "reader-gpt",
     "follows-gpt": "reader-gpt", "rte-gpt": "reader-gpt", "aeslc-transformer": "letters-transformer",
+    "reader-encoder": "reader-gpt", "imdb-encoder": "reader-gpt",
 }
 TUNED = ("preference", "reward", "reinforce")
 FILES = {
@@ -65,8 +66,9 @@ FILES = {
 # Of random examples: how many, and the mean number of words in each part
 RANDOM = {
     "multi30k-transformer": (20_000, 12, 12), "multi30k-seq2seq": (20_000, 12, 12), "sst2-lstm": (40_000, 9),
-    "sst2-gpt": (20_000, 9), "imdb-gpt": (4_000, 230), "ewt-lstm": (8_000, 16), "aeslc-gpt": (6_000, 120, 5),
-    "aeslc-transformer": (6_000, 120, 5), "follows-gpt": (8_000, 40, 12), "rte-gpt": (2_500, 45, 9),
+    "sst2-gpt": (20_000, 9), "imdb-gpt": (4_000, 230), "imdb-encoder": (4_000, 230), "ewt-lstm": (8_000, 16),
+    "aeslc-gpt": (6_000, 120, 5), "aeslc-transformer": (6_000, 120, 5), "follows-gpt": (8_000, 40, 12),
+    "rte-gpt": (2_500, 45, 9),
 }
 
 

@@ -127,7 +127,8 @@ def finetune_recipe(
     elif where in models.model_class(kind).begins_from:
         preset = {}
     else:
-        raise UserError(f"--from {path}: its kind is {there.kind}, and --kind {kind} has another body. Leave --kind out.")
+        raise UserError(f"--from {path}: its kind is {there.kind}, and --kind {kind} has another body. Leave --kind "
+                        "out.")
     given = {**_own_model(path, there, kind, {**preset, **settings}), **_own_text(path, there, settings)}
     came_from = Base(str(path.resolve()), about["files"][run.weights_file(about)]["sha256"])
     return recipe_for(kind, {**settings, **given}, task, came_from)
