@@ -37,11 +37,16 @@ def write_aside(path: Path) -> Iterator[Path]:
     """
     device = _is_device(path)
     path = path if device else _followed(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = None if device else path.parent
-    if folder is not None:
-        remove_abandoned(folder, path.name)
-    handle, aside = _make_aside(folder, path.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = None if device else path.parent
+        if folder is not None:
+            remove_abandoned(folder, path.name)
+        handle, aside = _make_aside(folder, path.name)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        there = path.parent
+        reason = "is no folder" if there.exists() and not there.is_dir() else f"takes no files ({error.strerror})"
+        raise UserError(f"{path} cannot be written: {there} {reason}. Choose another place.") from error
     try:
         yield aside
         if device:

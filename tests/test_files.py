@@ -110,6 +110,24 @@ def test_a_device_without_space_is_one_line_and_stays_a_device() -> None:
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("file/report.html", "file is no folder"), ("file/deeper/report.html", r"file/deeper takes no files \(Not a dir")],
+)
+def test_a_place_where_no_file_can_be_is_one_line_and_what_is_there_stays(tmp_path: Path, place: str, says: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=f"report.html cannot be written: .*{says}"), write_aside(tmp_path / place):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_a_folder_of_the_system_takes_no_files() -> None:
+    with pytest.raises(UserError, match=r"/proc/report.html cannot be written: /proc takes no files \(No such file"):
+        write_text(Path("/proc/report.html"), "")
+
+
 def test_links_in_a_circle_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
