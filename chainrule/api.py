@@ -18,6 +18,7 @@ from chainrule.defaults.example_defaults import default_kind
 from chainrule.defaults.rates import SIZES
 from chainrule.device import choose_device, fastest_threads
 from chainrule.errors import UserError, did_you_mean
+from chainrule.progress import say
 from chainrule.recipe import Recipe, over
 from chainrule.run import Run, load
 from chainrule.settings import flatten
@@ -116,8 +117,10 @@ def training_recipe(
         refuse_settings(texts, chosen)
         return chosen
     if kind is None:
-        kind = default_kind(task, texts, given, valid)
-        if find_task(task).model_class(kind).classifies:    # chosen since it needs fewer minutes than are given
+        kind = default_kind(task, texts, given, valid, device)
+        if "train.minutes" in given and find_task(task).model_class(kind).learns_by == "counting":
+            say(f"{kind}, the default of --task {task}, learns by counting and ends by itself: it does not "
+                f"use the {given['train.minutes']} minutes")
             given = {name: value for name, value in given.items() if name != "train.minutes"}
     if "train.minutes" in given:
         refuse_minutes(kind, task)

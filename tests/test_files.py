@@ -114,7 +114,7 @@ def test_a_device_without_space_is_one_line_and_stays_a_device() -> None:
     ("place", "says"),
     [("file/report.html", "file is no folder"), ("file/deeper/report.html", r"file/deeper takes no files \(Not a dir")],
 )
-def test_a_place_where_no_file_can_be_is_one_line_and_what_is_there_stays(tmp_path: Path, place: str, says: str) -> None:
+def test_a_place_for_no_file_is_one_line_and_what_is_there_stays(tmp_path: Path, place: str, says: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=f"report.html cannot be written: .*{says}"), write_aside(tmp_path / place):
         pass

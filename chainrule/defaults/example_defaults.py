@@ -10,14 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
+
 from chainrule import models
+from chainrule.defaults.budgets import SPEED
 from chainrule.defaults.rates import SIZES, rate_settings
+from chainrule.device import choose_device
 from chainrule.errors import UserError
+from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
 from chainrule.models.rnn import StackSettings
 from chainrule.progress import short
-from chainrule.recipe import BUDGETS, Recipe
-from chainrule.tasks import find_task, recipe_for
+from chainrule.recipe import BUDGETS, Recipe, over
+from chainrule.tasks import build_for, find_task, recipe_for
 from chainrule.tasks.example_task import ExampleTask
 from chainrule.tasks.examples import gather_examples
 
@@ -38,6 +43,7 @@ MOST_TEXT = 5e7             # characters of all texts, from which on a log-linea
 TEXT_PER_SECOND = 2e5       # that it learns on a CPU
 
 FEW = 1000                  # steps of a classifier, for fewer of which the rate is higher, and dropout lower
+RECURRENT = 0.5             # of the FLOPs per second of other small networks
 OF_FEW = {"train.lr": 1e-2, "model.dropout": 0.1, "head.dropout": 0.2}
 
 OF_OUR_SIZE = ("model.dropout", "model.embedding_dropout", "model.label_smoothing", "train.weight_decay",
@@ -112,12 +118,22 @@ def example_settings(
 
 
 def _steps(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, facts: Facts) -> float:
-    """Of training, where a budget is given; minutes are not measured here."""
+    """Of training, where a budget is given."""
     name, amount = recipe.train.budget
-    if not any(f"train.{one}" in given for one in BUDGETS) or name == "minutes":
+    if not any(f"train.{one}" in given for one in BUDGETS):
         return float(STEPS)
     tokens = recipe.train.tokens if "train.tokens" in given else chosen["train.tokens"]
+    if name == "minutes":
+        return float(STEPS) if facts.device != "cpu" else amount * _steps_a_minute(recipe, given, chosen, tokens)
     return float(amount * {"steps": 1, "epochs": facts.words / tokens, "total_tokens": 1 / tokens}[name])
+
+
+def _steps_a_minute(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, tokens: int) -> float:
+    """Of a recurrent network on a usual CPU. Not measured, so that a run that goes on gets the same settings again."""
+    with torch.device("meta"):
+        body = build_for(recipe_for(recipe.kind, over(chosen, given), recipe.task), 2, ("a", "b")).body
+    weights = sum(matrix.numel() for _, matrix in group_parameters(body)[0])
+    return 60 * RECURRENT * SPEED["cpu"] / (6 * weights * tokens)
 
 
 def facts_of(
@@ -213,11 +229,14 @@ def _rates(recipe: Recipe, given: DottedSettings, size: DottedSettings) -> Dotte
 
 
 def default_kind(
-    task: str, texts: Sequence[str] = (), given: Mapping[str, Any] = {}, valid: Sequence[str] = ()
+    task: str, texts: Sequence[str] = (), given: Mapping[str, Any] = {}, valid: Sequence[str] = (),
+    device: str = "auto",
 ) -> str:
     """Where no kind is given. `given`: settings; those that only a network has say that it is one."""
     if task == "classify":
         return "loglinear" if _log_linear_suits(texts, given, valid) else "lstm"
+    if task == "lm" and "train.minutes" in given:    # an n-gram would not use them
+        return "lstm" if choose_device(device).type == "cpu" else "gpt"
     suits = find_task(task).suits
     usual = {"tag": "hmm", "mask": "encoder"}.get(task)
     return usual or next((kind for kind in ("ngram", "transformer") if suits(models.model_class(kind))), "ngram")

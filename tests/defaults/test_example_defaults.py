@@ -3,10 +3,12 @@
 import itertools
 
 import pytest
+import torch
 
 from chainrule.api import training_recipe
 from chainrule.defaults import example_defaults
 from chainrule.defaults.example_defaults import STEPS, Facts, default_kind, example_settings
+from chainrule.errors import UserError
 from chainrule.tasks import recipe_for
 
 ROWS = "sentence\tlabel\n" + "a fine film\tgood\na dull film\tbad\na fine play\tgood\na dull play\tbad\n" * 8
@@ -25,6 +27,11 @@ def desk(tmp_path, monkeypatch):
 
 def chosen(file, task, kind=None, **given):
     return training_recipe([file], kind=kind, task=task, base=None, recipe=None, valid=[], minutes=None, settings=given,
+                           device="cpu")
+
+
+def timed(file, task, minutes, kind=None):
+    return training_recipe([file], kind=kind, task=task, base=None, recipe=None, valid=[], minutes=minutes, settings={},
                            device="cpu")
 
 
@@ -135,10 +142,33 @@ def test_pairs_vectors_and_what_does_not_fit_into_memory_are_learned_by_a_networ
     assert default_kind("classify", ["reviews.tsv"]) == "lstm"
 
 
+@pytest.mark.parametrize(("device", "kind"), [("cpu", "lstm"), ("cuda", "gpt")])
+def test_a_running_text_with_minutes_is_learned_by_a_kind_that_uses_them(monkeypatch, device, kind):
+    monkeypatch.setattr(example_defaults, "choose_device", lambda name: torch.device(device))
+    assert default_kind("lm", ["book.txt"], {"train.minutes": 2.0}) == kind
+    assert default_kind("lm", ["book.txt"], {"model.order": 3}) == "ngram"
+
+
+def test_a_tagger_that_counts_says_that_it_does_not_use_the_minutes(desk, capsys):
+    assert timed("tags.conllu", "tag", 0.5).kind == "hmm"
+    assert "hmm, the default of --task tag, learns by counting" in capsys.readouterr().err
+    with pytest.raises(UserError, match="hmm learns by counting, in as many passes as it needs"):
+        timed("tags.conllu", "tag", 0.5, "hmm")
+
+
+def test_a_classifier_of_few_steps_is_the_same_however_they_are_given(desk):
+    """On a CPU; on a GPU a minute has thousands of steps."""
+    few, enough = (timed("reviews.tsv", "classify", minutes, "lstm") for minutes in (0.001, 30))
+    for made, steps in ((few, 20), (enough, 3000)):
+        other = chosen("reviews.tsv", "classify", "lstm", **{"train.steps": steps})
+        assert (made.train.lr, made.model.dropout, made.head.dropout) == (
+            other.train.lr, other.model.dropout, other.head.dropout)
+    assert few.train.lr > enough.train.lr
+    assert few.head.dropout < enough.head.dropout
+
+
 def test_minutes_that_are_enough_for_a_kind_without_a_clock_are_no_mistake(desk):
-    made = training_recipe(["reviews.tsv"], kind=None, task="classify", base=None, recipe=None, valid=[], minutes=1.0,
-                           settings={}, device="cpu")
-    assert made.kind == "loglinear"
+    assert timed("reviews.tsv", "classify", 1.0).kind == "loglinear"
 
 
 def test_a_network_of_a_given_size_keeps_the_dropout_of_its_kind(desk):
