@@ -239,7 +239,8 @@ def default_kind(
         return "lstm" if choose_device(device).type == "cpu" else "gpt"
     suits = find_task(task).suits
     usual = {"tag": "hmm", "mask": "encoder"}.get(task)
-    return usual or next((kind for kind in ("ngram", "transformer") if suits(models.model_class(kind))), "ngram")
+    kinds = ("ngram", "transformer", "gpt")    # the first that the task suits
+    return usual or next((kind for kind in kinds if suits(models.model_class(kind))), "ngram")
 
 
 def _log_linear_suits(texts: Sequence[str], given: DottedSettings, valid: Sequence[str]) -> bool:

@@ -121,8 +121,8 @@ def test_one_line_says_it(desk, capsys):
 
 
 def test_each_task_has_a_kind():
-    assert [default_kind(task) for task in ("lm", "tag", "translate", "mask", "caption")] == [
-        "ngram", "hmm", "transformer", "encoder", "transformer"]
+    assert [default_kind(task) for task in ("lm", "tag", "translate", "mask", "caption", "chat")] == [
+        "ngram", "hmm", "transformer", "encoder", "transformer", "gpt"]
 
 
 @pytest.mark.parametrize(("given", "kind"), [
