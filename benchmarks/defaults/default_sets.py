@@ -32,7 +32,7 @@ class Trial:
 
     set: str
     name: str                         # default, or what differs from it
-    kind: str
+    kind: str | None                  # None: the one that is chosen
     task: str
     train: tuple[str, ...]
     valid: tuple[str, ...]
@@ -82,14 +82,19 @@ OF_LOSS = Bar("nats", 0.03, relative=True, falls=True)
 
 # Examples
 
+KINDS: list[Settings] = [{"kind": "loglinear"}, {"kind": "lstm"}]    # of a classifier; with a rate it is an LSTM
 AROUND: dict[str, list[Settings]] = {
-    "language": [{"train.lr": 2e-3}, adamw(1e-3), {"train.epochs": 10}],
-    "author": [muon(1e-2), adamw(3e-3), muon(2.5e-3), {"train.epochs": 10}, {"model.dropout": 0.5}, adamw(1e-3)],
+    "language": [*KINDS, {"train.lr": 2e-3}, adamw(1e-3), {"train.epochs": 10}],
+    "author": [*KINDS, muon(1e-2), adamw(3e-3), muon(2.5e-3), {"train.epochs": 10}, {"model.dropout": 0.5},
+               adamw(1e-3)],
     "xpos": [muon(1e-2), adamw(2e-3), muon(2.5e-3), {"train.epochs": 10}, {"model.dropout": 0.3}],
     "phonemes": [muon(1.5e-3), muon(6e-3), {"train.epochs": 20}, {"model.dropout": 0.1}, adamw(1e-3)],
     "spelling": [{"text.tokenizer": "characters"}, muon(1.5e-3), muon(6e-3)],
-    "syllables": [{"text.tokenizer": "bpe"}, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
-    "reviews": [muon(1e-2), muon(2.5e-3), adamw(1e-3), {"train.epochs": 10}, {"model.dropout": 0.5}],
+    "syllables": [*KINDS, {"text.tokenizer": "bpe"}, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
+    "reviews": [*KINDS, muon(1e-2), muon(2.5e-3), adamw(1e-3), {"train.epochs": 10}, {"model.dropout": 0.5}],
+    "phrases": [*KINDS, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
+    "letter": [*KINDS, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
+    "word": [*KINDS, muon(1e-2), muon(2.5e-3), adamw(1e-3)],
 }
 TASKS = {"xpos": "tag", "phonemes": "translate", "spelling": "translate"}
 BARS = {name: Bar("errors", 0.01, falls=True) if TASKS.get(name) == "translate" else Bar("accuracy", 0.01)
@@ -134,6 +139,27 @@ def reviews(data: Path, folder: Path) -> tuple[str, str]:
     return write_rows(folder, "reviews", read(data / "glue" / "SST-2" / "train.tsv").splitlines()[1:])
 
 
+def phrases(data: Path, folder: Path) -> tuple[str, str]:
+    """The same of phrases of two to six words."""
+    rows = read(data / "glue" / "SST-2" / "train.tsv").splitlines()[1:]
+    return write_rows(folder, "phrases", [row for row in rows if 2 <= len(row.split("\t")[0].split()) <= 6])
+
+
+def letters(data: Path, folder: Path) -> tuple[str, str]:
+    """A name without its last letter, and that letter."""
+    names = (name for name in read(data / "names" / "names.txt").split() if len(name) > 2)
+    return write_rows(folder, "letter", [f"{name[:-1]}\t{name[-1]}" for name in names])
+
+
+def words(data: Path, folder: Path) -> tuple[str, str]:
+    """A word, and whether it is English or German."""
+    rows = set[str]()
+    for language in ("en", "de"):
+        found = {word.lower() for word in re.findall(r"[^\W\d_]+", read(data / "multi30k" / f"train.{language}"))}
+        rows |= {f"{word}\t{language}" for word in found}
+    return write_rows(folder, "word", sorted(rows))
+
+
 def xpos(data: Path, folder: Path) -> tuple[str, str]:
     train, valid = (str(data / "ud-english-ewt" / f"en_ewt-ud-{split}.conllu") for split in ("train", "dev"))
     return train, valid
@@ -169,7 +195,7 @@ def syllables(data: Path, folder: Path) -> tuple[str, str]:
 
 FILES: dict[str, Callable[[Path, Path], tuple[str, str]]] = {
     "language": languages, "author": authors, "reviews": reviews, "xpos": xpos, "phonemes": phonemes,
-    "spelling": spelling, "syllables": syllables}
+    "spelling": spelling, "syllables": syllables, "phrases": phrases, "letter": letters, "word": words}
 
 
 def trials_of(
@@ -180,10 +206,14 @@ def trials_of(
         return _language_models(name, data, folder, device, steps, factors)
     train, valid = FILES[name](data, folder)
     task = TASKS.get(name, "classify")
-    own = kind or ("transformer" if task == "translate" else "lstm")
+    own = kind or {"translate": "transformer", "tag": "lstm"}.get(task)
     base = {"text.tag": "xpos"} if name == "xpos" else {}
-    return [Trial(name, said(extra), own, task, (train,), (valid,), {**base, **extra}, device, device)
-            for extra in ({}, *AROUND[name])]
+    made = []
+    for extra in ({}, *AROUND[name]):
+        settings = {**base, **extra}
+        by = settings.pop("kind", own)
+        made.append(Trial(name, said(extra), by, task, (train,), (valid,), settings, device, device))
+    return made
 
 
 def _language_models(
