@@ -41,6 +41,7 @@ SLOW = [         # libraries that the tests of many bugs import; torch imports s
 
 
 def main() -> None:
+    gc.disable()    # until all is imported, for what is imported stays
     torch.set_num_threads(1)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"    # none is needed, and they are slow to begin
     os.environ["CXX"] = f"{os.environ.get('CXX') or 'c++'} {SIMPLE}"
@@ -118,6 +119,7 @@ def settle() -> None:
     inspect.getmodule(compile("", "nowhere", "exec"))    # asks every module for its file, which is then remembered
     gc.collect()
     gc.freeze()    # what is imported here is never garbage: no child need look at it
+    gc.enable()
 
 
 def lowest_layer(root: Path, edits: list[list[str]]) -> int:
