@@ -1,6 +1,7 @@
 """The device that a model runs on: CPU or GPU, mixed precision (autocast), CUDA graphs, and the number of CPU threads.
 
     choose_device       `auto` takes a GPU when there is one
+    shapes_only         the device "meta": networks of any size are built without memory
     cudnn_attention     whether torch may compute attention by cuDNN, which plans each shape of batch again
     tf32_products       whether a GPU may multiply float32 by TF32
     choose_precision    the dtype of matrix products: `with precision():` is autocast; parameters stay in float32
@@ -17,10 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu
+from torch.overrides import TorchFunctionMode
 
 from chainrule.errors import UserError
 
@@ -38,6 +41,21 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
     return device
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Networks that are built here have shapes and no memory, and so no initial weights, which torch would prepare."""
+    with torch.device("meta"), _WithoutInitialWeights():
+        yield
+
+
+class _WithoutInitialWeights(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return given["tensor"]
+        return func(*args, **given)
 
 
 @contextmanager

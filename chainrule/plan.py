@@ -9,9 +9,9 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
+from chainrule.device import shapes_only
 from chainrule.errors import UserError
 from chainrule.flops import GPUS, hidden_weights, idle_weights, kept_bytes, kv_cache_bytes, training_flops
 from chainrule.layers.cross_entropy import CHUNK_LOGITS
@@ -133,7 +133,7 @@ def _source(kind: str, source: int | None, length: int) -> int | None:
 
 def work_of(recipe: Recipe, vocab: int, length: int, source: int | None = None) -> Work:
     """Measured on the model itself, built without memory (torch's meta device)."""
-    with torch.device("meta"):
+    with shapes_only():
         model = build(recipe.kind, recipe.model, vocab)
     parameters, flops, logits = _count(model), training_flops(model, length, source), 8.0 * vocab
     ratio = 0.0 if source is None else source / length

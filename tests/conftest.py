@@ -1,6 +1,7 @@
 """What all tests take for granted."""
 
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -15,6 +16,15 @@ os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
 
 # A process that a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What collecting makes stays until the end: the garbage collector need not look through it, then or in any test.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
+
 
 # A slow example on a busy machine is no error. To explain a failure hypothesis would trace every example in Python.
 # Tests on a GPU run where hypothesis need not be installed.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chainrule import device
-from chainrule.device import CudaGraph, choose_device, cudnn_attention, tf32_products, undisturbed
+from chainrule.device import CudaGraph, choose_device, cudnn_attention, shapes_only, tf32_products, undisturbed
 
 
 class FakeGPU:
@@ -145,3 +145,18 @@ def test_tf32_is_as_it_was_afterwards(before, on):
         assert matmul.allow_tf32 == before
     finally:
         matmul.allow_tf32 = default
+
+
+def test_a_network_of_shapes_only_is_the_same_network_and_draws_no_number():
+    def make():
+        return torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.GRU(3, 4), torch.nn.LayerNorm(4))
+
+    before = torch.get_rng_state()
+    with shapes_only():
+        network = make()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(weight.is_meta for weight in network.parameters())
+    real = make()
+    assert {name: weight.shape for name, weight in network.named_parameters()} == {
+        name: weight.shape for name, weight in real.named_parameters()}
+    assert bool(real[0].weight.std() > 0.1)

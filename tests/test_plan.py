@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chainrule.cli import main
+from chainrule.device import shapes_only
 from chainrule.flops import GPUS, activation_bytes, attended_keys, mean_keys, peak_of, training_flops
 from chainrule.layers.attention import TokenLayout
 from chainrule.layers.blocks import make_attention
@@ -97,7 +98,7 @@ def test_the_source_costs_by_its_own_length() -> None:
 def test_recurrent_attention_costs_the_source_for_each_token() -> None:
     short, long = (plan("seq2seq", source=source, text__vocab=100, train__length=10, train__total_tokens=1)
                    for source in (10, 20))
-    with torch.device("meta"):
+    with shapes_only():
         model = build("seq2seq", recipe("seq2seq").model, 100)
     encoder = sum(weight.numel() for part in (model.encoder, model.attention.keys) for weight in part.parameters())
     assert long.flops - short.flops == pytest.approx(6 * encoder + 3 * 4 * 512 * 10)

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from mutations.bugs import BUGS, Bug
-from mutations.worker import copy
+from mutations.worker import copy, layer
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED = 0, 1    # pytest's exit codes; others say that no test was run
+
+# From the lowest layer to the highest, for the worker imports what is below a bug once for all bugs above it.
+CLIMBING = sorted(BUGS, key=lambda bug: layer(ROOT, bug.file))
 
 Ask = Callable[[list[list[str]], list[str]], dict[str, Any]]
 
@@ -38,7 +41,7 @@ def ask() -> Iterator[Ask]:
     assert worker.wait(10) == 0
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=str)
+@pytest.mark.parametrize("bug", CLIMBING, ids=str)
 def test_a_bug_is_caught(bug: Bug, ask: Ask) -> None:
     found = (ROOT / bug.file).read_text(encoding="utf-8").count(bug.right)
     assert found == 1, f"{bug.file} has {bug.right!r} {found} times: say where the bug is to be planted now"
@@ -57,6 +60,12 @@ def test_without_a_bug_the_same_tests_pass(ask: Ask) -> None:
 def test_there_are_bugs_enough_and_no_two_alike() -> None:
     assert len({(bug.file, bug.right, bug.wrong) for bug in BUGS}) == len(BUGS) >= 12
     assert all(bug.caught_by for bug in BUGS)
+
+
+def test_layers_are_those_of_the_contract_on_imports() -> None:
+    lowest, middle, highest = (layer(ROOT, f"chainrule/{file}") for file in ("errors.py", "layers/norm.py", "cli.py"))
+    assert 0 < lowest < middle < highest
+    assert layer(ROOT, "chainrule/__init__.py") == layer(ROOT, "benchmarks/layers.py") == 0    # below all
 
 
 def test_bytecode_is_copied_with_the_time_of_its_source_and_what_is_being_written_is_not(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 Reads one JSON object a line, {root, edits: [[file, right, wrong]], tests}, and answers with one, {code, failed,
 output}: pytest's exit code, the tests that failed, and what pytest printed.
+
+Imports point one way, so a bug is nowhere in the layers below its file: one process climbs the layers from bug to bug,
+imports what is below, and forks there. A bug that is lower than the one before it is left to a process without them.
 """
 
 import gc
@@ -13,12 +16,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import tomllib
 import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -26,6 +31,7 @@ import torch
 LONGEST = 120    # seconds for the tests of one bug
 NO_ANSWER = 99   # exit code where pytest itself fell over
 SIMPLE = "-fno-inline"    # C++ is compiled in a quarter of the time, with the same bugs
+LAZY = "chainrule/kernels/", "chainrule/exercises/"    # imported where others import it: not all of it is for a CPU
 SLOW = [         # libraries that the tests of many bugs import; torch imports some of them only when it needs them
     "torch.distributed.tensor", "torch._dynamo", "transformers", "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama", "fastapi", "fastapi.testclient", "uvicorn", "httpx", "openai",
@@ -35,6 +41,7 @@ SLOW = [         # libraries that the tests of many bugs import; torch imports s
 
 
 def main() -> None:
+    gc.disable()    # until all is imported, for what is imported stays
     torch.set_num_threads(1)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"    # none is needed, and they are slow to begin
     os.environ["CXX"] = f"{os.environ.get('CXX') or 'c++'} {SIMPLE}"
@@ -44,19 +51,93 @@ def main() -> None:
         for name in SLOW:
             with suppress(ImportError):
                 importlib.import_module(name)
-    inspect.getmodule(compile("", "nowhere", "exec"))    # asks every module for its file, which is then remembered
-    gc.collect()
-    gc.freeze()    # what is imported here is never garbage: no child need look at it
+    settle()
     with tempfile.TemporaryDirectory(prefix="chainrule-bug-") as folder:
         project, result = Path(folder) / "project", Path(folder) / "result"
+        climber, answers = start_climber(project, result)
+        climbed = 0
         for number, line in enumerate(sys.stdin):
             order = json.loads(line)
             if not project.exists():
                 copy(Path(order["root"]), project)
             result.mkdir()
+            needed = lowest_layer(project, order["edits"])
             with planted(project, order["edits"], number):
-                print(json.dumps(run(project, order["tests"], result)), flush=True)
+                if needed < climbed:
+                    answer = json.dumps(run(project, order["tests"], result))
+                else:
+                    climbed = needed
+                    print(json.dumps(order), file=climber, flush=True)
+                    answer = answers.readline().rstrip()
             shutil.rmtree(result)
+            print(answer, flush=True)
+        climber.close()
+        os.wait()
+
+
+def start_climber(project: Path, result: Path) -> tuple[TextIO, TextIO]:
+    """The input and output of a process that answers as this one, once it has imported the layers below the bug."""
+    (asked, ask), (read, answer) = os.pipe(), os.pipe()
+    if os.fork():
+        os.close(asked)
+        os.close(answer)
+        return os.fdopen(ask, "w"), os.fdopen(read)
+    os.close(ask)
+    os.close(read)
+    climbed = 0
+    with os.fdopen(asked) as lines, os.fdopen(answer, "w") as answers:
+        for line in lines:
+            order = json.loads(line)
+            needed = lowest_layer(project, order["edits"])
+            if needed > climbed:
+                import_layers(project, climbed, needed)
+                climbed = needed
+            imported = {module_name(file) for file, _, _ in order["edits"]} & sys.modules.keys()
+            assert not imported, f"imported before its bug was planted: {imported}"
+            print(json.dumps(run(project, order["tests"], result)), file=answers, flush=True)
+    os._exit(0)
+
+
+def import_layers(root: Path, first: int, end: int) -> None:
+    """All modules of these layers whose libraries are there."""
+    sys.path.insert(0, str(root))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for file in sorted(str(path.relative_to(root)) for path in (root / "chainrule").rglob("*.py")):
+            if first <= layer(root, file) < end and not file.startswith(LAZY):
+                with suppress(ImportError):
+                    importlib.import_module(module_name(file))
+    sys.path.remove(str(root))
+    settle()
+
+
+def module_name(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def settle() -> None:
+    inspect.getmodule(compile("", "nowhere", "exec"))    # asks every module for its file, which is then remembered
+    gc.collect()
+    gc.freeze()    # what is imported here is never garbage: no child need look at it
+    gc.enable()
+
+
+def lowest_layer(root: Path, edits: list[list[str]]) -> int:
+    return min((layer(root, file) for file, _, _ in edits), default=0)
+
+
+@cache
+def layers(root: Path) -> list[list[str]]:
+    """The files or folders of each layer, from the lowest, as the contract on imports has them."""
+    tools = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    [names] = [contract["layers"] for contract in tools["importlinter"]["contracts"] if contract["type"] == "layers"]
+    return [[name.strip().replace(".", "/") for name in line.split("|")] for line in reversed(names)]
+
+
+def layer(root: Path, file: str) -> int:
+    """The layer that a file belongs to; 0, below all, where it belongs to none."""
+    return next((number for number, names in enumerate(layers(root), 1)
+                 if any(file == f"{name}.py" or file.startswith(f"{name}/") for name in names)), 0)
 
 
 def copy(root: Path, folder: Path) -> None:

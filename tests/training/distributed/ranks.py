@@ -8,6 +8,7 @@ reads a line of JSON with groups of ranks, and answers with their exit codes. Un
 """
 
 import atexit
+import gc
 import json
 import os
 import resource
@@ -132,12 +133,20 @@ def signalled(take, step, number):
 
 
 def import_everything():
+    """What any rank imports; once here, and it is never looked through for garbage."""
+    import torch._dynamo  # torch imports it where the first weights are sharded
     import torch.distributed.checkpoint.hf_storage
     import torch.distributed.fsdp
     from training import worker
 
     import chainrule.commands.train
+    import chainrule.defaults.choose
+    import chainrule.training.trainer
 
+    for kind in chainrule.models.KINDS:
+        chainrule.models.model_class(kind)
+    gc.collect()
+    gc.freeze()
     return torch, worker, chainrule
 
 
