@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
-
 from chainrule import models
 from chainrule.defaults.budgets import SPEED
 from chainrule.defaults.rates import SIZES, rate_settings
-from chainrule.device import choose_device
+from chainrule.device import choose_device, shapes_only
 from chainrule.errors import UserError
 from chainrule.layers.parameters import group_parameters
 from chainrule.layers.transformer_settings import TransformerSettings
@@ -130,7 +128,7 @@ def _steps(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, facts:
 
 def _steps_a_minute(recipe: Recipe, given: DottedSettings, chosen: DottedSettings, tokens: int) -> float:
     """Of a recurrent network on a usual CPU. Not measured, so that a run that goes on gets the same settings again."""
-    with torch.device("meta"):
+    with shapes_only():
         body = build_for(recipe_for(recipe.kind, over(chosen, given), recipe.task), 2, ("a", "b")).body
     weights = sum(matrix.numel() for _, matrix in group_parameters(body)[0])
     return 60 * RECURRENT * SPEED["cpu"] / (6 * weights * tokens)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from chainrule import models, run
+from chainrule.device import shapes_only
 from chainrule.errors import UserError
 from chainrule.formats.vector_files import read_vectors
 from chainrule.inference.vectors import Vectors, vectors_of
@@ -142,7 +143,7 @@ def _own_model(path: Path, there: Recipe, kind: str, settings: Mapping[str, Any]
     was |= {name: value for name, value in NO_VECTORS.items() if name in was}
     if was.get("tied", False) is None:    # decided by the size of the vocabulary, which may grow now
         vocab = len(Tokenizer.load(path / run.TOKENIZER))
-        with torch.device("meta"):
+        with shapes_only():
             was["tied"] = models.build(there.kind, there.model, vocab).output is None
     given = {name.removeprefix("model."): value for name, value in settings.items() if name.startswith("model.")}
     changed = {name: given[name] for name in there.model.adjustable if name in given}

@@ -7,8 +7,8 @@ from chainrule.commands.arguments.device import add_device
 
 def train_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("text", nargs="+", help="files, folders, globs, names from `chainrule data`, or - for stdin")
-    parser.add_argument("--kind", help="kind of model (default: that of the task; for running text ngram, with --minutes "
-                                       "lstm); `chainrule settings` lists them")
+    parser.add_argument("--kind", help="kind of model (default: that of the task; for running text ngram, with "
+                                       "--minutes lstm); `chainrule settings` lists them")
     parser.add_argument("--task", help="lm (default), chat, classify, tag, translate, caption, answer, mask (BERT), "
                                        "span (T5), denoise (BART), preference (DPO …), reward or reinforce (PPO …)")
     parser.add_argument("--from", dest="base", metavar="RUN",
