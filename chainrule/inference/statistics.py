@@ -9,7 +9,7 @@ Shapes: N units or tokens, K blocks.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ from chainrule.text.tokenizers.tokenizer import Tokenizer
 
 ROUNDS = 1000
 SEED = 12345
+AT_ONCE = 1 << 16        # units that are drawn at once, in one or more rounds
 
 Weights: TypeAlias = NDArray[np.int64]
 """(N,) how often each unit is drawn."""
@@ -51,15 +52,23 @@ def finite(number: float) -> float | None:
 
 def bootstrap(measure: Callable[[Weights], float], count: int, *, rounds: int = ROUNDS, seed: int = SEED) -> Score:
     """`measure` of all units, each counted once, and of each draw; draws without a number (nan) are left out."""
-    generator = np.random.default_rng(seed)
-    draws = (np.bincount(generator.integers(0, count, count), minlength=count) for _ in range(rounds))
-    drawn = np.sort(np.array([measure(weights) for weights in draws]))
+    drawn = np.sort(np.array([measure(weights) for weights in draws(count, rounds, seed)]))
     drawn = drawn[~np.isnan(drawn)]
     if not len(drawn):
         raise UserError("the model's scores are not numbers (nan): its weights are damaged, or training diverged. "
                         "Train it again, with a lower train.lr.")
     beyond = len(drawn) // 40
     return Score(measure(np.ones(count, np.int64)), float(drawn[beyond]), float(drawn[len(drawn) - beyond - 1]))
+
+
+def draws(count: int, rounds: int, seed: int) -> Iterator[Weights]:
+    """How often each of `count` units is drawn, in each round. Rounds of few units are drawn at once: the same numbers
+    in a tenth of the time."""
+    generator, at_once = np.random.default_rng(seed), max(1, AT_ONCE // max(1, count))
+    for first in range(0, rounds, at_once):
+        some = min(at_once, rounds - first)
+        units = generator.integers(0, count, (some, count)) + count * np.arange(some)[:, None]
+        yield from np.bincount(units.ravel(), minlength=some * count).reshape(some, count)
 
 
 def bootstrap_mean(values: NDArray[Any]) -> Score:

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from chainrule.errors import UserError
 from chainrule.inference.evaluate import Result
 from chainrule.inference.statistics import (
+    AT_ONCE,
     ROUNDS,
     SEED,
     Blocks,
     ScoredSplit,
     byte_ends,
     compare_scores,
+    draws,
     score_split,
     state_size,
     true_bits,
@@ -123,6 +125,13 @@ def test_an_interval_is_the_middle_of_means_over_drawn_blocks():
     assert score.value == pytest.approx(180 / 80)
     means.sort()
     assert (score.low, score.high) == pytest.approx((means[25], means[-26]))
+
+
+@pytest.mark.parametrize("count", [1, 4, 997, AT_ONCE // 2 - 1, AT_ONCE + 1])
+def test_rounds_that_are_drawn_at_once_are_those_of_one_after_another(count):
+    rng, rounds = np.random.default_rng(5), 5 if count > 1000 else 150
+    alone = [np.bincount(rng.integers(0, count, count), minlength=count) for _ in range(rounds)]
+    np.testing.assert_array_equal(list(draws(count, rounds, 5)), alone)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
