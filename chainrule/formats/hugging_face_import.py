@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from chainrule.device import shapes_only
 from chainrule.errors import UserError
 from chainrule.files import sha256
 from chainrule.formats.boundary import Ends, move_boundary, swap_rows
@@ -103,7 +104,7 @@ def read_encoder(folder: Path, config: Config) -> ImportedFolder:
     settings = bert_settings(config, transform=BIAS in files.shapes)
     given = {"text.tokenizer": boundary.tokenizer_name}
     recipe = make_recipe("encoder", TransformerEncoder, given, task=find_task("mask"))
-    with torch.device("meta"):
+    with shapes_only():
         wanted = to_bert(TransformerEncoder(settings, vocab))
     check_tensors(files, {one: wanted[one] for one in wanted if one not in DECODER}, name, NOT_READ)
     model, tokenizer = TransformerEncoder(settings, vocab), name_all_rows(boundary.tokenizer, vocab)
@@ -182,7 +183,7 @@ def check_decoder(
     files: TensorFiles, reader: Reader, settings: GPTSettings, vocab: int, config: Config, tied: bool
 ) -> set[str]:
     """Compares the files with the settings. Returns the biases that the architecture does not have: they are 0."""
-    with torch.device("meta"):
+    with shapes_only():
         tensors = reader.architecture.tensors(GPT(settings, vocab))
     held = reader.biases(config)
     absent = {name for name in tensors if name.endswith("_proj.bias") and not re.search(held, name)}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chainrule.device import shapes_only
 from chainrule.errors import UserError
 from chainrule.formats.boundary import Ends, swap_rows
 from chainrule.formats.hugging_face import Weights
@@ -73,7 +74,7 @@ def read_t5(folder: Path, config: Config) -> ImportedFolder:
     given = {f"model.{key}": value for key, value in settings.items()}
     given["text.tokenizer"] = boundary.tokenizer_name
     recipe = make_recipe("transformer", EncoderDecoder, given, task=find_task("translate"))
-    with torch.device("meta"):
+    with shapes_only():
         check_tensors(files, to_t5(EncoderDecoder(recipe.model, vocab)), name, COPIES)
     model = EncoderDecoder(recipe.model, vocab)
     fill_t5(model, files, ends, scaled=outputs_are_scaled(config))
