@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from training.topics import QUICK, pretrained, weights
+from training.topics import QUICK, pretrain, pretrained, weights
 
 from chainrule import run
 from chainrule.errors import UserError
@@ -67,6 +67,14 @@ def test_other_kinds_have_other_bodies(desk, base, kind):
         finetune_recipe(pretrained(desk, base), kind=kind)
 
 
-def test_what_an_encoder_cannot_read_is_refused_in_one_line(desk, gpt):
+def test_settings_that_only_a_gpt_has_are_left_behind(desk):
+    base = pretrain(desk, "gpt", 1, "capped", **{"model.logit_softcap": 9.0})
+    assert "logit_softcap" not in vars(finetune_recipe(base, {}, "mask", "encoder").model)
+
+
+def test_what_an_encoder_cannot_be_is_refused_in_one_line(desk, gpt):
     with pytest.raises(UserError, match=r"model\.width is 32 there and 64 here"):
         finetune_recipe(gpt, {"model.width": 64}, "mask", "encoder")
+    base = pretrain(desk, "gpt", 1, "sliding", **{"model.window": 4})
+    with pytest.raises(UserError, match=r"model\.window=4: an encoder attends to all of its text"):
+        finetune_recipe(base, {}, "mask", "encoder")
